@@ -13,7 +13,7 @@ use local_api::{AttachPod, Client};
 use testkit::{Namespace, Process, TempDir};
 
 use crate::forwarder::own_path;
-use crate::rig::words;
+use crate::rig::{mac_of, words};
 
 /// Timeout of hundreds of pods on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -93,7 +93,6 @@ pub fn join(
 ) -> Result<AttachPod> {
     node.exec(words(&format!("ip link add {near} type veth peer name {far} netns {}", pod.name())));
     pod.exec(words(&format!("ip link set {far} up")));
-    let mac = pod.exec(words(&format!("cat /sys/class/net/{far}/address")));
     Ok(AttachPod {
         namespace: "default".into(),
         name: name.into(),
@@ -102,7 +101,7 @@ pub fn join(
         interface: "eth0".into(),
         netns: "/run/netns/x".into(),
         host_interface: near,
-        mac: mac.trim().parse()?,
+        mac: mac_of(pod, far).parse()?,
         addresses: vec![address.into()],
     })
 }

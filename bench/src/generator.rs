@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use dataplane::wire::Mac;
 
-use crate::rig::End;
+use crate::forwarder::SERVER_PORT;
+use crate::rig::{End, mac, pin};
 
 /// A stream to send.
 #[derive(Clone, Debug)]
@@ -46,6 +47,25 @@ pub struct Received {
 const MARK: [u8; 4] = *b"pgen";
 /// Frames handed over at a time.
 const BURST: usize = 64;
+
+/// Sends frames of this size from the one pod of a [`Rig`](crate::rig::Rig) to the other as fast as they
+/// go; runs until it is killed.
+///
+/// # Errors
+/// If the interface cannot be used.
+pub fn generate(size: usize, mac_a: &str, mac_b: &str) -> Result<(), Box<dyn Error>> {
+    pin(1)?;
+    let mut end = End::open("eth0", 4096, 64)?;
+    println!("sending");
+    let stream = Stream {
+        from: (mac(mac_a)?, "10.88.0.2".to_owned()),
+        to: (mac(mac_b)?, "10.88.0.3".to_owned(), SERVER_PORT),
+        size,
+        flows: 64,
+        rate: None,
+    };
+    stream.run(&mut end, None).map(drop)
+}
 
 impl Stream {
     /// Sends for so long, or until killed.

@@ -22,7 +22,7 @@ use linux_net::{Netlink, punt};
 use testkit::{Namespace, Process};
 
 use crate::forwarder::own_path;
-use crate::rig::{PATIENCE, mac, words};
+use crate::rig::{PATIENCE, mac, mac_of, words};
 
 /// A forwarder between the cluster nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,11 +115,6 @@ impl Between {
         }
         Ok(Nodes { _switches: switches, pods, _nodes: nodes })
     }
-}
-
-fn mac_of(namespace: &Namespace, interface: &str) -> String {
-    let path = format!("cat /sys/class/net/{interface}/address");
-    namespace.exec(words(&path)).trim().to_owned()
 }
 
 /// Makes the kernel of a cluster node route, by its VXLAN device if there is a tunnel.

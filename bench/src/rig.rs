@@ -49,10 +49,7 @@ impl Rig {
             let pods = others.as_ref().expect("made above");
             join(&node, &format!("idle{n}"), pods, &format!("eth{n}"), mtu);
         }
-        let mac_of = |pod: &Namespace| -> String {
-            pod.exec(words("cat /sys/class/net/eth0/address")).trim().to_owned()
-        };
-        let (mac_a, mac_b) = (mac_of(&a), mac_of(&b));
+        let (mac_a, mac_b) = (mac_of(&a, "eth0"), mac_of(&b, "eth0"));
         a.exec(words(&format!("ip neigh add 10.88.0.3 lladdr {mac_b} dev eth0")));
         // Services are behind the switch, as everything is.
         a.exec(words(&format!("ip route add {SERVICE} via 10.88.0.3 dev eth0")));
@@ -69,8 +66,7 @@ impl Rig {
         ] {
             self.node.exec(words(&format!("ip route add {address}/32 dev {interface}")));
             self.node.exec(words(&format!("ip neigh add {address} lladdr {mac} dev {interface}")));
-            let own = self.node.exec(words(&format!("cat /sys/class/net/{interface}/address")));
-            let own = own.trim();
+            let own = mac_of(&self.node, interface);
             pod.exec(words(&format!("ip neigh replace {other} lladdr {own} dev eth0")));
         }
     }
@@ -113,6 +109,32 @@ impl Rig {
     pub fn arrived(&self) -> Result<u64, Box<dyn Error>> {
         let count = self.node.exec(words("cat /sys/class/net/pgb/statistics/tx_packets"));
         Ok(count.trim().parse()?)
+    }
+}
+
+/// Two namespaces joined by `eth0` in both.
+///
+/// # Panics
+/// If a command fails.
+pub fn joined(mtu: u32) -> [Namespace; 2] {
+    let both = [Namespace::new("bench-a"), Namespace::new("bench-b")];
+    let other = both[1].name();
+    both[0].exec(words(&format!(
+        "ip link add eth0 mtu {mtu} type veth peer name eth0 mtu {mtu} netns {other}"
+    )));
+    for namespace in &both {
+        // No messages of the kernel's own between the measured ones.
+        namespace.exec(["sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=1"]);
+        namespace.exec(words("ip link set eth0 up"));
+    }
+    both
+}
+
+/// Fails unless this process is root's.
+pub fn needs_root() -> Result<(), Box<dyn Error>> {
+    match testkit::is_root() {
+        true => Ok(()),
+        false => Err("needs root, for network namespaces and AF_XDP".into()),
     }
 }
 
@@ -159,6 +181,12 @@ fn offloads(namespace: &Namespace, interface: &str, sums: &str) {
 /// The words of a command.
 pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The MAC address of an interface.
+pub(crate) fn mac_of(namespace: &Namespace, interface: &str) -> String {
+    let path = format!("cat /sys/class/net/{interface}/address");
+    namespace.exec(words(&path)).trim().to_owned()
 }
 
 /// A MAC address from its text.

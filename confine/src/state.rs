@@ -2,8 +2,10 @@
 
 use std::fs;
 
+use serde::{Deserialize, Serialize};
+
 /// Privileges of a process.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct State {
     /// Effective capabilities, by name.
     pub capabilities: Vec<String>,

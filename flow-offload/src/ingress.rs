@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Mutex;
 
-use linux_net::{Netlink, ProgramFilter};
+use linux_net::{Direction, Netlink, ProgramFilter};
 
 use crate::{Error, lock, tcx};
 
@@ -31,7 +31,7 @@ impl Ingress {
         let number = tcx::number_of(program).map_err(attach_failed(ifindex))?;
         let by_tcx = tcx::attached(ifindex);
         if by_tcx.as_ref().map_or(true, Vec::is_empty) {
-            let put = lock(&self.0).put_ingress_program(ifindex, program, name);
+            let put = lock(&self.0).put_program(ifindex, Direction::Ingress, program, name);
             let why = match put {
                 Ok(()) if self.first_filter(ifindex) == Some(number) => return Ok(()),
                 Ok(()) => io::Error::other("another filter is in front"),
@@ -43,7 +43,7 @@ impl Ingress {
             }
         }
         tcx::attach(program, ifindex).map_err(attach_failed(ifindex))?;
-        remove_filters(&mut lock(&self.0), ifindex);
+        remove_filters(&mut lock(&self.0), ifindex, Direction::Ingress);
         Ok(())
     }
 
@@ -73,11 +73,11 @@ impl Ingress {
     ) -> Result<(), Error> {
         let number = tcx::number_of(program).map_err(attach_failed(ifindex))?;
         let mut netlink = lock(&self.0);
-        let filters = netlink.egress_filters(ifindex).unwrap_or_default();
+        let filters = netlink.filters(ifindex, Direction::Egress).unwrap_or_default();
         if filters.iter().any(|filter| filter.program == Some(number)) {
             return Ok(());
         }
-        let put = netlink.put_egress_program(ifindex, program, name);
+        let put = netlink.put_program(ifindex, Direction::Egress, program, name);
         put.map_err(|error| attach_failed(ifindex)(io::Error::other(error)))
     }
 
@@ -87,7 +87,7 @@ impl Ingress {
 
     /// An interface that is gone has none.
     fn filters(&self, ifindex: u32) -> Vec<ProgramFilter> {
-        lock(&self.0).ingress_filters(ifindex).unwrap_or_default()
+        lock(&self.0).filters(ifindex, Direction::Ingress).unwrap_or_default()
     }
 }
 
@@ -95,22 +95,21 @@ impl Ingress {
 pub(crate) fn detach(ifindex: u32) {
     tcx::detach(ifindex);
     match Netlink::open() {
-        Ok(mut netlink) => remove_filters(&mut netlink, ifindex),
+        Ok(mut netlink) => remove_filters(&mut netlink, ifindex, Direction::Ingress),
         Err(error) => tracing::warn!("{error}"),
     }
 }
 
 /// The same at the egress.
 pub(crate) fn detach_from_egress(ifindex: u32) {
-    let removed = Netlink::open().and_then(|mut netlink| netlink.remove_egress_programs(ifindex));
-    match removed {
-        Err(error) if !error.is_not_found() => tracing::warn!("{error}"),
-        _ => {}
+    match Netlink::open() {
+        Ok(mut netlink) => remove_filters(&mut netlink, ifindex, Direction::Egress),
+        Err(error) => tracing::warn!("{error}"),
     }
 }
 
-fn remove_filters(netlink: &mut Netlink, ifindex: u32) {
-    match netlink.remove_ingress_programs(ifindex) {
+fn remove_filters(netlink: &mut Netlink, ifindex: u32, direction: Direction) {
+    match netlink.remove_programs(ifindex, direction) {
         Err(error) if !error.is_not_found() => tracing::warn!("{error}"),
         _ => {}
     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use dataplane::port::af_xdp::Umem;
 use linux_net::punt::{KERNEL_END, SWITCH_END, UPLINK_KERNEL_END, UPLINK_SWITCH_END};
-use linux_net::{Netlink, delete_table, own_tables};
+use linux_net::{Direction, Netlink, delete_table, own_tables};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -169,11 +169,13 @@ impl Work {
             }
             Err(error) => self.note("tcx", interface, Err(error.to_string())),
         }
-        let filters = netlink.ingress_filters(index).unwrap_or_default();
+        let filters = netlink.filters(index, Direction::Ingress).unwrap_or_default();
         let own: Vec<_> = filters.iter().filter(|filter| filter.is_own()).collect();
         let removed = match self.dry_run || own.is_empty() {
             true => Ok(()),
-            false => netlink.remove_ingress_programs(index).map_err(|error| error.to_string()),
+            false => netlink
+                .remove_programs(index, Direction::Ingress)
+                .map_err(|error| error.to_string()),
         };
         for filter in own {
             self.note("filter", &format!("{} on {interface}", filter.name), removed.clone());

@@ -13,19 +13,6 @@ pub struct Identifiers {
     pub default_route: bool,
 }
 
-/// Why a query is no list of identifiers.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum IdentifiersError {
-    /// An unknown key.
-    #[error(
-        "agent identifiers: unknown address type '{0}'; there are ipv4, ipv6, host, cidr, default-route"
-    )]
-    Key(String),
-    /// A separator that URL queries do not have.
-    #[error("agent identifiers: '{0}' has a semicolon; pairs are separated by '&'")]
-    Semicolon(String),
-}
-
 impl Identifiers {
     /// Reads identifiers from the wire: unknown keys are ignored.
     pub fn parse(query: &str) -> Self {
@@ -39,15 +26,19 @@ impl Identifiers {
     /// Reads identifiers from a flag.
     ///
     /// # Errors
-    /// When a key is unknown.
-    pub fn parse_strictly(query: &str) -> Result<Self, IdentifiersError> {
+    /// Names an unknown key, or a separator that URL queries do not have.
+    pub fn parse_strictly(query: &str) -> Result<Self, String> {
         if query.contains(';') {
-            return Err(IdentifiersError::Semicolon(query.to_owned()));
+            return Err(format!(
+                "agent identifiers: '{query}' has a semicolon; pairs are separated by '&'"
+            ));
         }
         let mut identifiers = Self::default();
         for (key, value) in form_urlencoded::parse(query.as_bytes()) {
             if !identifiers.add(&key, value.into_owned()) {
-                return Err(IdentifiersError::Key(key.into_owned()));
+                return Err(format!(
+                    "agent identifiers: unknown address type '{key}'; there are ipv4, ipv6, host, cidr, default-route"
+                ));
             }
         }
         Ok(identifiers)
@@ -89,7 +80,9 @@ mod tests {
         assert_eq!(hosts, ["10.0.0.1", "10.0.0.2", "2001:db8::1", "node1"]);
         assert!(found.default_route && found.networks.contains("10.0.0.0/8"));
         let error = Identifiers::parse_strictly(query).unwrap_err();
-        assert_eq!(error, IdentifiersError::Key("rack".into()));
+        let known = "ipv4, ipv6, host, cidr, default-route";
+        let wanted = format!("agent identifiers: unknown address type 'rack'; there are {known}");
+        assert_eq!(error, wanted);
         assert_eq!(Identifiers::parse_strictly(""), Ok(Identifiers::default()));
     }
 }

@@ -35,5 +35,5 @@ pub mod survey;
 mod tls;
 mod window;
 
-pub use identifiers::{Identifiers, IdentifiersError};
+pub use identifiers::Identifiers;
 pub use tls::{TlsFiles, TlsPolicy, cipher_names};

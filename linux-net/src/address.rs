@@ -4,13 +4,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{
     AddressAttribute, AddressFlags, AddressHeader, AddressHeaderFlags, AddressMessage, AddressScope,
 };
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::error::Error;
-use super::netlink::Netlink;
+use super::netlink::{self, Netlink};
 
 /// An address and the interface that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,10 +67,7 @@ impl Netlink {
 fn message(link: u32, address: IpNet) -> AddressMessage {
     let mut message = AddressMessage::default();
     message.header = AddressHeader {
-        family: match address {
-            IpNet::V4(_) => AddressFamily::Inet,
-            IpNet::V6(_) => AddressFamily::Inet6,
-        },
+        family: netlink::family(address.addr()),
         prefix_len: address.prefix_len(),
         flags: AddressHeaderFlags::empty(),
         scope: scope(address.addr()),

@@ -1,12 +1,11 @@
 //! Bridges: their ports, what they have learnt, and whether bridged frames meet the IP filters.
 
-use netlink_packet_route::link::{
-    InfoBridge, InfoData, InfoKind, LinkAttribute, LinkInfo, LinkMessage,
-};
+use netlink_packet_route::link::{InfoBridge, InfoData, InfoKind, LinkAttribute, LinkInfo};
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::error::Error;
+use super::link;
 use super::netlink::Netlink;
 use crate::MacAddress;
 
@@ -24,9 +23,7 @@ impl Netlink {
         let entry = |answer| {
             let RouteNetlinkMessage::NewNeighbour(message) = answer else { return None };
             let mac = message.attributes.iter().find_map(|attribute| match attribute {
-                NeighbourAttribute::LinkLayerAddress(bytes) => {
-                    <[u8; 6]>::try_from(bytes.as_slice()).ok().map(MacAddress)
-                }
+                NeighbourAttribute::LinkLayerAddress(bytes) => MacAddress::of(bytes),
                 _ => None,
             });
             Some((mac?, message.header.ifindex))
@@ -40,13 +37,10 @@ impl Netlink {
     /// # Errors
     /// If it is gone or no bridge, or the kernel lacks `CONFIG_BRIDGE_NETFILTER`.
     pub fn pass_bridged_to_filters(&mut self, bridge: u32) -> Result<(), Error> {
-        let mut message = LinkMessage::default();
-        message.header.index = bridge;
         let settings = vec![InfoBridge::NfCallIpTables(true), InfoBridge::NfCallIp6Tables(true)];
-        message.attributes.push(LinkAttribute::LinkInfo(vec![
-            LinkInfo::Kind(InfoKind::Bridge),
-            LinkInfo::Data(InfoData::Bridge(settings)),
-        ]));
+        let info =
+            vec![LinkInfo::Kind(InfoKind::Bridge), LinkInfo::Data(InfoData::Bridge(settings))];
+        let message = link::message(bridge, vec![LinkAttribute::LinkInfo(info)]);
         let what = format!("pass frames of bridge {bridge} to IP filters");
         self.change(&what, RouteNetlinkMessage::NewLink(message), 0)
     }

@@ -24,82 +24,47 @@ pub struct Rules {
     pub pods: Vec<IpNet>,
 }
 
-/// Name of the table.
-const TABLE: &str = "podgate-filter";
+/// The kernel's table.
+pub type Filter = nft::Written<Rules>;
 
-/// The kernel's table, as written last.
-#[derive(Debug)]
-pub struct Filter {
-    table: nft::Table,
-    rules: Option<Rules>,
-}
+impl nft::WholeTable for Rules {
+    const TABLE: &'static str = "podgate-filter";
+    const ABOUT: &'static str = "filter";
 
-impl Default for Filter {
-    fn default() -> Self {
-        Self { table: nft::Table::new(TABLE), rules: None }
-    }
-}
-
-impl Filter {
-    /// Brings the kernel into this state. A call with the same rules writes only if another program
-    /// changed the table.
-    ///
-    /// # Errors
-    /// In words, with the output of `nft`.
-    pub fn set(&mut self, rules: &Rules) -> Result<(), String> {
-        if self.rules.as_ref() == Some(rules) && self.table.is_intact()? {
-            return Ok(());
+    fn script(&self) -> String {
+        const ROUTED_IN: &str = "iifname != \"podgate-host\" oifname \"podgate-host\"";
+        let (mut forward, mut output) = (String::new(), String::new());
+        if let Some(port) = self.tunnel_port {
+            let stray = format!("    oifname != \"podgate-host\" udp dport {port}");
+            forward += &format!("{stray} drop\n");
+            output += &format!("{stray} meta skuid 0-4294967295 drop\n");
         }
-        if self.rules.take().as_ref() == Some(rules) {
-            tracing::warn!("filter: table {TABLE} was changed by another program; it is restored");
+        forward += &format!("    {ROUTED_IN} fib saddr type local drop\n");
+        for (family, v6) in [("ip", false), ("ip6", true)] {
+            if let Some(networks) = nft::networks(&self.pods, v6) {
+                forward += &format!("    {ROUTED_IN} {family} saddr {{ {networks} }} drop\n");
+            }
         }
-        self.table.change(&script(rules))?;
-        self.rules = Some(rules.clone());
-        Ok(())
+        let chain = |hook: &str, rules: &str| {
+            format!(
+                "  chain {hook} {{\n    type filter hook {hook} priority filter; policy accept;\n\
+                 {rules}  }}\n"
+            )
+        };
+        nft::replaced(Self::TABLE, &(chain("forward", &forward) + &chain("output", &output)))
     }
-}
-
-/// The table as `nft` reads it: replaced in one transaction.
-fn script(rules: &Rules) -> String {
-    const ROUTED_IN: &str = "iifname != \"podgate-host\" oifname \"podgate-host\"";
-    let (mut forward, mut output) = (String::new(), String::new());
-    if let Some(port) = rules.tunnel_port {
-        let stray = format!("    oifname != \"podgate-host\" udp dport {port}");
-        forward += &format!("{stray} drop\n");
-        output += &format!("{stray} meta skuid 0-4294967295 drop\n");
-    }
-    forward += &format!("    {ROUTED_IN} fib saddr type local drop\n");
-    for (family, v6) in [("ip", false), ("ip6", true)] {
-        let of_family = rules.pods.iter().filter(|net| matches!(net, IpNet::V6(_)) == v6);
-        let networks = IpNet::aggregate(&of_family.map(IpNet::trunc).collect());
-        if !networks.is_empty() {
-            let networks: Vec<String> = networks.iter().map(IpNet::to_string).collect();
-            let networks = networks.join(", ");
-            forward += &format!("    {ROUTED_IN} {family} saddr {{ {networks} }} drop\n");
-        }
-    }
-    let chain = |hook: &str, rules: &str| {
-        format!(
-            "  chain {hook} {{\n    type filter hook {hook} priority filter; policy accept;\n\
-             {rules}  }}\n"
-        )
-    };
-    format!(
-        "add table inet {TABLE}\ndelete table inet {TABLE}\ntable inet {TABLE} {{\n{}{}}}\n",
-        chain("forward", &forward),
-        chain("output", &output)
-    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nft::WholeTable;
 
     #[test]
     fn tunnel_packets_and_forged_sources_are_dropped() {
         let net = |text: &str| text.parse().unwrap();
         let pods = vec![net("10.1.0.0/24"), net("10.1.1.0/24"), net("fd01::/64")];
-        let all = script(&Rules { tunnel_port: Some(4789), pods });
+        let all = Rules { tunnel_port: Some(4789), pods }.script();
         for line in [
             "    oifname != \"podgate-host\" udp dport 4789 drop",
             "    oifname != \"podgate-host\" udp dport 4789 meta skuid 0-4294967295 drop",
@@ -109,7 +74,7 @@ mod tests {
         ] {
             assert!(all.lines().any(|it| it == line), "{line}\n{all}");
         }
-        let none = script(&Rules::default());
+        let none = Rules::default().script();
         assert!(!none.contains("udp dport") && !none.contains("ip saddr"));
     }
 }

@@ -13,14 +13,12 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
+use super::Link;
 use super::error::Error;
 use super::netlink::Netlink;
 use super::offload::{switch_off_segmentation, switch_off_towards_switch};
 use super::route::Route;
 use super::sysctl::{self, Family};
-use super::veth::{VethEnd, VethPair};
-use super::{Link, fnv};
-use crate::MacAddress;
 
 /// The kernel's address on the host port where the cluster node has no pod
 /// network of its own (RFC 3927: it is never routed).
@@ -99,7 +97,8 @@ fn gateway(first: IpAddr) -> IpAddr {
 /// that is not the other one's peer.
 pub fn set_up(config: &HostPortConfig) -> Result<HostPort, Error> {
     let mut netlink = Netlink::open()?;
-    let (switch, host) = pair(&mut netlink, config)?;
+    let names = [config.switch_interface.as_str(), &config.host_interface];
+    let [switch, host] = netlink.own_pair("host port", names, 1, config.mtu)?;
     close_to_the_kernel(&config.switch_interface)?;
     netlink.switch_off_arp(switch.index)?;
     switch_off_segmentation(&config.switch_interface)?;
@@ -148,30 +147,6 @@ pub fn close_to_the_kernel(interface: &str) -> Result<(), Error> {
     // Never answer for addresses of other interfaces.
     sysctl::set(Family::V4, interface, "arp_ignore", "8")?;
     sysctl::set(Family::V4, interface, "proxy_arp", "0")
-}
-
-fn pair(netlink: &mut Netlink, config: &HostPortConfig) -> Result<(Link, Link), Error> {
-    let names = [&config.switch_interface, &config.host_interface];
-    if netlink.find_link(names[0])?.is_none() && netlink.find_link(names[1])?.is_none() {
-        let end = |name: &String| VethEnd {
-            name: name.clone(),
-            mac: MacAddress::local(fnv::hash(&["podgate host port", name])),
-        };
-        netlink.create_veth(&VethPair {
-            near: end(names[0]),
-            far: end(names[1]),
-            far_namespace: None,
-            mtu: config.mtu,
-        })?;
-    }
-    let (switch, host) = (netlink.link(names[0])?, netlink.link(names[1])?);
-    for (link, peer) in [(&switch, &host), (&host, &switch)] {
-        if link.kind != "veth" || link.peer != Some(peer.index) {
-            let why = format!("it exists and is not the other end of {}", peer.name);
-            return Err(Error::invalid(format!("use interface {} as host port", link.name), why));
-        }
-    }
-    Ok((switch, host))
 }
 
 fn addresses(netlink: &mut Netlink, host: u32, gateways: &[IpAddr]) -> Result<(), Error> {

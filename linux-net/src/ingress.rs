@@ -22,6 +22,25 @@ const PRIORITY: u32 = 1;
 const HANDLE: u32 = 59;
 const CLSACT: &str = "clsact";
 
+/// The packets that an interface receives, or those that it sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Direction {
+    /// Received ones.
+    Ingress = TcHandle::MIN_INGRESS,
+    /// Sent ones.
+    Egress = TcHandle::MIN_EGRESS,
+}
+
+impl Direction {
+    fn other(self) -> Self {
+        match self {
+            Self::Ingress => Self::Egress,
+            Self::Egress => Self::Ingress,
+        }
+    }
+}
+
 /// A filter at the ingress or egress of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramFilter {
@@ -62,23 +81,15 @@ impl ProgramFilter {
 }
 
 impl Netlink {
-    /// The filters at the ingress of the interface `index`, the first one first.
+    /// The filters of one direction of the interface `index`, the first one first.
     ///
     /// # Errors
     /// If the kernel refuses to answer.
-    pub fn ingress_filters(&mut self, index: u32) -> Result<Vec<ProgramFilter>, Error> {
-        self.filters(index, TcHandle::MIN_INGRESS)
-    }
-
-    /// The same at its egress.
-    ///
-    /// # Errors
-    /// If the kernel refuses to answer.
-    pub fn egress_filters(&mut self, index: u32) -> Result<Vec<ProgramFilter>, Error> {
-        self.filters(index, TcHandle::MIN_EGRESS)
-    }
-
-    fn filters(&mut self, index: u32, direction: u16) -> Result<Vec<ProgramFilter>, Error> {
+    pub fn filters(
+        &mut self,
+        index: u32,
+        direction: Direction,
+    ) -> Result<Vec<ProgramFilter>, Error> {
         let query = RouteNetlinkMessage::GetTrafficFilter(filter(index, direction));
         let answers = self.all(&format!("list filters of interface {index}"), query)?;
         let filter = |answer| match answer {
@@ -88,37 +99,15 @@ impl Netlink {
         Ok(answers.into_iter().filter_map(filter).collect())
     }
 
-    /// Puts a program at the ingress of the interface `index`, in the place of an earlier one of
+    /// Puts a program at one direction of the interface `index`, in the place of an earlier one of
     /// Podgate's. It decides what becomes of a packet.
     ///
     /// # Errors
     /// If the kernel refuses; what was there stays.
-    pub fn put_ingress_program(
+    pub fn put_program(
         &mut self,
         index: u32,
-        program: RawFd,
-        name: &str,
-    ) -> Result<(), Error> {
-        self.put_program(index, TcHandle::MIN_INGRESS, program, name)
-    }
-
-    /// The same at its egress.
-    ///
-    /// # Errors
-    /// If the kernel refuses; what was there stays.
-    pub fn put_egress_program(
-        &mut self,
-        index: u32,
-        program: RawFd,
-        name: &str,
-    ) -> Result<(), Error> {
-        self.put_program(index, TcHandle::MIN_EGRESS, program, name)
-    }
-
-    fn put_program(
-        &mut self,
-        index: u32,
-        direction: u16,
+        direction: Direction,
         program: RawFd,
         name: &str,
     ) -> Result<(), Error> {
@@ -148,24 +137,12 @@ impl Netlink {
         self.change(&what, RouteNetlinkMessage::NewTrafficFilter(message), NLM_F_CREATE)
     }
 
-    /// Removes Podgate's filters from the ingress of the interface `index`, and `clsact` if no filter
-    /// is left.
+    /// Removes Podgate's filters from one direction of the interface `index`, and `clsact` if no
+    /// filter is left.
     ///
     /// # Errors
     /// If the kernel keeps one.
-    pub fn remove_ingress_programs(&mut self, index: u32) -> Result<(), Error> {
-        self.remove_programs(index, TcHandle::MIN_INGRESS, TcHandle::MIN_EGRESS)
-    }
-
-    /// The same at its egress.
-    ///
-    /// # Errors
-    /// If the kernel keeps one.
-    pub fn remove_egress_programs(&mut self, index: u32) -> Result<(), Error> {
-        self.remove_programs(index, TcHandle::MIN_EGRESS, TcHandle::MIN_INGRESS)
-    }
-
-    fn remove_programs(&mut self, index: u32, direction: u16, other: u16) -> Result<(), Error> {
+    pub fn remove_programs(&mut self, index: u32, direction: Direction) -> Result<(), Error> {
         let (own, others): (Vec<_>, Vec<_>) =
             self.filters(index, direction)?.into_iter().partition(ProgramFilter::is_own);
         for ProgramFilter { name, info, handle, .. } in &own {
@@ -175,7 +152,10 @@ impl Netlink {
             let what = format!("remove {name} from interface {index}");
             self.change(&what, RouteNetlinkMessage::DelTrafficFilter(message), 0)?;
         }
-        if own.is_empty() || !others.is_empty() || !self.filters(index, other)?.is_empty() {
+        if own.is_empty()
+            || !others.is_empty()
+            || !self.filters(index, direction.other())?.is_empty()
+        {
             return Ok(());
         }
         let what = format!("remove {CLSACT} from interface {index}");
@@ -191,8 +171,8 @@ fn clsact(index: u32) -> TcMessage {
     message
 }
 
-fn filter(index: u32, direction: u16) -> TcMessage {
+fn filter(index: u32, direction: Direction) -> TcMessage {
     let mut message = TcMessage::with_index(index as i32);
-    message.header.parent = TcHandle { major: TcHandle::CLSACT.major, minor: direction };
+    message.header.parent = TcHandle { major: TcHandle::CLSACT.major, minor: direction as u16 };
     message
 }

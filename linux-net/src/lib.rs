@@ -47,7 +47,7 @@ pub use bridge::can_pass_bridged_to_filters;
 pub use conntrack::track_open_connections;
 pub use error::Error;
 pub use events::{Event, Events, LinkEvent, LinkEvents, PathEvent, PathEvents};
-pub use ingress::ProgramFilter;
+pub use ingress::{Direction, ProgramFilter};
 pub use link::{Link, valid_name};
 pub use mac::{MacAddress, ParseMacError};
 pub use namespace::{Namespace, in_namespace};

@@ -131,9 +131,7 @@ impl Netlink {
     /// # Errors
     /// If it is gone or its driver refuses the size.
     pub fn set_mtu(&mut self, index: u32, mtu: u32) -> Result<(), Error> {
-        let mut message = LinkMessage::default();
-        message.header.index = index;
-        message.attributes.push(LinkAttribute::Mtu(mtu));
+        let message = message(index, vec![LinkAttribute::Mtu(mtu)]);
         let what = format!("set the MTU of interface {index} to {mtu}");
         self.change(&what, RouteNetlinkMessage::SetLink(message), 0)
     }
@@ -143,9 +141,7 @@ impl Netlink {
     /// # Errors
     /// If it is gone or the text is too long.
     pub fn set_alias(&mut self, index: u32, alias: &str) -> Result<(), Error> {
-        let mut message = LinkMessage::default();
-        message.header.index = index;
-        message.attributes.push(LinkAttribute::IfAlias(alias.to_owned()));
+        let message = message(index, vec![LinkAttribute::IfAlias(alias.to_owned())]);
         let what = format!("set the alias of interface {index} to '{alias}'");
         self.change(&what, RouteNetlinkMessage::SetLink(message), 0)
     }
@@ -155,10 +151,8 @@ impl Netlink {
     /// # Errors
     /// [`Error::is_not_found`] if it is gone already.
     pub fn delete_link(&mut self, index: u32) -> Result<(), Error> {
-        let mut message = LinkMessage::default();
-        message.header.index = index;
         let what = format!("delete interface {index}");
-        self.change(&what, RouteNetlinkMessage::DelLink(message), 0)
+        self.change(&what, RouteNetlinkMessage::DelLink(message(index, Vec::new())), 0)
     }
 
     fn set_flags(
@@ -197,9 +191,7 @@ impl Link {
         for attribute in &message.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => link.name.clone_from(name),
-                LinkAttribute::Address(bytes) => {
-                    link.mac = <[u8; 6]>::try_from(bytes.as_slice()).ok().map(MacAddress);
-                }
+                LinkAttribute::Address(bytes) => link.mac = MacAddress::of(bytes),
                 LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
                 LinkAttribute::IfAlias(alias) => link.alias.clone_from(alias),
                 LinkAttribute::Link(peer) => link.peer = Some(*peer),
@@ -227,6 +219,14 @@ impl Link {
         }
         link
     }
+}
+
+/// A message about an interface.
+pub(super) fn message(index: u32, attributes: Vec<LinkAttribute>) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes = attributes;
+    message
 }
 
 fn tunnel_port(data: &InfoData) -> Option<u16> {

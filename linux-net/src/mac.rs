@@ -17,6 +17,11 @@ pub struct MacAddress(pub [u8; 6]);
 pub struct ParseMacError(String);
 
 impl MacAddress {
+    /// The address with these bytes; `None` unless they are six.
+    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+
     /// Whether this names one station: not a group address and not all zeros.
     pub fn is_unicast(self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]

@@ -4,13 +4,13 @@
 use std::net::IpAddr;
 
 use netlink_packet_core::NLM_F_CREATE;
+use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::error::Error;
-use super::netlink::Netlink;
+use super::netlink::{self, Netlink};
 use crate::MacAddress;
 
 /// An entry of the kernel's neighbour table.
@@ -54,10 +54,7 @@ impl Netlink {
 
 fn message(link: u32, address: IpAddr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
-    message.header.family = match address {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
-    };
+    message.header.family = netlink::family(address);
     message.header.ifindex = link;
     message.attributes.push(NeighbourAttribute::Destination(address.into()));
     message
@@ -75,9 +72,7 @@ pub(super) fn read_neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => {
                 address = Some(IpAddr::V6(*v6));
             }
-            NeighbourAttribute::LinkLayerAddress(bytes) => {
-                mac = <[u8; 6]>::try_from(bytes.as_slice()).ok().map(MacAddress);
-            }
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac = MacAddress::of(bytes),
             _ => {}
         }
     }

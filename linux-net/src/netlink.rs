@@ -1,6 +1,7 @@
 //! An rtnetlink socket with one request at a time.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use netlink_packet_core::{
     ErrorMessage, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_DUMP_INTR,
     NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload, NlasIterator,
 };
-use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::error::Error;
@@ -183,6 +184,14 @@ impl Netlink {
                 return Ok(buffer);
             }
         }
+    }
+}
+
+/// The address family of an address.
+pub(super) fn family(address: IpAddr) -> AddressFamily {
+    match address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia,
 };
@@ -9,7 +10,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::error::Error;
 use super::link::Link;
-use super::netlink::Netlink;
+use super::netlink::{self, Netlink};
 use super::route::ip;
 use crate::MacAddress;
 
@@ -35,12 +36,8 @@ impl Netlink {
     pub fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, Error> {
         let what = format!("find the way to {address}");
         let mut query = RouteMessage::default();
-        let (family, bits) = match address {
-            IpAddr::V4(_) => (AddressFamily::Inet, 32),
-            IpAddr::V6(_) => (AddressFamily::Inet6, 128),
-        };
-        query.header.address_family = family;
-        query.header.destination_prefix_length = bits;
+        query.header.address_family = netlink::family(address);
+        query.header.destination_prefix_length = IpNet::from(address).prefix_len();
         query.attributes.push(RouteAttribute::Destination(address.into()));
         let RouteNetlinkMessage::NewRoute(route) =
             self.one(&what, RouteNetlinkMessage::GetRoute(query))?

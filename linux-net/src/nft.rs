@@ -10,6 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
+
 use super::error::Error;
 use super::ruleset::Ruleset;
 
@@ -76,6 +78,74 @@ impl Table {
     fn generation(&mut self) -> Result<u32, String> {
         generation(&mut self.ruleset)
     }
+}
+
+/// The rules of a table that is written as a whole.
+pub trait WholeTable: Clone + PartialEq {
+    /// Name of the table.
+    const TABLE: &'static str;
+    /// Its subject, for the log.
+    const ABOUT: &'static str;
+
+    /// The table as `nft` reads it.
+    fn script(&self) -> String;
+
+    /// Does what the rules need besides the table.
+    ///
+    /// # Errors
+    /// In words.
+    fn prepare(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// The kernel's table, as written last.
+#[derive(Debug)]
+pub struct Written<R> {
+    table: Table,
+    rules: Option<R>,
+}
+
+impl<R: WholeTable> Default for Written<R> {
+    fn default() -> Self {
+        Self { table: Table::new(R::TABLE), rules: None }
+    }
+}
+
+impl<R: WholeTable> Written<R> {
+    /// Brings the kernel into this state. A call with the same rules writes the table only if
+    /// another program changed it.
+    ///
+    /// # Errors
+    /// In words, with the output of `nft`.
+    pub fn set(&mut self, rules: &R) -> Result<(), String> {
+        rules.prepare()?;
+        if self.rules.as_ref() == Some(rules) && self.table.is_intact()? {
+            return Ok(());
+        }
+        if self.rules.take().as_ref() == Some(rules) {
+            let (about, table) = (R::ABOUT, R::TABLE);
+            tracing::warn!("{about}: table {table} was changed by another program; it is restored");
+        }
+        self.table.change(&rules.script())?;
+        self.rules = Some(rules.clone());
+        Ok(())
+    }
+}
+
+/// A script that puts a table with this content in the place of the present one.
+pub(crate) fn replaced(table: &str, content: &str) -> String {
+    format!(
+        "add table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n{content}}}\n"
+    )
+}
+
+/// The networks of one family as elements of a set, joined where they touch; `None` if there is none.
+pub(crate) fn networks(networks: &[IpNet], v6: bool) -> Option<String> {
+    let of_family = networks.iter().filter(|network| network.addr().is_ipv6() == v6);
+    let joined = IpNet::aggregate(&of_family.map(IpNet::trunc).collect());
+    let texts: Vec<String> = joined.iter().map(IpNet::to_string).collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
 }
 
 /// A large table of one's own whose content is not compared element by element.

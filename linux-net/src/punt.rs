@@ -13,13 +13,11 @@
 //! Both ends of either are closed to the kernel's own stack: neither has an address,
 //! ARP or IPv6. The pair stays when the switch ends; what pods send then goes nowhere.
 
+use super::Link;
 use super::error::Error;
 use super::host_port::close_to_the_kernel;
 use super::netlink::Netlink;
 use super::offload::{switch_off_offloads, switch_off_segmentation};
-use super::veth::{VethEnd, VethPair};
-use super::{Link, fnv};
-use crate::MacAddress;
 
 /// Name of the switch's end.
 pub const SWITCH_END: &str = "podgate-punt";
@@ -78,21 +76,8 @@ fn pair(
     queues: u32,
     mtu: u32,
 ) -> Result<PuntLink, Error> {
-    if netlink.find_link(switch_end)?.is_none() && netlink.find_link(kernel_end)?.is_none() {
-        let end = |name: &str| VethEnd {
-            name: name.to_owned(),
-            mac: MacAddress::local(fnv::hash(&["podgate punt link", name])),
-        };
-        let (near, far) = (end(switch_end), end(kernel_end));
-        let pair = VethPair { near, far, far_namespace: None, mtu };
-        netlink.create_veth_with_queues(&pair, queues.max(1))?;
-    }
-    let (switch, kernel) = (netlink.link(switch_end)?, netlink.link(kernel_end)?);
-    for (link, peer) in [(&switch, &kernel), (&kernel, &switch)] {
-        if link.kind != "veth" || link.peer != Some(peer.index) {
-            let why = format!("it exists and is not the other end of {}", peer.name);
-            return Err(Error::invalid(format!("use interface {} as punt link", link.name), why));
-        }
+    let ends = netlink.own_pair("punt link", [switch_end, kernel_end], queues.max(1), mtu)?;
+    for link in &ends {
         close_to_the_kernel(&link.name)?;
         netlink.switch_off_arp(link.index)?;
         if link.mtu != mtu {
@@ -102,6 +87,6 @@ fn pair(
     switch_off_segmentation(switch_end)?;
     // The kernel finishes what is left to hardware: checksums, segments, tags.
     switch_off_offloads(kernel_end)?;
-    netlink.put_queue(kernel.index)?;
+    netlink.put_queue(ends[1].index)?;
     Ok(PuntLink { switch: netlink.link(switch_end)?, kernel: netlink.link(kernel_end)? })
 }

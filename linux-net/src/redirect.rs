@@ -159,21 +159,20 @@ fn elements(redirects: &Redirects) -> Elements {
 
 /// The table as `nft` reads it: replaced.
 fn whole(wanted: &Elements) -> String {
-    let mut script =
-        format!("add table inet {TABLE}\ndelete table inet {TABLE}\ntable inet {TABLE} {{\n");
+    let mut content = String::new();
     for set in Set::ALL {
-        script += &format!("  {}\n", set.declaration());
+        content += &format!("  {}\n", set.declaration());
     }
     // Priority of destination NAT, which `nft` knows by name in other hooks only.
-    script += "  chain output {\n    type nat hook output priority -100; policy accept;\n";
+    content += "  chain output {\n    type nat hook output priority -100; policy accept;\n";
     for (family, n) in [("ip", 4), ("ip6", 6)] {
         let to = format!("dnat {family} to");
-        script += &format!(
+        content += &format!(
             "    {to} {family} daddr . meta l4proto . th dport map @addresses{n}\n    \
              {family} daddr @node{n} {to} meta l4proto . th dport map @node-ports{n}\n"
         );
     }
-    script + "  }\n}\n" + &difference(&Elements::new(), wanted)
+    nft::replaced(TABLE, &(content + "  }\n")) + &difference(&Elements::new(), wanted)
 }
 
 fn difference(known: &Elements, wanted: &Elements) -> String {

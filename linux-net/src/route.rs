@@ -11,7 +11,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::error::Error;
-use super::netlink::Netlink;
+use super::netlink::{self, Netlink};
 
 /// A unicast route of the main table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +109,7 @@ fn message(route: &Route) -> Result<RouteMessage, Error> {
     }
     let mut message = RouteMessage::default();
     message.header = RouteHeader {
-        address_family: if v4 { AddressFamily::Inet } else { AddressFamily::Inet6 },
+        address_family: netlink::family(route.destination.addr()),
         destination_prefix_length: route.destination.prefix_len(),
         table: RouteHeader::RT_TABLE_MAIN,
         protocol: RouteProtocol::Static,

@@ -2,13 +2,12 @@
 //! (linux/netfilter/nf_tables.h, `NFT_MSG_GETGEN`).
 
 use std::io;
-use std::os::fd::AsFd;
-use std::time::Duration;
 
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
+use netlink_packet_core::{NLM_F_REQUEST, NlasIterator};
+use netlink_sys::{Socket, protocols::NETLINK_NETFILTER};
 
 use super::error::Error;
-use super::sys;
+use super::raw_netlink::{self, answer, message, messages};
 
 /// A netfilter netlink socket of the calling thread's network namespace.
 #[derive(Debug)]
@@ -17,17 +16,13 @@ pub(super) struct Ruleset {
 }
 
 const WHAT: &str = "read the nftables ruleset's generation";
-/// Timeout of an answer; the kernel normally answers at once.
-const TIMEOUT: Duration = Duration::from_secs(10);
 /// `NFNL_SUBSYS_NFTABLES << 8`.
 const SUBSYSTEM: u16 = 10 << 8;
 const NFT_MSG_NEWGEN: u16 = SUBSYSTEM | 15;
 const NFT_MSG_GETGEN: u16 = SUBSYSTEM | 16;
-const NLM_F_REQUEST: u16 = 1;
 const NFTA_GEN_ID: u16 = 1;
-/// `struct nlmsghdr`, then `struct nfgenmsg`.
-const HEADER_BYTES: usize = 16;
-const HEADERS_BYTES: usize = HEADER_BYTES + 4;
+/// Length of `nfgenmsg`.
+const GENERIC: usize = 4;
 
 impl Ruleset {
     /// Opens a socket.
@@ -35,12 +30,8 @@ impl Ruleset {
     /// # Errors
     /// If the kernel gives none.
     pub(super) fn open() -> Result<Self, Error> {
-        let open = || {
-            let mut socket = Socket::new(NETLINK_NETFILTER)?;
-            socket.bind(&SocketAddr::new(0, 0))?;
-            Ok(socket)
-        };
-        let socket = open().map_err(|cause| Error::new("open a netfilter socket", cause))?;
+        let socket = raw_netlink::open(NETLINK_NETFILTER)
+            .map_err(|cause| Error::new("open a netfilter socket", cause))?;
         Ok(Self { socket })
     }
 
@@ -53,56 +44,39 @@ impl Ruleset {
     }
 
     fn request(&self) -> io::Result<u32> {
-        let mut request = Vec::with_capacity(HEADERS_BYTES);
-        request.extend((HEADERS_BYTES as u32).to_ne_bytes());
-        request.extend(NFT_MSG_GETGEN.to_ne_bytes());
-        request.extend(NLM_F_REQUEST.to_ne_bytes());
-        request.extend([0; 8 + 4]);
-        self.socket.send_to(&request, &SocketAddr::new(0, 0), 0)?;
-        if !sys::readable(self.socket.as_fd(), Some(TIMEOUT))? {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        let mut answer = Vec::with_capacity(4096);
-        self.socket.recv(&mut answer, 0)?;
-        generation_in(&answer)
+        self.socket.send(&message(NFT_MSG_GETGEN, NLM_F_REQUEST, &[0; GENERIC]), 0)?;
+        generation_in(&answer(&self.socket)?)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is none"))
     }
 }
 
 fn generation_in(answer: &[u8]) -> Option<u32> {
-    let word = |at: usize| Some(u16::from_ne_bytes(answer.get(at..at + 2)?.try_into().ok()?));
-    if word(4)? != NFT_MSG_NEWGEN {
-        return None;
-    }
-    let mut at = HEADERS_BYTES;
-    loop {
-        let (length, kind) = (usize::from(word(at)?), word(at + 2)?);
-        if kind == NFTA_GEN_ID {
-            let value = answer.get(at + 4..at + 8)?;
-            return Some(u32::from_be_bytes(value.try_into().ok()?));
-        }
-        at += length.max(4).next_multiple_of(4);
-    }
+    let (_, body) = messages(answer).into_iter().find(|(kind, _)| *kind == NFT_MSG_NEWGEN)?;
+    let mut attributes = NlasIterator::new(body.get(GENERIC..)?).map_while(Result::ok);
+    let generation = attributes.find(|attribute| attribute.kind() == NFTA_GEN_ID)?;
+    Some(u32::from_be_bytes(generation.value().try_into().ok()?))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::raw_netlink::attribute;
     use super::*;
 
     #[test]
     fn the_generation_is_found_among_the_attributes() {
-        let mut answer = vec![0; HEADERS_BYTES];
-        answer[4..6].copy_from_slice(&NFT_MSG_NEWGEN.to_ne_bytes());
-        assert_eq!(generation_in(&answer), None, "no attribute");
-        answer.extend([6u16.to_ne_bytes(), 2u16.to_ne_bytes()].concat());
-        answer.extend([1, 2, 0, 0]);
-        answer.extend([8u16.to_ne_bytes(), NFTA_GEN_ID.to_ne_bytes()].concat());
-        answer.extend(7u32.to_be_bytes());
+        let mut body = vec![0; GENERIC];
+        assert_eq!(generation_in(&message(NFT_MSG_NEWGEN, 0, &body)), None, "no attribute");
+        body.extend(attribute(2, &[1, 2]));
+        body.extend(attribute(NFTA_GEN_ID, &7u32.to_be_bytes()));
+        let answer = message(NFT_MSG_NEWGEN, 0, &body);
         assert_eq!(generation_in(&answer), Some(7));
         for length in 0..answer.len() {
             assert_eq!(generation_in(&answer[..length]), None, "{length}");
         }
-        answer[4] = 0;
-        assert_eq!(generation_in(&answer), None, "another message");
+        for length in 0..body.len() {
+            let shorter = message(NFT_MSG_NEWGEN, 0, &body[..length]);
+            assert_eq!(generation_in(&shorter), None, "{length}");
+        }
+        assert_eq!(generation_in(&message(NFT_MSG_GETGEN, 0, &body)), None, "another message");
     }
 }

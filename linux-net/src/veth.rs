@@ -9,7 +9,8 @@ use netlink_packet_route::link::{
 };
 
 use super::error::Error;
-use super::link::valid_name;
+use super::fnv;
+use super::link::{Link, valid_name};
 use super::namespace::Namespace;
 use super::netlink::Netlink;
 use crate::MacAddress;
@@ -41,6 +42,40 @@ pub struct VethPair<'a> {
 }
 
 impl Netlink {
+    /// The two ends of a pair for `purpose` in the socket's namespace, made with so many queues if
+    /// neither is there. Their Ethernet addresses follow from their names.
+    ///
+    /// # Errors
+    /// If an interface of one of the names exists that is not the other one's peer.
+    pub(crate) fn own_pair(
+        &mut self,
+        purpose: &str,
+        names: [&str; 2],
+        queues: u32,
+        mtu: u32,
+    ) -> Result<[Link; 2], Error> {
+        let [near, far] = names;
+        if self.find_link(near)?.is_none() && self.find_link(far)?.is_none() {
+            let [near, far] = names.map(|name| VethEnd {
+                name: name.to_owned(),
+                mac: MacAddress::local(fnv::hash(&[&format!("podgate {purpose}"), name])),
+            });
+            let pair = VethPair { near, far, far_namespace: None, mtu };
+            self.create_veth_with_queues(&pair, queues)?;
+        }
+        let (near, far) = (self.link(near)?, self.link(far)?);
+        for (link, peer) in [(&near, &far), (&far, &near)] {
+            if link.kind != "veth" || link.peer != Some(peer.index) {
+                let why = format!("it exists and is not the other end of {}", peer.name);
+                return Err(Error::invalid(
+                    format!("use interface {} as {purpose}", link.name),
+                    why,
+                ));
+            }
+        }
+        Ok([near, far])
+    }
+
     /// Creates the pair; both ends are down and without addresses.
     ///
     /// # Errors
@@ -50,11 +85,7 @@ impl Netlink {
     }
 
     /// The same with so many queues for each direction.
-    pub(crate) fn create_veth_with_queues(
-        &mut self,
-        pair: &VethPair<'_>,
-        queues: u32,
-    ) -> Result<(), Error> {
+    fn create_veth_with_queues(&mut self, pair: &VethPair<'_>, queues: u32) -> Result<(), Error> {
         let what = format!("create veth pair {} and {}", pair.near.name, pair.far.name);
         for end in [&pair.near, &pair.far] {
             if !valid_name(&end.name) {

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cli::{NO, Output, UNUSABLE, fail, write};
+use cli::{NO, Output, UNUSABLE, fail, print, write};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use local_api::{Client, ClientError, DEFAULT_SOCKET, ErrorKind};
+use local_api::{Client, ClientError, DEFAULT_SOCKET, ErrorKind, Request};
 
 /// Path of the switch's socket.
 #[derive(Debug, Clone, clap::Args)]
@@ -29,6 +29,15 @@ impl Socket {
         &self.socket
     }
 
+    /// Sends a request and reads its answer.
+    ///
+    /// # Errors
+    /// The exit code, after the error is printed.
+    pub fn call<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ExitCode> {
+        let answer = self.connect().and_then(|mut podgate| podgate.call(request));
+        serde_json::from_value(answer.map_err(refused)?).map_err(no_answer)
+    }
+
     /// Connects to the switch.
     ///
     /// # Errors
@@ -39,8 +48,8 @@ impl Socket {
 }
 
 /// Returns the exit code of a failed call: [`UNUSABLE`] if the request is at fault.
-pub fn refused(error: &ClientError) -> ExitCode {
-    let code = match error {
+pub fn refused(error: ClientError) -> ExitCode {
+    let code = match &error {
         ClientError::Refused(refusal)
             if matches!(refusal.kind, ErrorKind::BadRequest | ErrorKind::NotFound) =>
         {
@@ -51,6 +60,37 @@ pub fn refused(error: &ClientError) -> ExitCode {
     fail(code, error)
 }
 
+/// Writes the only answer, as text or as a line of JSON.
+///
+/// # Errors
+/// The exit code, if it has no form in JSON.
+pub fn print_whole<T: Serialize + Display>(
+    answer: &T,
+    output: Output,
+) -> Result<ExitCode, ExitCode> {
+    Ok(print(&match output {
+        Output::Text => answer.to_string(),
+        Output::Json => serde_json::to_string(answer).map_err(|error| fail(NO, error))? + "\n",
+    }))
+}
+
+/// Returns the exit code of an answer that is none.
+pub fn no_answer(error: serde_json::Error) -> ExitCode {
+    fail(NO, format_args!("podgate's answer: {error}"))
+}
+
+/// Writes one of several lines.
+///
+/// # Errors
+/// The exit code, if stdout cannot be written or its reader has left.
+pub fn write_line(line: String) -> Result<(), ExitCode> {
+    match write(&(line + "\n")) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(ExitCode::SUCCESS),
+        Err(error) => Err(fail(NO, format_args!("write to stdout: {error}"))),
+    }
+}
+
 /// Writes one of several answers, as text or as a line of JSON.
 ///
 /// # Errors
@@ -59,15 +99,9 @@ pub fn print_line<T>(answer: Value, output: Output) -> Result<(), ExitCode>
 where
     T: DeserializeOwned + Serialize + Display,
 {
-    let line = match serde_json::from_value::<T>(answer) {
-        Ok(line) if output == Output::Text => Ok(line.to_string()),
-        Ok(line) => serde_json::to_string(&line),
-        Err(error) => Err(error),
-    };
-    match line.map(|line| write(&(line + "\n"))) {
-        Ok(Ok(true)) => Ok(()),
-        Ok(Ok(false)) => Err(ExitCode::SUCCESS),
-        Ok(Err(error)) => Err(fail(NO, format_args!("write to stdout: {error}"))),
-        Err(error) => Err(fail(NO, format_args!("podgate's answer: {error}"))),
-    }
+    let line: T = serde_json::from_value(answer).map_err(no_answer)?;
+    write_line(match output {
+        Output::Text => line.to_string(),
+        Output::Json => serde_json::to_string(&line).map_err(no_answer)?,
+    })
 }

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::Ended;
 use super::call::{Socket, refused};
 use cli::{NO, Output, UNUSABLE, fail, write};
 use local_api::{Capture, CaptureSummary, CapturedPacket, Direction, Request};
@@ -77,7 +78,7 @@ pub struct Args {
 }
 
 /// Captures until a limit, the port, the switch or the user ends it.
-pub fn run(args: &Args) -> ExitCode {
+pub(super) fn run(args: &Args) -> Ended {
     let request = Request::Capture(Capture {
         port: args.port.clone(),
         filter: args.filter.join(" "),
@@ -87,43 +88,31 @@ pub fn run(args: &Args) -> ExitCode {
     });
     if args.write.as_ref().is_some_and(|path| path.as_os_str() == "-") && io::stdout().is_terminal()
     {
-        return fail(UNUSABLE, "-w -: stdout is a terminal; redirect it, or name a file");
+        return Err(fail(UNUSABLE, "-w -: stdout is a terminal; redirect it, or name a file"));
     }
-    let begun = args.socket.connect().and_then(|podgate| {
-        let handle = podgate.handle();
-        Ok((handle, podgate.stream(&request)?))
-    });
-    let (handle, packets) = match begun {
-        Ok(begun) => begun,
-        Err(error) => return refused(&error),
-    };
-    if let Err(error) = handle.and_then(end_at_signal) {
-        return fail(NO, format_args!("handle signals: {error}"));
-    }
+    let podgate = args.socket.connect().map_err(refused)?;
+    let handle = podgate.handle();
+    let packets = podgate.stream(&request).map_err(refused)?;
+    let unhandled = |error| fail(NO, format_args!("handle signals: {error}"));
+    handle.and_then(end_at_signal).map_err(unhandled)?;
+    let failed = |error: String| fail(NO, error);
     let mut sink = None;
     for packet in packets {
-        let value = match packet {
-            Ok(value) => value,
-            Err(error) => return refused(&error),
-        };
+        let value = packet.map_err(refused)?;
         // After the first answer: a request that is refused leaves an older file alone.
         let Some(sink) = &mut sink else {
-            match Sink::open(args) {
-                Ok(opened) => sink = Some(opened),
-                Err(error) => return fail(NO, error),
-            }
+            sink = Some(Sink::open(args).map_err(failed)?);
             let port = value.get("capturing").and_then(Value::as_str).unwrap_or(&args.port);
             eprintln!("podgate: capturing {port}; ^C ends it");
             continue;
         };
-        match step(sink, value) {
-            Ok(Step::Next) => {}
-            Ok(Step::End(summary)) => return finish(sink, &summary),
-            Ok(Step::Unread) => return ExitCode::SUCCESS,
-            Err(error) => return fail(NO, error),
+        match step(sink, value).map_err(failed)? {
+            Step::Next => {}
+            Step::End(summary) => return finish(sink, &summary),
+            Step::Unread => return Ok(ExitCode::SUCCESS),
         }
     }
-    fail(NO, "podgate's answer ended early")
+    Err(fail(NO, "podgate's answer ended early"))
 }
 
 /// Ends the stream at SIGINT or SIGTERM: the switch then sends what is queued, and the summary.
@@ -164,15 +153,12 @@ fn of_answer(error: impl std::fmt::Display) -> String {
     format!("podgate's answer: {error}")
 }
 
-fn finish(sink: &mut Sink, summary: &CaptureSummary) -> ExitCode {
+fn finish(sink: &mut Sink, summary: &CaptureSummary) -> Ended {
     let CaptureSummary { captured, dropped, reason } = summary;
-    match sink.finish(summary) {
-        Ok(()) => {
-            eprintln!("podgate: {captured} packets captured, {dropped} dropped: {reason}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => fail(NO, format_args!("write the capture: {error}")),
-    }
+    let unwritten = |error| fail(NO, format_args!("write the capture: {error}"));
+    sink.finish(summary).map_err(unwritten)?;
+    eprintln!("podgate: {captured} packets captured, {dropped} dropped: {reason}");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The destination of packets.

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cli::{NO, Output, UNUSABLE, fail, print};
+use cli::{Output, UNUSABLE, fail};
 use dataplane::Underlay;
-use dataplane::switch::RxMode;
 use preflight::Wanted;
 
+use super::Ended;
+use super::call::print_whole;
 use crate::config::{
     self, Config, ConfigError, Masquerade, Options, host_name, online_cores, read_file,
 };
@@ -44,22 +45,13 @@ pub struct Args {
 }
 
 /// Looks, and writes what was found to stdout.
-pub fn run(args: &Args) -> ExitCode {
-    let config = match read(args) {
-        Ok(config) => config,
-        Err(error) => return fail(UNUSABLE, error),
-    };
+pub(super) fn run(args: &Args) -> Ended {
+    let config = read(args).map_err(|error| fail(UNUSABLE, error))?;
     let report = preflight::inspect(&wanted(args, config));
-    let written = match args.output {
-        Output::Text => print(&report.to_string()),
-        Output::Json => match serde_json::to_string(&report) {
-            Ok(line) => print(&(line + "\n")),
-            Err(error) => fail(NO, error),
-        },
-    };
+    let written = print_whole(&report, args.output);
     match report.exit_code() {
         0 => written,
-        code => ExitCode::from(code),
+        code => Ok(ExitCode::from(code)),
     }
 }
 
@@ -88,12 +80,7 @@ fn wanted(args: &Args, config: Config) -> Wanted {
         uplink: config.network.uplink,
         node_addresses: config.node_addresses,
         tunnels: matches!(config.network.underlay, Underlay::Overlay(_)),
-        rx_mode: match config.rx_mode {
-            RxMode::Polling => "polling",
-            RxMode::Adaptive => "adaptive",
-            RxMode::Interrupt => "interrupt",
-        }
-        .to_owned(),
+        rx_mode: config::rx_mode_name(config.rx_mode).to_owned(),
         cni_folder: args.cni_folder.clone(),
     }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use super::Cli;
+use super::{Cli, Ended};
 
 /// Arguments of `podgate completion`.
 #[derive(Debug, clap::Args)]
@@ -18,11 +18,10 @@ pub struct Args {
 }
 
 /// Writes the script to stdout.
-pub fn run(args: &Args) -> ExitCode {
-    match io::stdout().write_all(&script(args.shell)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => cli::fail(cli::NO, format_args!("write to stdout: {error}")),
-    }
+pub(super) fn run(args: &Args) -> Ended {
+    let unwritten = |error| cli::fail(cli::NO, format_args!("write to stdout: {error}"));
+    io::stdout().write_all(&script(args.shell)).map_err(unwritten)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn script(shell: Shell) -> Vec<u8> {

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use local_api::Request;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use super::Ended;
 use super::call::Socket;
 use crate::config::Span;
 use crate::run::Status;
@@ -78,33 +79,32 @@ const AGAIN: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_secs(10);
 
 /// Puts the files in place.
-pub fn run(args: &Args) -> ExitCode {
+pub(super) fn run(args: &Args) -> Ended {
     let name = &args.configuration_name;
     if name.contains('/') || !name.ends_with(".conflist") {
         let text = "it is no file name that ends in .conflist";
-        return fail(UNUSABLE, format_args!("--configuration-name {name}: {text}"));
+        return Err(fail(UNUSABLE, format_args!("--configuration-name {name}: {text}")));
     }
-    let template = match args.template.as_deref().map(read).transpose() {
-        Ok(template) => template.unwrap_or_else(|| DEFAULT_TEMPLATE.to_owned()),
-        Err(error) => return fail(UNUSABLE, error),
-    };
+    let template = args.template.as_deref().map(read).transpose();
+    let template = template.map_err(|error| fail(UNUSABLE, error))?;
+    let template = template.unwrap_or_else(|| DEFAULT_TEMPLATE.to_owned());
     // A template that is wrong shows at once, not when the switch is ready.
     let any = "192.0.2.0/24".parse::<IpNet>().into_iter().collect::<Vec<_>>();
-    if let Err(error) = complete(&template, &any, None) {
+    complete(&template, &any, None).map_err(|error| {
         let file = args.template.as_deref().unwrap_or(Path::new("the template"));
-        return fail(UNUSABLE, format_args!("{}: {error}", file.display()));
-    }
+        fail(UNUSABLE, format_args!("{}: {error}", file.display()))
+    })?;
+    let failed = |error: String| fail(NO, error);
     let mut configuration = None;
     if args.only != Some(What::Plugin) {
-        match wait(args).and_then(|status| completed(&template, &status)) {
-            Ok(text) => configuration = Some(text),
-            Err(error) => return fail(NO, error),
-        }
+        let status = wait(args).map_err(failed)?;
+        configuration = Some(completed(&template, &status).map_err(failed)?);
     }
-    if let Err(error) = place(args, configuration.as_deref()) {
-        return fail(NO, error);
+    place(args, configuration.as_deref()).map_err(failed)?;
+    match args.follow {
+        true => follow(args, configuration.as_deref()),
+        false => Ok(ExitCode::SUCCESS),
     }
-    if args.follow { follow(args, configuration.as_deref()) } else { ExitCode::SUCCESS }
 }
 
 fn read(path: &Path) -> Result<String, String> {
@@ -156,12 +156,11 @@ fn place(args: &Args, configuration: Option<&str>) -> Result<(), String> {
     Ok(())
 }
 
-fn follow(args: &Args, configuration: Option<&str>) -> ExitCode {
+fn follow(args: &Args, configuration: Option<&str>) -> Ended {
     let ended = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
-        if let Err(error) = signal_hook::flag::register(signal, std::sync::Arc::clone(&ended)) {
-            return fail(NO, format_args!("handle signals: {error}"));
-        }
+        signal_hook::flag::register(signal, std::sync::Arc::clone(&ended))
+            .map_err(|error| fail(NO, format_args!("handle signals: {error}")))?;
     }
     let mut looked = Instant::now();
     while !ended.load(std::sync::atomic::Ordering::Relaxed) {
@@ -173,5 +172,5 @@ fn follow(args: &Args, configuration: Option<&str>) -> ExitCode {
             }
         }
     }
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }

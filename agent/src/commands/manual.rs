@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use cli::{NO, fail};
 
-use super::Cli;
+use super::{Cli, Ended};
 
 /// Arguments of `podgate manual`.
 #[derive(Debug, clap::Args)]
@@ -18,13 +18,11 @@ pub struct Args {
 }
 
 /// Writes a page for each command, `podgate-policy-probe.1`.
-pub fn run(args: &Args) -> ExitCode {
-    let written = std::fs::create_dir_all(&args.folder)
-        .and_then(|()| clap_mangen::generate_to(Cli::command(), &args.folder));
-    match written {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(NO, format_args!("{}: {error}", args.folder.display())),
-    }
+pub(super) fn run(args: &Args) -> Ended {
+    std::fs::create_dir_all(&args.folder)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), &args.folder))
+        .map_err(|error| fail(NO, format_args!("{}: {error}", args.folder.display())))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]
@@ -34,7 +32,7 @@ mod tests {
     #[test]
     fn every_command_has_a_page() {
         let folder = testkit::TempDir::new("manual");
-        assert_eq!(run(&Args { folder: folder.path().to_owned() }), ExitCode::SUCCESS);
+        assert_eq!(run(&Args { folder: folder.path().to_owned() }), Ok(ExitCode::SUCCESS));
         fn check(command: &clap::Command, name: &str, folder: &std::path::Path) -> usize {
             let path = folder.join(format!("{name}.1"));
             let page = std::fs::read_to_string(&path);

@@ -26,6 +26,9 @@ use clap::{Parser, Subcommand};
 use konnectivity::commands as proxy;
 use offline::commands::{policy, replay};
 
+/// The exit code of a command; of one that ends early, after its error is printed, as an error.
+type Ended = Result<ExitCode, ExitCode>;
+
 /// A userspace virtual switch for Kubernetes cluster nodes.
 #[derive(Debug, Parser)]
 #[command(name = "podgate", version, max_term_width = 100)]
@@ -82,7 +85,7 @@ pub enum Command {
 impl Cli {
     /// Runs the command.
     pub fn run(self) -> ExitCode {
-        match self.command {
+        let ended = match self.command {
             Command::Run(args) => run::run(&args),
             Command::Check(args) => check::run(&args),
             Command::Status(args) => status::run(&args),
@@ -97,11 +100,12 @@ impl Cli {
             Command::ConnectivityTest(args) => connectivity_test::run(&args),
             Command::Manual(args) => manual::run(&args),
             Command::Completion(args) => completion::run(&args),
-            Command::Replay(args) => replay::run(&args),
-            Command::Policy(args) => policy::run(&args),
-            Command::KonnectivityServer(args) => proxy::server::run(&args),
-            Command::KonnectivityAgent(args) => proxy::agent::run(&args),
-        }
+            Command::Replay(args) => Ok(replay::run(&args)),
+            Command::Policy(args) => Ok(policy::run(&args)),
+            Command::KonnectivityServer(args) => Ok(proxy::server::run(&args)),
+            Command::KonnectivityAgent(args) => Ok(proxy::agent::run(&args)),
+        };
+        ended.unwrap_or_else(|code| code)
     }
 }
 

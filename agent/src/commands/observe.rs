@@ -8,9 +8,10 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::ValueEnum;
 use serde_json::Value;
 
-use super::call::{Socket, print_line, refused};
+use super::Ended;
+use super::call::{Socket, no_answer, print_line, refused, write_line};
 use crate::config::Span;
-use cli::{NO, Output, UNUSABLE, fail, write};
+use cli::{NO, Output, UNUSABLE, fail};
 use local_api::{Client, ClientError, ObserveFilters, Request, Verdict};
 use observe::time::utc;
 use observe::verdicts::Event;
@@ -147,11 +148,8 @@ enum Colour {
 }
 
 /// Writes verdicts to stdout until the switch, the reader or the user ends it.
-pub fn run(args: &Args) -> ExitCode {
-    let mut filters = match filters(args) {
-        Ok(filters) => filters,
-        Err(problem) => return fail(UNUSABLE, problem),
-    };
+pub(super) fn run(args: &Args) -> Ended {
+    let mut filters = filters(args).map_err(|problem| fail(UNUSABLE, problem))?;
     let colour = match args.color {
         Colour::Always => true,
         Colour::Never => false,
@@ -160,24 +158,14 @@ pub fn run(args: &Args) -> ExitCode {
             std::io::stdout().is_terminal() && !refused
         }
     };
-    let mut client = match args.socket.connect() {
-        Ok(client) => client,
-        Err(error) => return refused(&error),
-    };
+    let mut client = args.socket.connect().map_err(refused)?;
     loop {
-        let ended = match stream(args, client, &filters, colour) {
-            Ok(ended) => ended,
-            Err(code) => return code,
-        };
+        let ended = stream(args, client, &filters, colour)?;
         if !args.follow {
-            return ended.map_or(ExitCode::SUCCESS, |error| refused(&error));
+            return Ok(ended.map_or(ExitCode::SUCCESS, refused));
         }
         let since = SystemTime::now();
-        eprintln!("podgate: the switch has ended; waiting for another one");
-        client = match reconnect(&args.socket, args.reconnect.0) {
-            Some(client) => client,
-            None => return fail(NO, "the switch has ended, and no other one has begun"),
-        };
+        client = reconnect(&args.socket, args.reconnect.0)?;
         let length = since.elapsed().unwrap_or_default();
         eprintln!(
             "podgate: connected again after {:.1} s; verdicts of the switch before may be missing",
@@ -205,7 +193,7 @@ fn stream(
     for event in events {
         let value = match event {
             Ok(value) => value,
-            Err(error @ ClientError::Refused(_)) => return Err(refused(&error)),
+            Err(error @ ClientError::Refused(_)) => return Err(refused(error)),
             Err(error) => return Ok(Some(error)),
         };
         if let Some(lost) = value.get("lost").and_then(Value::as_u64) {
@@ -226,30 +214,25 @@ fn stream(
 
 /// Writes a verdict whose reason stands out.
 fn print_coloured(value: Value) -> Result<(), ExitCode> {
-    let event: Event = serde_json::from_value(value)
-        .map_err(|error| fail(NO, format_args!("podgate's answer: {error}")))?;
+    let event: Event = serde_json::from_value(value).map_err(no_answer)?;
     let is_dropped = event.verdict == Verdict::Dropped;
     let colour = if is_dropped { "\x1b[31m" } else { "\x1b[32m" };
     let verdict = if is_dropped { "DROPPED" } else { "FORWARDED" };
     let line = event.to_string();
-    let line = line.replacen(verdict, &format!("{colour}{verdict}\x1b[0m"), 1);
-    match write(&(line + "\n")) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(ExitCode::SUCCESS),
-        Err(error) => Err(fail(NO, format_args!("write to stdout: {error}"))),
-    }
+    write_line(line.replacen(verdict, &format!("{colour}{verdict}\x1b[0m"), 1))
 }
 
 /// Connects to the switch that comes after one that has ended.
-pub(super) fn reconnect(socket: &Socket, patience: Duration) -> Option<Client> {
+pub(super) fn reconnect(socket: &Socket, patience: Duration) -> Result<Client, ExitCode> {
+    eprintln!("podgate: the switch has ended; waiting for another one");
     let begin = Instant::now();
     while begin.elapsed() < patience {
         if let Ok(client) = socket.connect() {
-            return Some(client);
+            return Ok(client);
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    None
+    Err(fail(NO, "the switch has ended, and no other one has begun"))
 }
 
 fn filters(args: &Args) -> Result<ObserveFilters, String> {

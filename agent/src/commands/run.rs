@@ -9,6 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::Level;
 
+use super::Ended;
 use crate::config::{
     Config, ConfigError, Enforcer, HugePages, LogFormat, LogLevel, Options, host_name,
     manifests_of, online_cores, read_file,
@@ -46,11 +47,8 @@ pub struct Args {
 }
 
 /// Runs until a signal ends it.
-pub fn run(args: &Args) -> ExitCode {
-    let config = match read(args) {
-        Ok(config) => config,
-        Err(error) => return fail(UNUSABLE, error),
-    };
+pub(super) fn run(args: &Args) -> Ended {
+    let config = read(args).map_err(|error| fail(UNUSABLE, error))?;
     let level = match config.log_level {
         LogLevel::Error => Level::ERROR,
         LogLevel::Warn => Level::WARN,
@@ -64,17 +62,14 @@ pub fn run(args: &Args) -> ExitCode {
     };
     telemetry::log::start(level, format);
     // From here on a signal stays pending until it is read, also during the start.
-    let mut signals = match Signals::new([SIGTERM, SIGINT]) {
-        Ok(signals) => signals,
-        Err(error) => return fail(NO, format_args!("handle signals: {error}")),
-    };
+    let unhandled = |error| fail(NO, format_args!("handle signals: {error}"));
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(unhandled)?;
     // Before the other switch's programs are looked for: until its end there may be more of them.
     if let Some(timeout) = config.takeover_wait {
         let is_cancelled = || signals.pending().next().is_some();
-        match await_end_of_another(&config.state_dir, timeout, is_cancelled) {
-            Ok(true) => {}
-            Ok(false) => return ExitCode::SUCCESS,
-            Err(error) => return fail(NO, error),
+        let ended = await_end_of_another(&config.state_dir, timeout, is_cancelled);
+        if !ended.map_err(|error| fail(NO, error))? {
+            return Ok(ExitCode::SUCCESS);
         }
     }
     // Both are inherited by the threads that follow.
@@ -84,30 +79,27 @@ pub fn run(args: &Args) -> ExitCode {
     };
     Umem::recognize_programs();
     flow_offload::recognize_programs(flow_offload::interfaces());
-    let confined = confine::keep(capabilities).and_then(|()| confine::seccomp::apply());
-    if let Err(error) = confined {
-        return fail(NO, format_args!("give up privileges: {error}"));
-    }
-    match switch(config) {
-        Err(StartError::Input(error)) => return fail(UNUSABLE, error),
-        Err(StartError::Failed(error)) => return fail(NO, error),
-        Ok(running) => {
-            let config = &running.shared().config;
-            let state = match running.shared().unready() {
-                None => "ready".to_owned(),
-                Some(why) => format!("running, but {why}"),
-            };
-            tracing::info!(
-                "{state}: cluster node {}, local API at {}, http://{}/metrics",
-                config.node_name,
-                config.socket.display(),
-                running.http_address()
-            );
-            let signal = signals.forever().next();
-            tracing::info!("signal {}: ending", signal.unwrap_or_default());
-        }
-    }
-    ExitCode::SUCCESS
+    confine::keep(capabilities)
+        .and_then(|()| confine::seccomp::apply())
+        .map_err(|error| fail(NO, format_args!("give up privileges: {error}")))?;
+    let running = switch(config).map_err(|error| match error {
+        StartError::Input(error) => fail(UNUSABLE, error),
+        StartError::Failed(error) => fail(NO, error),
+    })?;
+    let config = &running.shared().config;
+    let state = match running.shared().unready() {
+        None => "ready".to_owned(),
+        Some(why) => format!("running, but {why}"),
+    };
+    tracing::info!(
+        "{state}: cluster node {}, local API at {}, http://{}/metrics",
+        config.node_name,
+        config.socket.display(),
+        running.http_address()
+    );
+    let signal = signals.forever().next();
+    tracing::info!("signal {}: ending", signal.unwrap_or_default());
+    Ok(ExitCode::SUCCESS)
 }
 
 fn read(args: &Args) -> Result<Config, ConfigError> {

@@ -1,12 +1,10 @@
 //! `podgate show`: one of the running switch's tables.
 
-use std::process::ExitCode;
-
 use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
-use super::call::{Socket, refused};
-use super::view;
+use super::call::{Socket, no_answer};
+use super::{Ended, view};
 use crate::run::{Condition, Selection, TABLES, Table};
 use cli::{NO, UNUSABLE, fail};
 use cli::{Output, print};
@@ -63,7 +61,7 @@ fn after_help() -> String {
 }
 
 /// Requests the table and writes it to stdout.
-pub fn run(args: &Args) -> ExitCode {
+pub(super) fn run(args: &Args) -> Ended {
     // A view compares whole tables, so its rows are chosen afterwards.
     let request = match args.view {
         Some(_) => Show { what: args.what.clone(), pod: args.pod.clone(), ..Show::default() },
@@ -75,45 +73,34 @@ pub fn run(args: &Args) -> ExitCode {
             limit: args.limit,
         },
     };
-    let request = Request::Show(request);
-    let value = match args.socket.connect().and_then(|mut podgate| podgate.call(&request)) {
-        Ok(value) => value,
-        Err(error) => return refused(&error),
-    };
+    let value: Value = args.socket.call(&Request::Show(request))?;
     match (value, args.output) {
-        (Value::String(text), Output::Text) => print(&text),
+        (Value::String(text), Output::Text) => Ok(print(&text)),
         (Value::String(text), Output::Json) => {
             let name = args.what.as_str();
-            print(&format!("{}\n", json!({ name: text })))
+            Ok(print(&format!("{}\n", json!({ name: text }))))
         }
-        (value, output) => match serde_json::from_value::<Table>(value) {
-            Err(error) => fail(NO, format_args!("podgate's answer: {error}")),
-            Ok(table) => show(args, table, output),
-        },
+        (value, output) => show(args, serde_json::from_value(value).map_err(no_answer)?, output),
     }
 }
 
 /// Writes the selected rows.
-fn show(args: &Args, mut table: Table, output: Output) -> ExitCode {
+fn show(args: &Args, mut table: Table, output: Output) -> Ended {
     if let Some(view) = &args.view {
-        if let Err(problem) = view::since(view, &args.what, args.reset, &mut table) {
-            return fail(NO, problem);
-        }
+        view::since(view, &args.what, args.reset, &mut table).map_err(|it| fail(NO, it))?;
         let limit = args.limit.map_or(usize::MAX, |limit| limit as usize);
         let selection = Selection::new(&args.filters, args.sort.as_deref(), limit);
-        table = match selection.and_then(|selection| table.select(&selection)) {
-            Ok(table) => table,
-            Err(problem) => return fail(UNUSABLE, problem),
-        };
+        let selected = selection.and_then(|selection| table.select(&selection));
+        table = selected.map_err(|problem| fail(UNUSABLE, problem))?;
     }
     if table.left_out > 0 {
         let shown = table.rows.len();
         eprintln!("podgate: {} more rows; --limit {shown} is in force", table.left_out);
     }
-    match output {
+    Ok(match output {
         Output::Text => print(&table.to_string()),
         Output::Json => print(&table.lines().map(|line| line + "\n").collect::<String>()),
-    }
+    })
 }
 
 fn condition(text: &str) -> Result<String, String> {

@@ -4,10 +4,11 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use super::call::{Socket, refused};
+use super::Ended;
+use super::call::{Socket, no_answer, print_whole, refused};
 use crate::config::Span;
 use crate::run::Status;
-use cli::{NO, Output, fail, print};
+use cli::{NO, Output, print};
 use local_api::{ClientError, Request};
 
 /// Arguments of `podgate status`.
@@ -41,32 +42,23 @@ pub struct Args {
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// Sends the request and writes the answer to stdout.
-pub fn run(args: &Args) -> ExitCode {
+pub(super) fn run(args: &Args) -> Ended {
     let end = Instant::now() + args.wait.as_ref().map_or(Duration::ZERO, |wait| wait.0);
     while args.wait.is_some() && Instant::now() < end && !ask(args).is_ok_and(|it| is_well(&it)) {
         std::thread::sleep(AGAIN);
     }
     let screen = args.output == Output::Text && std::io::stdout().is_terminal();
     loop {
-        let status = match ask(args) {
-            Ok(status) => status,
-            Err(code) => return code,
-        };
+        let status = ask(args)?;
         if args.watch.is_some() && screen {
             // Clears the terminal and goes to its first line.
             print("\x1b[2J\x1b[H");
         }
-        let written = match args.output {
-            Output::Text => print(&status.to_string()),
-            Output::Json => match serde_json::to_string(&status) {
-                Ok(line) => print(&(line + "\n")),
-                Err(error) => fail(NO, error),
-            },
-        };
+        let written = print_whole(&status, args.output)?;
         match &args.watch {
             Some(interval) if written == ExitCode::SUCCESS => std::thread::sleep(interval.0),
-            _ if is_well(&status) => return written,
-            _ => return ExitCode::from(NO),
+            _ if is_well(&status) => return Ok(written),
+            _ => return Ok(ExitCode::from(NO)),
         }
     }
 }
@@ -81,8 +73,7 @@ fn ask(args: &Args) -> Result<Status, ExitCode> {
     // A switch that is waited for need not run yet.
     let value = answer.map_err(|error| match args.wait {
         Some(_) => ExitCode::from(NO),
-        None => refused(&error),
+        None => refused(error),
     })?;
-    serde_json::from_value(value)
-        .map_err(|error| fail(NO, format_args!("podgate's answer: {error}")))
+    serde_json::from_value(value).map_err(no_answer)
 }

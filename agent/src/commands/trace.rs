@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
+use super::Ended;
 use super::call::{Socket, print_line, refused};
 use cli::{NO, fail};
 use cli::{Output, print};
@@ -70,7 +71,7 @@ pub struct ClearArgs {
 }
 
 /// Sends the request and writes the answer to stdout.
-pub fn run(command: &Command) -> ExitCode {
+pub(super) fn run(command: &Command) -> Ended {
     match command {
         Command::Add(args) => {
             let wanted = TraceAdd { count: args.count, filter: args.filter.join(" ") };
@@ -81,37 +82,26 @@ pub fn run(command: &Command) -> ExitCode {
     }
 }
 
-fn send(socket: &Socket, request: &Request) -> ExitCode {
-    match socket.connect().and_then(|mut podgate| podgate.call(request)) {
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => refused(&error),
-    }
+fn send(socket: &Socket, request: &Request) -> Ended {
+    socket.call::<Value>(request).map(|_| ExitCode::SUCCESS)
 }
 
-fn show(args: &ShowArgs) -> ExitCode {
-    let answers = match args.socket.connect().and_then(|it| it.stream(&Request::TraceShow)) {
-        Ok(answers) => answers,
-        Err(error) => return refused(&error),
-    };
-    for answer in answers {
-        let value = match answer {
-            Ok(value) => value,
-            Err(error) => return refused(&error),
-        };
+fn show(args: &ShowArgs) -> Ended {
+    let podgate = args.socket.connect().map_err(refused)?;
+    for answer in podgate.stream(&Request::TraceShow).map_err(refused)? {
+        let value = answer.map_err(refused)?;
         if let (Some(followed), Some(wanted)) =
             (number(&value, "followed"), number(&value, "wanted"))
         {
-            return match (args.output, wanted) {
+            return Ok(match (args.output, wanted) {
                 (Output::Json, _) => ExitCode::SUCCESS,
                 (_, 0) => print("no packets are followed; begin with: podgate trace add N\n"),
                 _ => print(&format!("{followed} of {wanted} packets followed\n")),
-            };
+            });
         }
-        if let Err(code) = print_line::<Line>(value, args.output) {
-            return code;
-        }
+        print_line::<Line>(value, args.output)?;
     }
-    fail(NO, "podgate's answer ended early")
+    Err(fail(NO, "podgate's answer ended early"))
 }
 
 fn number(value: &Value, name: &str) -> Option<u64> {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::Ended;
 use cli::{NO, Output, fail, print};
 use install::{Places, Removal, uninstall};
 use serde_json::json;
@@ -52,27 +53,22 @@ pub struct Args {
 }
 
 /// Removes, and writes what it was to stdout.
-pub fn run(args: &Args) -> ExitCode {
+pub(super) fn run(args: &Args) -> Ended {
     let places = Places {
         configurations: args.configuration_folder.clone(),
         plugins: args.plugin_folder.clone(),
         reservations: args.reservation_folder.clone(),
         state: args.state_dir.clone(),
     };
-    let removed = match uninstall(&places, args.dry_run) {
-        Ok(removed) => removed,
-        Err(error) => return fail(NO, error),
-    };
+    let removed = uninstall(&places, args.dry_run).map_err(|error| fail(NO, error))?;
     let lines: Vec<String> = removed.iter().map(|one| line(one, args)).collect();
     let text = match (lines.is_empty(), args.output) {
         (true, Output::Text) => "nothing of Podgate is here\n".to_owned(),
         _ => lines.concat(),
     };
     let written = print(&text);
-    match removed.iter().any(|one| one.error.is_some()) {
-        true => ExitCode::from(NO),
-        false => written,
-    }
+    let failed = removed.iter().any(|one| one.error.is_some());
+    Ok(if failed { ExitCode::from(NO) } else { written })
 }
 
 fn line(removal: &Removal, args: &Args) -> String {

@@ -301,11 +301,6 @@ impl Config {
     /// Every option by name with the value in force.
     pub fn describe(&self) -> Vec<(&'static str, String)> {
         let list = |items: Vec<String>| items.join(",");
-        let rx_mode = match self.rx_mode {
-            SwitchRxMode::Polling => "polling",
-            SwitchRxMode::Adaptive => "adaptive",
-            SwitchRxMode::Interrupt => "interrupt",
-        };
         let manifests = self.manifests.iter().map(|path| path.display().to_string()).collect();
         let mut described = vec![
             ("node-name", self.node_name.clone()),
@@ -321,7 +316,7 @@ impl Config {
             ),
             ("cores", Cores(self.cores.clone()).to_string()),
             ("workers", self.workers.to_string()),
-            ("rx-mode", rx_mode.to_owned()),
+            ("rx-mode", rx_mode_name(self.rx_mode).to_owned()),
             ("enforcer", format!("{:?}", self.enforcer).to_lowercase()),
             ("pod-networks", list(self.pod_networks.iter().map(IpNet::to_string).collect())),
             ("host-network-policies", on_off(self.host_network_policies)),
@@ -351,6 +346,15 @@ impl Config {
         described.push(("log-level", format!("{:?}", self.log_level).to_lowercase()));
         described.push(("log-format", format!("{:?}", self.log_format).to_lowercase()));
         described
+    }
+}
+
+/// The name of a receive mode, as the option has it.
+pub fn rx_mode_name(mode: SwitchRxMode) -> &'static str {
+    match mode {
+        SwitchRxMode::Polling => "polling",
+        SwitchRxMode::Adaptive => "adaptive",
+        SwitchRxMode::Interrupt => "interrupt",
     }
 }
 

@@ -263,69 +263,44 @@ pub struct Options {
     pub log_format: Option<LogFormat>,
 }
 
-impl Options {
-    /// Returns these options, completed by the others where these are unset.
-    #[must_use]
-    pub fn over(self, file: Self) -> Self {
-        Self {
-            node_name: self.node_name.or(file.node_name),
-            manifests: first(self.manifests, file.manifests),
-            kubeconfig: self.kubeconfig.or(file.kubeconfig),
-            socket: self.socket.or(file.socket),
-            listen: self.listen.or(file.listen),
-            web_page: self.web_page.or(file.web_page),
-            metrics_listen: self.metrics_listen.or(file.metrics_listen),
-            metrics_cert_file: self.metrics_cert_file.or(file.metrics_cert_file),
-            metrics_key_file: self.metrics_key_file.or(file.metrics_key_file),
-            state_dir: self.state_dir.or(file.state_dir),
-            takeover_wait: self.takeover_wait.or(file.takeover_wait),
-            cores: self.cores.or(file.cores),
-            workers: self.workers.or(file.workers),
-            rx_mode: self.rx_mode.or(file.rx_mode),
-            enforcer: self.enforcer.or(file.enforcer),
-            pod_networks: first(self.pod_networks, file.pod_networks),
-            host_network_policies: self.host_network_policies.or(file.host_network_policies),
-            umem_frames: self.umem_frames.or(file.umem_frames),
-            hugepages: self.hugepages.or(file.hugepages),
-            frames_per_port: self.frames_per_port.or(file.frames_per_port),
-            max_ports: self.max_ports.or(file.max_ports),
-            sessions: self.sessions.or(file.sessions),
-            tcp_established_timeout: self.tcp_established_timeout.or(file.tcp_established_timeout),
-            tcp_transient_timeout: self.tcp_transient_timeout.or(file.tcp_transient_timeout),
-            udp_timeout: self.udp_timeout.or(file.udp_timeout),
-            other_timeout: self.other_timeout.or(file.other_timeout),
-            unanswered_timeout: self.unanswered_timeout.or(file.unanswered_timeout),
-            session_accounting: self.session_accounting.or(file.session_accounting),
-            dns_min_ttl: self.dns_min_ttl.or(file.dns_min_ttl),
-            attach_timeout: self.attach_timeout.or(file.attach_timeout),
-            host_port: self.host_port.or(file.host_port),
-            node_addresses: first(self.node_addresses, file.node_addresses),
-            mtu: self.mtu.or(file.mtu),
-            uplink: self.uplink.or(file.uplink),
-            underlay: self.underlay.or(file.underlay),
-            vxlan_network: self.vxlan_network.or(file.vxlan_network),
-            vxlan_port: self.vxlan_port.or(file.vxlan_port),
-            vxlan_group: self.vxlan_group.or(file.vxlan_group),
-            masquerade: self.masquerade.or(file.masquerade),
-            translation_ports: self.translation_ports.or(file.translation_ports),
-            service_networks: first(self.service_networks, file.service_networks),
-            flow_offload: self.flow_offload.or(file.flow_offload),
-            flow_offload_grace: self.flow_offload_grace.or(file.flow_offload_grace),
-            flow_export: self.flow_export.or(file.flow_export),
-            flow_export_max_size_mb: self.flow_export_max_size_mb.or(file.flow_export_max_size_mb),
-            flow_export_max_backups: self.flow_export_max_backups.or(file.flow_export_max_backups),
-            flow_export_filter: self.flow_export_filter.or(file.flow_export_filter),
-            hubble_listen: self.hubble_listen.or(file.hubble_listen),
-            hubble_cert_file: self.hubble_cert_file.or(file.hubble_cert_file),
-            hubble_key_file: self.hubble_key_file.or(file.hubble_key_file),
-            hubble_client_ca_file: self.hubble_client_ca_file.or(file.hubble_client_ca_file),
-            log_level: self.log_level.or(file.log_level),
-            log_format: self.log_format.or(file.log_format),
-        }
+/// Values of which those given count, else others.
+trait Given {
+    fn or(self, other: Self) -> Self;
+}
+
+impl<T> Given for Option<T> {
+    fn or(self, other: Self) -> Self {
+        self.or(other)
     }
 }
 
 /// A list given replaces the other whole.
-fn first<T>(given: Vec<T>, otherwise: Vec<T>) -> Vec<T> {
-    if given.is_empty() { otherwise } else { given }
+impl<T> Given for Vec<T> {
+    fn or(self, other: Self) -> Self {
+        if self.is_empty() { other } else { self }
+    }
+}
+
+macro_rules! each_over {
+    ($given:ident, $other:ident: $($field:ident)*) => {
+        Self { $($field: Given::or($given.$field, $other.$field)),* }
+    };
+}
+
+impl Options {
+    /// Returns these options, completed by the others where these are unset.
+    #[must_use]
+    pub fn over(self, file: Self) -> Self {
+        each_over! { self, file:
+            node_name manifests kubeconfig socket listen web_page metrics_listen metrics_cert_file
+            metrics_key_file state_dir takeover_wait cores workers rx_mode enforcer pod_networks
+            host_network_policies umem_frames hugepages frames_per_port max_ports sessions
+            tcp_established_timeout tcp_transient_timeout udp_timeout other_timeout
+            unanswered_timeout session_accounting dns_min_ttl attach_timeout host_port
+            node_addresses mtu uplink underlay vxlan_network vxlan_port vxlan_group masquerade
+            translation_ports service_networks flow_offload flow_offload_grace flow_export
+            flow_export_max_size_mb flow_export_max_backups flow_export_filter hubble_listen
+            hubble_cert_file hubble_key_file hubble_client_ca_file log_level log_format
+        }
+    }
 }

@@ -10,9 +10,3 @@ pub enum StartError {
     #[error("{0}")]
     Failed(String),
 }
-
-impl StartError {
-    pub(crate) fn thread(error: std::io::Error) -> Self {
-        Self::Failed(format!("start a thread: {error}"))
-    }
-}

@@ -59,6 +59,7 @@ mod source;
 mod state_dir;
 mod status;
 mod table;
+mod thread;
 mod waiting;
 mod workers;
 
@@ -66,13 +67,13 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::thread::JoinHandle;
 
 use dataplane::{Frame, Memory};
 use observe::verdicts::EventBroker;
 use telemetry::TlsOptions;
 
 use events::Event;
+use thread::Thread;
 
 pub use error::StartError;
 pub(crate) use http::{AUDIENCE, FOLDER};
@@ -92,12 +93,12 @@ pub use table::{Condition, Selection, Table};
 pub struct Running {
     shared: Arc<SharedStatus>,
     events: Sender<Event>,
-    control_loop: Option<JoinHandle<()>>,
-    broker: Option<JoinHandle<()>>,
-    dns: Option<dns::DnsThreads>,
-    export: Option<JoinHandle<()>>,
+    // Dropped in this order: the loop answers pending requests before the API's connections end.
+    _control_loop: Thread,
+    threads: Vec<Thread>,
+    _dns: dns::DnsThreads,
     api: Option<api::Server>,
-    http: Option<telemetry::Server>,
+    http: telemetry::Server,
     https: Option<telemetry::Server>,
     hubble: Option<::hubble::Server>,
     /// Prevents a second switch from using the same folder.
@@ -151,37 +152,34 @@ pub fn start(
         channel,
         published,
     )?;
-    let failed = StartError::thread;
-    let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-    let control_loop = thread("control").spawn(move || control_loop.run()).map_err(failed)?;
-    let fetcher = Arc::clone(&broker);
-    let export = match shared.config.flow_export.export() {
-        Some(export) => {
-            let observer = broker.observe(export.filter.clone());
-            let counts = Arc::clone(&shared.flow_export);
-            let run = move || observe::export::run(&observer, &export, &counts);
-            Some(thread("flow-export").spawn(run).map_err(failed)?)
-        }
-        None => None,
-    };
-    let broker = thread("verdicts").spawn(move || fetcher.run()).map_err(failed)?;
-    let socket = shared.config.socket.clone();
-    let api = api::Server::start(&socket, Arc::clone(&shared), events.clone())
-        .map_err(|error| StartError::Failed(format!("socket: {}: {error}", socket.display())))?;
-    shared.set_ready(true);
-    Ok(Running {
+    let control_loop = Thread::start("control", move || control_loop.run())?;
+    let mut running = Running {
         shared,
         events,
-        control_loop: Some(control_loop),
-        broker: Some(broker),
-        dns: Some(dns),
-        export,
-        api: Some(api),
-        http: Some(http),
+        _control_loop: control_loop,
+        threads: Vec::new(),
+        _dns: dns,
+        api: None,
+        http,
         https,
         hubble,
         _lock: lock,
-    })
+    };
+    // From here on a failure ends what runs.
+    let shared = &running.shared;
+    if let Some(export) = shared.config.flow_export.export() {
+        let observer = broker.observe(export.filter.clone());
+        let counts = Arc::clone(&shared.flow_export);
+        let run = move || observe::export::run(&observer, &export, &counts);
+        running.threads.push(Thread::start("flow-export", run)?);
+    }
+    running.threads.push(Thread::start("verdicts", move || broker.run())?);
+    let socket = &shared.config.socket;
+    let api = api::Server::start(socket, Arc::clone(shared), running.events.clone())
+        .map_err(|error| StartError::Failed(format!("socket: {}: {error}", socket.display())))?;
+    running.api = Some(api);
+    running.shared.set_ready(true);
+    Ok(running)
 }
 
 impl Running {
@@ -202,7 +200,7 @@ impl Running {
 
     /// Address of the HTTP server; with the port that the kernel chose, if it was left to it.
     pub fn http_address(&self) -> SocketAddr {
-        self.http.as_ref().map_or(self.shared.config.listen, telemetry::Server::address)
+        self.http.address()
     }
 }
 
@@ -233,17 +231,9 @@ impl Drop for Running {
     /// Ends everything. The pods' interfaces keep their programs, which now drop what arrives.
     fn drop(&mut self) {
         self.shared.set_ready(false);
-        // The loop answers pending requests before it ends; the API's connections end after that.
+        // The loop may have ended.
         let _ = self.events.send(Event::Stop);
         self.shared.broker.stop();
-        let threads = [self.control_loop.take(), self.broker.take(), self.export.take()];
-        for thread in threads.into_iter().flatten() {
-            // A thread that panicked has said so.
-            let _ = thread.join();
-        }
-        drop(self.dns.take());
-        drop(self.api.take());
-        drop((self.http.take(), self.https.take(), self.hubble.take()));
     }
 }
 

@@ -17,6 +17,7 @@ use super::kernel::Programming;
 use super::names::Names;
 use super::recent::Recent;
 use super::source::SourceInfo;
+use super::status::WaitingStatus;
 use crate::config::Config;
 use observe::verdicts::EventBroker;
 
@@ -87,8 +88,8 @@ pub struct State {
     pub rules: Arc<Snapshot>,
     /// Its ports, and those that failed.
     pub ports: Vec<PortInfo>,
-    /// Pending attachments: the pod's name, and what they wait for.
-    pub waiting: Vec<(String, String)>,
+    /// Pending attachments.
+    pub waiting: Vec<WaitingStatus>,
     /// Ports lost lately, newest last.
     pub lost: Vec<LostPort>,
     /// Objects known, by kind.

@@ -9,10 +9,10 @@
 //! its IPAM take is not counted.
 
 use bench::attach::{self, Attached};
+use bench::rig::needs_root;
 use bench::{Samples, print_table};
 use std::error::Error;
 use std::process::ExitCode;
-use testkit::is_root;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -53,9 +53,7 @@ struct Figures {
 }
 
 fn compare(pods: usize) -> Result<()> {
-    if !is_root() {
-        return Err("needs root, for network namespaces and AF_XDP".into());
-    }
+    needs_root()?;
     let mut figures = MODES.map(|_| Figures::default());
     for round in 1..=ROUNDS {
         for ((name, mode), all) in MODES.iter().zip(&mut figures) {

@@ -13,10 +13,10 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use bench::forwarder::{Forwarder, SERVER_PORT, is_switch};
-use bench::rig::{End, Rig, mac, pin, words};
+use bench::rig::{End, Rig, joined, mac, needs_root, pin};
 use bench::{Samples, print_table};
 use dataplane::wire::Mac;
-use testkit::{Namespace, is_root};
+use testkit::Namespace;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -35,9 +35,7 @@ fn main() -> Result<()> {
     if !args.is_empty() {
         return Err("latency takes no arguments".into());
     }
-    if !is_root() {
-        return Err("needs root, for network namespaces and AF_XDP".into());
-    }
+    needs_root()?;
     pin(1)?;
     let mut rows = Vec::new();
     rows.push(row("a veth pair alone", "idle", &direct()?));
@@ -69,13 +67,7 @@ fn row(name: &str, load: &str, (trips, lost): &(Vec<f64>, usize)) -> Vec<String>
 }
 
 fn direct() -> Result<(Vec<f64>, usize)> {
-    let (a, b) = (Namespace::new("bench-a"), Namespace::new("bench-b"));
-    let name = b.name();
-    a.exec(words(&format!("ip link add eth0 type veth peer name eth0 netns {name}")));
-    for namespace in [&a, &b] {
-        namespace.exec(["sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=1"]);
-        namespace.exec(words("ip link set eth0 up"));
-    }
+    let [a, b] = joined(1500);
     let macs = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
     Trip::new(&a, &b, macs[0], macs[1])?.measure(0.0)
 }

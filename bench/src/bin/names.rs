@@ -15,10 +15,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use bench::rig::{PATIENCE, words};
+use bench::rig::{PATIENCE, needs_root, words};
 use bench::{Samples, attach, print_table};
 use local_api::{AttachPod, Client};
-use testkit::{Namespace, TempDir, is_root};
+use testkit::{Namespace, TempDir};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -77,9 +77,7 @@ fn main() -> ExitCode {
 }
 
 fn measure(answers: u32, rounds: u32) -> Result<()> {
-    if !is_root() {
-        return Err("needs root, for network namespaces and AF_XDP".into());
-    }
+    needs_root()?;
     let node = Namespace::new("bench-node");
     let pods = PODS.map(Namespace::new);
     let folder = TempDir::new("bench-names");

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use bench::generator::{Received, Stream};
-use bench::rig::{End, mac, words};
+use bench::rig::{End, joined, mac};
 use clap::{Args, Parser, Subcommand};
 use dataplane::wire::Mac;
 use testkit::Namespace;
@@ -141,16 +141,7 @@ fn report(received: Received) -> Result<()> {
 }
 
 fn try_out(stream: &StreamArgs) -> Result<()> {
-    let (left, right) = (Namespace::new("pktgen-l"), Namespace::new("pktgen-r"));
-    let name = right.name();
-    let mtu = stream.size.max(1500);
-    left.exec(words(&format!(
-        "ip link add eth0 mtu {mtu} type veth peer name eth0 mtu {mtu} netns {name}"
-    )));
-    for namespace in [&left, &right] {
-        namespace.exec(["sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=1"]);
-        namespace.exec(words("ip link set eth0 up"));
-    }
+    let [left, right] = joined(stream.size.max(1500) as u32);
     let open = |namespace: &Namespace, fill| {
         namespace.enter(|| End::open("eth0", FRAMES, fill).map_err(|error| error.to_string()))
     };

@@ -7,12 +7,11 @@
 use std::error::Error;
 use std::time::Duration;
 
-use bench::forwarder::{Forwarder, SERVER_PORT, is_switch, own_path};
-use bench::generator::Stream;
-use bench::rig::{End, PATIENCE, Rig, mac, pin, rate};
+use bench::forwarder::{Forwarder, is_switch, own_path};
+use bench::generator::generate;
+use bench::rig::{PATIENCE, Rig, needs_root, rate};
 use bench::{Samples, print_table};
 use dataplane::port::af_xdp::Umem;
-use testkit::is_root;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -30,15 +29,13 @@ fn main() -> Result<()> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         [] => compare(),
-        ["generate", mac_a, mac_b] => generate(mac_a, mac_b),
+        ["generate", mac_a, mac_b] => generate(64, mac_a, mac_b),
         _ => Err("pods takes no arguments".into()),
     }
 }
 
 fn compare() -> Result<()> {
-    if !is_root() {
-        return Err("needs root, for network namespaces and AF_XDP".into());
-    }
+    needs_root()?;
     let rig = Rig::new(1500, IDLE[IDLE.len() - 1]);
     let mut rates = vec![Samples::default(); IDLE.len()];
     for round in 1..=ROUNDS {
@@ -70,19 +67,4 @@ fn measure(rig: &Rig, idle: usize) -> Result<f64> {
     drop(running);
     rig.clear();
     Ok(rate)
-}
-
-/// Sends UDP frames as fast as they go; runs until it is killed.
-fn generate(mac_a: &str, mac_b: &str) -> Result<()> {
-    pin(1)?;
-    let mut end = End::open("eth0", 4096, 64)?;
-    println!("sending");
-    let stream = Stream {
-        from: (mac(mac_a)?, "10.88.0.2".to_owned()),
-        to: (mac(mac_b)?, "10.88.0.3".to_owned(), SERVER_PORT),
-        size: 64,
-        flows: 64,
-        rate: None,
-    };
-    stream.run(&mut end, None).map(drop)
 }

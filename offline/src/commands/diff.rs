@@ -1,17 +1,15 @@
 //! `podgate policy diff`: what a change of policies opens and closes.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::input::{load, refuse, stdin_once};
-use super::written;
+use super::input::{load, stdin_once};
+use super::{Ended, print};
 use crate::input::Manifests;
 use crate::policy::diff::{Change, Difference, compare};
-use cli::{NO, UNUSABLE, fail};
+use cli::NO;
 
 /// Arguments of `podgate policy diff`.
 #[derive(Debug, clap::Args)]
@@ -71,18 +69,15 @@ enum Format {
 
 impl Diff {
     /// Runs the command.
-    pub(super) fn run(&self) -> ExitCode {
-        if let Err(faults) = stdin_once([&self.old, &self.new]) {
-            return refuse(faults);
-        }
+    pub(super) fn run(&self) -> Ended {
+        stdin_once([&self.old, &self.new])?;
         let (old, new) = match (self.read(&self.old), self.read(&self.new)) {
             (Ok(old), Ok(new)) => (old, new),
-            (old, new) => return refuse([old.err(), new.err()].into_iter().flatten().flatten()),
+            (old, new) => {
+                return Err([old.err(), new.err()].into_iter().flatten().flatten().collect());
+            }
         };
-        let differences = match compare(old, new) {
-            Ok(differences) => differences,
-            Err(problem) => return refuse([problem]),
-        };
+        let differences = compare(old, new).map_err(|problem| vec![problem])?;
         let text = match self.output {
             Format::Text => text(&differences),
             Format::Json => json(&differences),
@@ -93,16 +88,9 @@ impl Diff {
             FailOn::Any => !differences.is_empty(),
             FailOn::Never => false,
         };
-        let mut out = io::stdout().lock();
-        match written(out.write_all(text.as_bytes()).and_then(|()| out.flush())) {
-            Err(error) => fail(UNUSABLE, format_args!("stdout: {error}")),
-            Ok(()) if fails => ExitCode::from(NO),
-            Ok(()) => ExitCode::SUCCESS,
-        }
+        Ok(print(&text, if fails { NO } else { 0 }))
     }
-}
 
-impl Diff {
     /// Reads one version.
     fn read(&self, path: &Path) -> Result<Manifests, Vec<String>> {
         let words = path.to_str().filter(|_| !path.exists());

@@ -1,16 +1,16 @@
 //! `podgate policy explain` and `podgate policy walkthrough`: why, in words.
 
-use std::io::{self, BufWriter, Write};
-use std::process::ExitCode;
+use std::fmt::{self, Write as _};
 
 use control::PodKey;
 use control::explain::{Reach, Walkthrough};
 use serde::Serialize;
 
-use super::input::{Input, Resolve, refuse, warn_ignored};
+use super::input::{Input, Resolve, warn_ignored};
+use super::{Ended, print};
 use crate::policy::explain::{AtPod, Explanation, Opened, UnknownPort, explain, unknown_ports};
 use crate::probe::{Endpoint, Port, Prober, Protocol, Question, case};
-use cli::{NO, Output, UNUSABLE, fail};
+use cli::{NO, Output};
 
 /// Arguments of `podgate policy explain`.
 #[derive(Debug, clap::Args)]
@@ -71,24 +71,18 @@ struct Walked {
 
 impl Explain {
     /// Runs the command.
-    pub(super) fn run(&self) -> ExitCode {
-        let mut prober = match self.prober() {
-            Ok(prober) => prober,
-            Err(faults) => return refuse(faults),
-        };
+    pub(super) fn run(&self) -> Ended {
+        let mut prober = self.prober()?;
         let port = (self.protocol != Protocol::Icmp).then_some(&self.port);
         let question = Question { from: &self.from, to: &self.to, protocol: self.protocol, port };
         let explanation = explain(&mut prober, question);
-        let code = if explanation.permits { ExitCode::SUCCESS } else { ExitCode::from(NO) };
-        print(self.output, &explanation, code, |out| write_explanation(out, &explanation))
+        let text = text(self.output, &explanation, |out| write_explanation(out, &explanation));
+        Ok(print(&text, if explanation.permits { 0 } else { NO }))
     }
 
     fn prober(&self) -> Result<Prober, Vec<String>> {
         let manifests = self.input.load()?;
-        let addresses = [&self.from, &self.to].into_iter().filter_map(|end| match end {
-            Endpoint::Address(address) => Some(*address),
-            _ => None,
-        });
+        let addresses = [&self.from, &self.to].into_iter().filter_map(Endpoint::address);
         let prober = Prober::with_names(manifests, addresses, self.resolve.names());
         let prober = prober.map_err(|problem| vec![problem])?;
         warn_ignored(prober.ignored());
@@ -103,52 +97,39 @@ impl Explain {
 
 impl Walk {
     /// Runs the command.
-    pub(super) fn run(&self) -> ExitCode {
-        let walked = self.input.load().and_then(|manifests| {
-            let prober = Prober::new(manifests, []).map_err(|problem| vec![problem])?;
-            let unknown = || vec![format!("there is no pod {} with policies of its own", self.pod)];
-            let rules = prober.control().walkthrough(&self.pod).ok_or_else(unknown)?;
-            Ok(Walked { rules, unknown_ports: unknown_ports(&prober, &self.pod) })
-        });
-        match walked {
-            Err(faults) => refuse(faults),
-            Ok(walk) => print(self.output, &walk, ExitCode::SUCCESS, |out| {
-                write_walkthrough(out, &self.pod, &walk)
-            }),
-        }
+    pub(super) fn run(&self) -> Ended {
+        let manifests = self.input.load()?;
+        let prober = Prober::new(manifests, []).map_err(|problem| vec![problem])?;
+        let unknown = || vec![format!("there is no pod {} with policies of its own", self.pod)];
+        let rules = prober.control().walkthrough(&self.pod).ok_or_else(unknown)?;
+        let walk = Walked { rules, unknown_ports: unknown_ports(&prober, &self.pod) };
+        let text = text(self.output, &walk, |out| write_walkthrough(out, &self.pod, &walk));
+        Ok(print(&text, 0))
     }
 }
 
-fn print(
+fn text(
     output: Output,
     value: &impl Serialize,
-    code: ExitCode,
-    words: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> ExitCode {
-    let mut out = BufWriter::new(io::stdout().lock());
-    let written = match output {
-        Output::Text => words(&mut out),
-        Output::Json => serde_json::to_writer(&mut out, value)
-            .map_err(io::Error::from)
-            .and_then(|()| writeln!(out)),
-    };
-    match written.and_then(|()| out.flush()) {
-        Ok(()) => code,
-        // A reader that closes the pipe changes no verdict.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => code,
-        Err(error) => fail(UNUSABLE, format_args!("stdout: {error}")),
+    words: impl FnOnce(&mut String) -> fmt::Result,
+) -> String {
+    let mut text = String::new();
+    match output {
+        Output::Text => words(&mut text).unwrap_or_default(),
+        Output::Json => text = serde_json::to_string(value).unwrap_or_default() + "\n",
     }
+    text
 }
 
-fn write_explanation(out: &mut dyn Write, explanation: &Explanation) -> io::Result<()> {
+fn write_explanation(out: &mut String, explanation: &Explanation) -> fmt::Result {
     let Explanation { permits, reason, by, connections, .. } = explanation;
     let says = if *permits { "may be opened" } else { "may not be opened" };
     let by = by.iter().map(|origin| format!(", by {origin}")).collect::<String>();
     writeln!(out, "The connection {says}: {reason}{by}")?;
     if connections.len() > 1 {
         writeln!(out)?;
-        for Opened { to, verdict, reason, .. } in connections {
-            writeln!(out, "  {to}: {verdict}, {reason}")?;
+        for Opened { to, reply } in connections {
+            writeln!(out, "  {to}: {}, {}", reply.answer.verdict, reply.answer.reason)?;
         }
     }
     for (decision, direction) in
@@ -179,7 +160,7 @@ fn is_default(by: &Option<std::sync::Arc<str>>) -> bool {
     by.as_ref().is_some_and(|by| by.starts_with("default-deny"))
 }
 
-fn write_walkthrough(out: &mut dyn Write, pod: &PodKey, walk: &Walked) -> io::Result<()> {
+fn write_walkthrough(out: &mut String, pod: &PodKey, walk: &Walked) -> fmt::Result {
     let Walked { rules: walk, unknown_ports } = walk;
     let halves = [("Ingress", &walk.ingress, "from"), ("Egress", &walk.egress, "to")];
     for (n, (title, reaches, preposition)) in halves.into_iter().enumerate() {

@@ -1,15 +1,12 @@
 //! `podgate policy lint`: mistakes in manifests.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
-use super::input::refuse;
-use super::{counted, written};
+use super::{Ended, counted, print};
 use crate::policy::lint::{Finding, INVALID, lint};
 use crate::probe::report::plain;
-use cli::{NO, UNUSABLE, fail};
+use cli::{NO, UNUSABLE};
 
 /// Arguments of `podgate policy lint`.
 #[derive(Debug, clap::Args)]
@@ -46,11 +43,8 @@ enum Format {
 
 impl Lint {
     /// Runs the command.
-    pub(super) fn run(&self) -> ExitCode {
-        let findings = match lint(&self.paths, self.kubeconfig.as_deref()) {
-            Ok(findings) => findings,
-            Err(faults) => return refuse(faults),
-        };
+    pub(super) fn run(&self) -> Ended {
+        let findings = lint(&self.paths, self.kubeconfig.as_deref())?;
         let line = |finding: &Finding| match self.output {
             Format::Text => text(finding),
             Format::Json => serde_json::to_string(finding).unwrap_or_default(),
@@ -63,13 +57,12 @@ impl Lint {
             let (warnings, errors) = (counted(warnings, "warning"), counted(errors, "error"));
             let _ = writeln!(lines, "{warnings}, {errors}");
         }
-        let mut out = io::stdout().lock();
-        match written(out.write_all(lines.as_bytes()).and_then(|()| out.flush())) {
-            Err(error) => fail(UNUSABLE, format_args!("stdout: {error}")),
-            Ok(()) if invalid > 0 => ExitCode::from(UNUSABLE),
-            Ok(()) if self.strict && !findings.is_empty() => ExitCode::from(NO),
-            Ok(()) => ExitCode::SUCCESS,
-        }
+        let code = match () {
+            () if invalid > 0 => UNUSABLE,
+            () if self.strict && !findings.is_empty() => NO,
+            () => 0,
+        };
+        Ok(print(&lines, code))
     }
 }
 

@@ -13,15 +13,23 @@ pub mod replay;
 mod suggest;
 mod test;
 
+use std::process::ExitCode;
+
+use cli::{UNUSABLE, fail};
+
+/// What the work of a command ends with: an exit code, or why the input cannot be used.
+type Ended = Result<ExitCode, Vec<String>>;
+
 /// A number with what it counts: `1 warning`, `2 warnings`.
 fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// A reader that closes the pipe is no failure and changes no verdict.
-fn written(result: std::io::Result<()>) -> std::io::Result<()> {
-    match result {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
+/// Prints a command's answer and returns its exit code. A reader that closes the pipe changes no
+/// verdict.
+fn print(text: &str, code: u8) -> ExitCode {
+    match cli::write(text) {
+        Ok(_) => ExitCode::from(code),
+        Err(error) => fail(UNUSABLE, format_args!("stdout: {error}")),
     }
 }

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::input::{Input, Observed, refuse};
-use super::written;
+use super::input::{Input, Observed};
+use super::{Ended, print};
 use crate::policy::flows::flows;
 use crate::policy::picture::{Options, picture};
 use crate::probe::Protocol;
@@ -62,22 +61,13 @@ enum Format {
 
 impl Draw {
     /// Runs the command.
-    pub(super) fn run(&self) -> ExitCode {
-        let text = match self.text() {
-            Ok(text) => text,
-            Err(faults) => return refuse(faults),
-        };
-        if let Some(file) = &self.file {
-            return match fs::write(file, text) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => fail(UNUSABLE, format_args!("{}: {error}", file.display())),
-            };
-        }
-        let mut out = io::stdout().lock();
-        match written(out.write_all(text.as_bytes()).and_then(|()| out.flush())) {
-            Err(error) => fail(UNUSABLE, format_args!("stdout: {error}")),
+    pub(super) fn run(&self) -> Ended {
+        let text = self.text()?;
+        let Some(file) = &self.file else { return Ok(print(&text, 0)) };
+        Ok(match fs::write(file, text) {
             Ok(()) => ExitCode::SUCCESS,
-        }
+            Err(error) => fail(UNUSABLE, format_args!("{}: {error}", file.display())),
+        })
     }
 
     fn text(&self) -> Result<String, Vec<String>> {

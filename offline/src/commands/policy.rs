@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::input::{Input, Resolve, read, refuse, warn_ignored};
-use super::{diff, explain, lint, picture, suggest, test, written};
+use super::{Ended, diff, explain, lint, picture, suggest, test};
+use crate::input::name;
 use crate::probe::grid::Grid;
 use crate::probe::report::{self, Line};
 use crate::probe::{Answer, Case, Port, Prober, Protocol, case, cases};
@@ -103,72 +104,51 @@ its cluster node, else from a private network (10.244.0.0/16 unless that is in u
 
 /// Runs the command.
 pub fn run(args: &Args) -> ExitCode {
-    let probe = match &args.command {
-        Command::Probe(probe) => probe,
-        Command::Explain(explain) => return explain.run(),
-        Command::Walkthrough(walk) => return walk.run(),
-        Command::Test(test) => return test.run(),
-        Command::Diff(diff) => return diff.run(),
-        Command::Lint(lint) => return lint.run(),
-        Command::Picture(picture) => return picture.run(),
-        Command::Suggest(suggest) => return suggest.run(),
+    let ended = match &args.command {
+        Command::Probe(probe) => probe.run(),
+        Command::Explain(explain) => explain.run(),
+        Command::Walkthrough(walk) => walk.run(),
+        Command::Test(test) => test.run(),
+        Command::Diff(diff) => diff.run(),
+        Command::Lint(lint) => lint.run(),
+        Command::Picture(picture) => picture.run(),
+        Command::Suggest(suggest) => suggest.run(),
     };
-    match probe.run(&mut BufWriter::new(io::stdout().lock())) {
-        Ok(code) => code,
-        Err(error) => fail(UNUSABLE, format_args!("stdout: {error}")),
-    }
+    ended.unwrap_or_else(refuse)
 }
 
 impl Probe {
-    fn run(&self, out: &mut impl Write) -> io::Result<ExitCode> {
-        if let Err(faults) = self.input.take_stdin_once(&self.cases) {
-            return Ok(refuse(faults));
-        }
+    fn run(&self) -> Ended {
+        self.input.take_stdin_once(&self.cases)?;
         let objects = self.input.load();
         let cases = self.cases.as_deref().map(read_cases).transpose();
         let (objects, cases) = match (objects, cases) {
             (Ok(objects), Ok(cases)) => (objects, cases),
             (objects, cases) => {
-                return Ok(refuse(objects.err().into_iter().chain(cases.err()).flatten()));
+                return Err(objects.err().into_iter().chain(cases.err()).flatten().collect());
             }
         };
         let mentioned = cases.iter().flatten().flat_map(Case::addresses);
-        let mut prober = match Prober::with_names(objects, mentioned, self.resolve.names()) {
-            Ok(prober) => prober,
-            Err(problem) => return Ok(refuse([problem])),
-        };
+        let prober = Prober::with_names(objects, mentioned, self.resolve.names());
+        let mut prober = prober.map_err(|problem| vec![problem])?;
         for conflict in prober.contested() {
             eprintln!("podgate: {conflict}; connections from and to it are denied");
         }
         warn_ignored(prober.ignored());
-        let code = match (cases, &self.cases) {
-            (Some(cases), Some(file)) => self.answer(&mut prober, file, &cases, out)?,
-            _ => {
-                written(self.grid(&mut prober, out).and_then(|()| out.flush()))?;
-                ExitCode::SUCCESS
+        let mut out = BufWriter::new(io::stdout().lock());
+        let (code, written) = match (cases, &self.cases) {
+            (Some(cases), Some(file)) => {
+                let answers = answers(&mut prober, file, &cases)?;
+                let code = if report::failed(&cases, &answers) > 0 { NO } else { 0 };
+                (code, self.write(&cases, &answers, &mut out))
             }
+            _ => (0, self.grid(&mut prober, &mut out)),
         };
-        Ok(code)
-    }
-
-    fn answer(
-        &self,
-        prober: &mut Prober,
-        file: &Path,
-        cases: &[Case],
-        out: &mut impl Write,
-    ) -> io::Result<ExitCode> {
-        let numbered = cases.iter().zip(1..);
-        let unknown = numbered.flat_map(|(case, number)| prober.check(number, case));
-        let unknown: Vec<String> = unknown.map(|fault| named(file, &fault)).collect();
-        if !unknown.is_empty() {
-            return Ok(refuse(unknown));
-        }
-        let answers = prober.answer(cases.iter().map(Case::question));
-        written(self.write(cases, &answers, out).and_then(|()| out.flush()))?;
-        match report::failed(cases, &answers) {
-            0 => Ok(ExitCode::SUCCESS),
-            _ => Ok(ExitCode::from(NO)),
+        match written.and_then(|()| out.flush()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Ok(fail(UNUSABLE, format_args!("stdout: {error}")))
+            }
+            _ => Ok(ExitCode::from(code)),
         }
     }
 
@@ -192,19 +172,18 @@ impl Probe {
     }
 }
 
-fn read_cases(file: &Path) -> Result<Vec<Case>, Vec<String>> {
-    let text =
-        read(file).map_err(|error| vec![named(file, &format!("cannot be read: {error}"))])?;
-    cases::read(&text).map_err(|faults| faults.iter().map(|fault| named(file, fault)).collect())
-}
-
-fn is_stdin(file: &Path) -> bool {
-    file.as_os_str() == "-"
-}
-
-fn named(file: &Path, fault: &dyn std::fmt::Display) -> String {
-    match is_stdin(file) {
-        true => format!("stdin: {fault}"),
-        false => format!("{}: {fault}", file.display()),
+fn answers(prober: &mut Prober, file: &Path, cases: &[Case]) -> Result<Vec<Answer>, Vec<String>> {
+    let numbered = cases.iter().zip(1..);
+    let unknown = numbered.flat_map(|(case, number)| prober.check(number, case));
+    let unknown: Vec<String> = unknown.map(|it| format!("{}: {it}", name(file))).collect();
+    match unknown.is_empty() {
+        true => Ok(prober.answer(cases.iter().map(Case::question))),
+        false => Err(unknown),
     }
+}
+
+fn read_cases(file: &Path) -> Result<Vec<Case>, Vec<String>> {
+    let named = |fault: &dyn std::fmt::Display| format!("{}: {fault}", name(file));
+    let text = read(file).map_err(|error| vec![named(&format!("cannot be read: {error}"))])?;
+    cases::read(&text).map_err(|faults| faults.iter().map(|fault| named(fault)).collect())
 }

@@ -1,15 +1,12 @@
 //! `podgate policy suggest`: policies out of observed connections.
 
-use std::io::{self, Write};
-use std::process::ExitCode;
-
 use serde_json::json;
 
-use super::input::{Input, Observed, refuse};
-use super::written;
+use super::input::{Input, Observed};
+use super::{Ended, print};
 use crate::policy::flows::{Flow, flows};
 use crate::policy::suggest::{Directions, Suggestion, in_words, suggest};
-use cli::{NO, UNUSABLE, fail};
+use cli::NO;
 
 /// Arguments of `podgate policy suggest`.
 #[derive(Debug, clap::Args)]
@@ -51,21 +48,14 @@ enum Format {
 
 impl Suggest {
     /// Runs the command.
-    pub(super) fn run(&self) -> ExitCode {
-        let found = match self.suggestion() {
-            Ok(found) => found,
-            Err(faults) => return refuse(faults),
-        };
+    pub(super) fn run(&self) -> Ended {
+        let found = self.suggestion()?;
         let text = match self.output {
             Format::Yaml => found.yaml(),
             Format::Json => json_text(&found),
         };
-        let mut out = io::stdout().lock();
-        match written(out.write_all(text.as_bytes()).and_then(|()| out.flush())) {
-            Err(error) => fail(UNUSABLE, format_args!("stdout: {error}")),
-            Ok(()) if found.denied.iter().any(|(flow, _)| !flow.denied) => ExitCode::from(NO),
-            Ok(()) => ExitCode::SUCCESS,
-        }
+        let fails = found.denied.iter().any(|(flow, _)| !flow.denied);
+        Ok(print(&text, if fails { NO } else { 0 }))
     }
 
     fn suggestion(&self) -> Result<Suggestion, Vec<String>> {

@@ -1,18 +1,16 @@
 //! `podgate policy test`: cases with selectors, for pipelines.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::input::{Input, Resolve, read, refuse, warn_ignored};
-use super::{counted, written};
+use super::input::{Input, Resolve, read, warn_ignored};
+use super::{Ended, counted, print};
 use crate::policy::run::{Outcome, Runner};
 use crate::policy::suite::Suite;
 use crate::policy::xml;
-use cli::{NO, UNUSABLE, fail};
+use cli::NO;
 
 /// Arguments of `podgate policy test`.
 #[derive(Debug, clap::Args)]
@@ -60,11 +58,8 @@ enum Format {
 
 impl Test {
     /// Runs the command.
-    pub(super) fn run(&self) -> ExitCode {
-        let outcomes = match self.outcomes() {
-            Ok(outcomes) => outcomes,
-            Err(faults) => return refuse(faults),
-        };
+    pub(super) fn run(&self) -> Ended {
+        let outcomes = self.outcomes()?;
         let text = match self.output {
             Format::Text => text(&outcomes),
             Format::Json => json_lines(&outcomes),
@@ -72,12 +67,7 @@ impl Test {
             Format::Tap => tap(&outcomes),
             Format::Github => github(&outcomes),
         };
-        let mut out = io::stdout().lock();
-        match written(out.write_all(text.as_bytes()).and_then(|()| out.flush())) {
-            Err(error) => fail(UNUSABLE, format_args!("stdout: {error}")),
-            Ok(()) if outcomes.iter().all(Outcome::holds) => ExitCode::SUCCESS,
-            Ok(()) => ExitCode::from(NO),
-        }
+        Ok(print(&text, if outcomes.iter().all(Outcome::holds) { 0 } else { NO }))
     }
 
     fn outcomes(&self) -> Result<Vec<Outcome>, Vec<String>> {

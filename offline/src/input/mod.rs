@@ -11,9 +11,10 @@ mod workloads;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use control::model::Key;
-use control::{Fault, Kind, Object, PodKey, manifests};
+use control::model::{Key, Pod};
+use control::{Control, Fault, Kind, Object, PodKey, Scope, manifests};
 use serde_json::Value;
+use strsim::osa_distance;
 
 use staged::Staged;
 use workloads::Workloads;
@@ -131,6 +132,19 @@ impl Manifests {
         (found, faults, files)
     }
 
+    /// The pods.
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> + Clone {
+        pods(&self.objects)
+    }
+
+    /// Evaluates the policies.
+    pub(crate) fn control(&self) -> Control {
+        let mut control = Control::new(Scope::All);
+        control.resync(self.objects.clone());
+        control.commit();
+        control
+    }
+
     /// The name of the workload that a pod belongs to, or the pod's own.
     pub fn workload(&self, pod: &PodKey) -> String {
         let name = self.workloads.get(pod).map_or(&*pod.name, String::as_str);
@@ -163,46 +177,29 @@ impl Manifests {
     }
 }
 
+/// The pods among objects.
+pub(crate) fn pods(objects: &[Object]) -> impl Iterator<Item = &Pod> + Clone {
+    objects.iter().filter_map(|object| match object {
+        Object::Pod(pod) => Some(pod),
+        _ => None,
+    })
+}
+
 /// A path as messages name it.
 pub fn name(path: &Path) -> String {
     if path.as_os_str() == "-" { "stdin".into() } else { path.display().to_string() }
 }
 
-/// Number of letters to add, remove, change or exchange with the next to make one word another
-/// (the optimal string alignment distance).
-pub fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
-    for (i, x) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, y) in b.iter().enumerate() {
-            let above = &rows[i];
-            let mut best = (above[j] + usize::from(x != y)).min(above[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
-                best = best.min(rows[i - 1][j - 1] + 1);
-            }
-            row.push(best);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
-}
-
 /// The policy kind that a kind of the same API group is most likely meant to be.
 pub fn misspelt_kind(version: &str, kind: &str) -> Option<&'static str> {
     let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
-    let policies = [
-        Kind::NetworkPolicy,
-        Kind::ClusterNetworkPolicy,
-        Kind::ClusterEgressFirewall,
-        Kind::ClusterHostFirewall,
-    ];
+    let mut policies = Kind::ALL.into_iter().filter(|kind| kind.closes());
     // Lists of a kind, and kinds of the same group that are no policies.
-    if policies.iter().any(|known| known.name() == kind) || kind.ends_with("List") {
+    if policies.clone().any(|known| known.name() == kind) || kind.ends_with("List") {
         return None;
     }
-    let near = policies.into_iter().find(|known| {
-        group(known.api_version()) == group(version) && distance(known.name(), kind) <= 3
+    let near = policies.find(|known| {
+        group(known.api_version()) == group(version) && osa_distance(known.name(), kind) <= 3
     });
     near.map(Kind::name)
 }
@@ -212,13 +209,16 @@ fn identity(value: &Value) -> (String, String, String) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let metadata = &value["metadata"];
     let kind = text(&value["kind"]);
-    let is_of_cluster =
-        matches!(&*kind, "Namespace" | "Node" | "ClusterNetworkPolicy" | "ClusterEgressFirewall");
     let namespace = match metadata["namespace"].as_str() {
-        _ if is_of_cluster => String::new(),
+        _ if is_of_cluster(&kind) => String::new(),
         namespace => namespace.unwrap_or("default").to_owned(),
     };
     (kind, namespace, text(&metadata["name"]))
+}
+
+/// Whether objects of a kind that the switch reads are in no namespace.
+pub(crate) fn is_of_cluster(kind: &str) -> bool {
+    Kind::ALL.into_iter().any(|known| known.name() == kind && !known.is_namespaced())
 }
 
 /// Whether a file has actions of a template language, as charts have.
@@ -287,11 +287,12 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
     }
 
     #[test]
-    fn distances_between_words() {
-        let cases = [("", "abc", 3), ("form", "from", 1), ("expct", "expect", 1), ("web", "db", 2)];
-        for (a, b, wanted) in cases {
-            assert_eq!(distance(a, b), wanted, "{a} {b}");
-        }
+    fn an_object_of_the_cluster_has_no_namespace() {
+        let of = |namespace: &str| {
+            let metadata = serde_json::json!({"name": "a", "namespace": namespace});
+            identity(&serde_json::json!({"kind": "ClusterHostFirewall", "metadata": metadata}))
+        };
+        assert_eq!(of("x"), of("y"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::Table;
-use control::{Control, Kind, Object, PodKey, Scope};
+use control::{Object, PodKey};
 use ipnet::IpNet;
 use serde::Serialize;
 
@@ -70,11 +70,6 @@ struct Class {
     tables: [[Option<Arc<Table>>; 2]; 2],
 }
 
-/// One version.
-struct Version {
-    matrix: Matrix,
-}
-
 /// Compares two versions.
 ///
 /// # Errors
@@ -84,7 +79,7 @@ pub fn compare(mut old: Manifests, mut new: Manifests) -> Result<Vec<Difference>
     complement(&new, &mut old);
     let names = new.clone();
     let policies: Vec<Object> = old.objects.iter().chain(&new.objects).cloned().collect();
-    let (old, new) = (Version::new(old)?, Version::new(new)?);
+    let (old, new) = (matrix(old)?, matrix(new)?);
     let mut found: BTreeMap<Difference, BTreeSet<String>> = BTreeMap::new();
     for v4 in [true, false] {
         let classes = classes(&old, &new, &names, &policies, v4);
@@ -98,31 +93,17 @@ pub fn compare(mut old: Manifests, mut new: Manifests) -> Result<Vec<Difference>
     Ok(differences.collect())
 }
 
-impl Version {
-    fn new(mut manifests: Manifests) -> Result<Self, String> {
-        complete(&mut manifests, [])?;
-        let mut control = Control::new(Scope::All);
-        control.resync(manifests.objects);
-        control.commit();
-        Ok(Self { matrix: Matrix::new(control.view())? })
-    }
+fn matrix(mut manifests: Manifests) -> Result<Matrix, String> {
+    complete(&mut manifests, [])?;
+    Matrix::new(manifests.control().view())
 }
 
 /// Gives a version the objects beside policies that only the other one has.
 fn complement(from: &Manifests, to: &mut Manifests) {
-    let is_policy = |kind| {
-        matches!(
-            kind,
-            Kind::NetworkPolicy
-                | Kind::ClusterNetworkPolicy
-                | Kind::ClusterEgressFirewall
-                | Kind::ClusterHostFirewall
-        )
-    };
     let known: HashSet<_> = to.objects.iter().map(Object::reference).collect();
     let missing = from.objects.iter().filter(|object| {
         let reference = object.reference();
-        !is_policy(reference.kind) && !known.contains(&reference)
+        !reference.kind.closes() && !known.contains(&reference)
     });
     to.objects.extend(missing.cloned());
     for (key, selector) in &from.selectors {
@@ -136,13 +117,13 @@ fn complement(from: &Manifests, to: &mut Manifests) {
 
 /// All ends of one family, in classes that all tables and networks treat alike.
 fn classes(
-    old: &Version,
-    new: &Version,
+    old: &Matrix,
+    new: &Matrix,
     names: &Manifests,
     policies: &[Object],
     v4: bool,
 ) -> Vec<Class> {
-    let (old, new) = (old.matrix.view(), new.matrix.view());
+    let (old, new) = (old.view(), new.view());
     let first = |addresses: &[IpAddr]| addresses.iter().find(|it| it.is_ipv4() == v4).copied();
     let mut ends = Vec::new();
     for (key, pod) in old.pods.iter() {
@@ -198,8 +179,8 @@ fn classes(
 }
 
 fn compare_classes(
-    old: &Version,
-    new: &Version,
+    old: &Matrix,
+    new: &Matrix,
     from: &Class,
     to: &Class,
     found: &mut BTreeMap<Difference, BTreeSet<String>>,
@@ -218,8 +199,8 @@ fn compare_classes(
         let mut ranges: Vec<(u16, u16, Decision, Decision)> = Vec::new();
         for (n, first) in firsts.iter().enumerate() {
             let last = firsts.get(n + 1).map_or(u16::MAX, |next| next - 1);
-            let before = old.matrix.decide(a.old, b.old, protocol, *first);
-            let after = new.matrix.decide(a.new, b.new, protocol, *first);
+            let before = old.decide(a.old, b.old, protocol, *first);
+            let after = new.decide(a.new, b.new, protocol, *first);
             match ranges.last_mut() {
                 Some((_, end, its_before, its_after))
                     if (&*its_before, &*its_after) == (&before, &after) =>

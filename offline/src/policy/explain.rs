@@ -53,32 +53,9 @@ pub struct AtPod {
 pub struct Opened {
     /// The endpoint or the family.
     pub to: String,
-    /// `allow` or `deny`.
-    pub verdict: &'static str,
-    /// The reason.
-    pub reason: String,
-    /// Origins of the rules that decided.
-    pub by: Vec<Arc<str>>,
-    /// The switches on the way.
-    pub path: Vec<Hop>,
-}
-
-/// One switch on the way.
-#[derive(Debug, Serialize)]
-pub struct Hop {
-    /// The cluster node.
-    pub node: Arc<str>,
-    /// The port that the packet entered by.
-    #[serde(rename = "in")]
-    pub input: Arc<str>,
-    /// The port that it left by.
-    pub out: Option<Arc<str>>,
-    /// Its source as it came in.
-    pub source: IpAddr,
-    /// Its destination as it came in.
-    pub destination: IpAddr,
-    /// Its outcome here.
-    pub outcome: &'static str,
+    /// The answer about it, and the switches on the way.
+    #[serde(flatten)]
+    pub reply: Reply,
 }
 
 /// Opens the connections of a question, and names the policies behind the decisions.
@@ -106,7 +83,7 @@ pub fn explain(prober: &mut Prober, question: Question<'_>) -> Explanation {
         by: answer.by.clone(),
         egress: decision(Direction::Egress),
         ingress: decision(Direction::Ingress),
-        connections: replies.into_iter().map(opened).collect(),
+        connections: replies.into_iter().map(|(to, reply)| Opened { to, reply }).collect(),
     }
 }
 
@@ -167,13 +144,10 @@ fn port_at(prober: &Prober, question: &Question<'_>, target: Option<&PodKey>) ->
         (None, Port::Name(name)) => pod?.named_port(name, question.protocol.with_ports()?),
         (Some(key), port) => {
             let service = view.services.get(key)?;
-            let is_it = |it: &control::model::ServicePort| match port {
-                Port::Number(number) => it.port == *number,
-                Port::Name(name) => it.name == *name,
-            };
             let mut ports = service.service.ports.iter().zip(&service.endpoints);
-            let (_, endpoints) = ports
-                .find(|(it, _)| is_it(it) && Some(it.protocol) == question.protocol.with_ports())?;
+            let (_, endpoints) = ports.find(|(it, _)| {
+                port.is(it) && Some(it.protocol) == question.protocol.with_ports()
+            })?;
             let own = endpoints
                 .iter()
                 .find(|it| pod.is_some_and(|pod| pod.addresses.contains(&it.address)));
@@ -230,22 +204,4 @@ pub fn unknown_ports(prober: &Prober, pod: &PodKey) -> Vec<UnknownPort> {
         }
     }
     found
-}
-
-fn opened((to, reply): (String, Reply)) -> Opened {
-    let path = reply.path.into_iter().map(|it| Hop {
-        node: it.node,
-        input: it.input,
-        out: it.output,
-        source: it.source,
-        destination: it.destination,
-        outcome: it.outcome.name(),
-    });
-    Opened {
-        to,
-        verdict: reply.answer.verdict.name(),
-        reason: reply.answer.reason.to_string(),
-        by: reply.answer.by,
-        path: path.collect(),
-    }
 }

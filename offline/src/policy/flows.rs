@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::model::Service;
-use control::{Control, Object, PodKey, Scope, View};
+use control::{Object, PodKey, View};
 use observe::verdicts::{End, Event, Verdict};
 
 use crate::input::Manifests;
@@ -92,10 +92,7 @@ impl Services {
         let mut whole = manifests.clone();
         // Without addresses no connection is one to a service.
         let _ = complete(&mut whole, []);
-        let mut control = Control::new(Scope::All);
-        control.resync(whole.objects);
-        control.commit();
-        let view = control.view();
+        let view = whole.control().view();
         let pods = view
             .pods
             .iter()
@@ -126,11 +123,8 @@ impl Services {
 
 impl<'a> Parties<'a> {
     fn new(manifests: &'a Manifests) -> Self {
-        let pods = manifests.objects.iter().filter_map(|object| match object {
-            Object::Pod(pod) => Some(&pod.key),
-            _ => None,
-        });
-        Self { manifests, pods: pods.collect(), services: Services::new(manifests) }
+        let pods = manifests.pods().map(|pod| &pod.key).collect();
+        Self { manifests, pods, services: Services::new(manifests) }
     }
 
     /// The connections behind a verdict: several where a service chose an endpoint that the
@@ -168,13 +162,10 @@ impl<'a> Parties<'a> {
 
     /// Whether a container of a workload names this port.
     fn listens(&self, namespace: &str, name: &str, port: u16) -> bool {
-        self.manifests.objects.iter().any(|object| match object {
-            Object::Pod(pod) => {
-                *pod.key.namespace == *namespace
-                    && self.own_name(&pod.key) == name
-                    && pod.ports.iter().any(|it| it.number == port)
-            }
-            _ => false,
+        self.manifests.pods().any(|pod| {
+            *pod.key.namespace == *namespace
+                && self.own_name(&pod.key) == name
+                && pod.ports.iter().any(|it| it.number == port)
         })
     }
 

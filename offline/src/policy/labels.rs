@@ -6,7 +6,7 @@ use std::sync::Arc;
 use control::Object;
 use control::model::{Labels, Namespace, Namespaces, Peer, Pod, PolicyRule, Selector};
 
-use crate::input::distance;
+use crate::input;
 
 /// The pods and namespaces that selectors are held against.
 pub(super) struct Cluster<'a> {
@@ -16,13 +16,7 @@ pub(super) struct Cluster<'a> {
 
 impl<'a> Cluster<'a> {
     pub(super) fn new(objects: &'a [Object]) -> Self {
-        let pods: Vec<&Pod> = objects
-            .iter()
-            .filter_map(|object| match object {
-                Object::Pod(pod) if !pod.finished => Some(pod),
-                _ => None,
-            })
-            .collect();
+        let pods: Vec<&Pod> = input::pods(objects).filter(|pod| !pod.finished).collect();
         let mut namespaces: HashMap<&str, Arc<Labels>> = HashMap::new();
         for pod in &pods {
             let name = &pod.key.namespace;
@@ -111,7 +105,7 @@ fn near_label(selector: &Selector, objects: &[Arc<Labels>]) -> Option<String> {
 
 /// The nearest of some words, if it is near.
 pub(super) fn nearest<'a>(word: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let by_distance = words.map(|other| (distance(word, other), other));
+    let by_distance = words.map(|other| (strsim::osa_distance(word, other), other));
     let (least, nearest) = by_distance.min()?;
     (least <= 2 || least * 4 <= word.len()).then_some(nearest)
 }

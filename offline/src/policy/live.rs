@@ -9,6 +9,7 @@ use control::{Object, PodKey};
 use ipnet::IpNet;
 use observe::verdicts::End;
 
+use super::matrix::around;
 use super::picture::{INTERNET, NodeKind, Options, picture};
 use crate::input::Manifests;
 
@@ -99,8 +100,7 @@ impl Drawing {
         match (&end.pod, end.ip) {
             (Some(_), _) => Some(self.name(end)),
             (None, Some(address)) => {
-                let around = self.nets.iter().filter(|net| net.contains(&address));
-                let net = around.max_by_key(|net| net.prefix_len());
+                let net = around(&self.nets, address);
                 net.map(ToString::to_string).or_else(|| self.outside.clone())
             }
             (None, None) => None,

@@ -12,11 +12,12 @@ use acl::Table;
 use control::model::{Peer, PolicyRule};
 use control::{Object, PodAcl, PodKey, View};
 use dataplane::wire::Flow;
-use dataplane::{DEFAULT_ALLOW, Outcome, PortId, Snapshot};
+use dataplane::{Outcome, PortId, Snapshot};
 use ipnet::IpNet;
 use renderer::{NodeContext, NodePort, PortRole};
 
 use crate::probe::Protocol;
+use crate::probe::answer::drop_default;
 
 /// The tables of all pods.
 pub struct Matrix {
@@ -70,9 +71,7 @@ impl Matrix {
             Outcome::PolicyAllowed | Outcome::NoPolicy | Outcome::OwnNode
         );
         let mut by = decision.by.origins(&self.snapshot, decision.outcome);
-        if by.iter().any(|origin| &**origin != DEFAULT_ALLOW) {
-            by.retain(|origin| &**origin != DEFAULT_ALLOW);
-        }
+        drop_default(&mut by);
         Decision { permits, by }
     }
 }
@@ -117,7 +116,7 @@ pub fn outside(objects: &[Object], v4: bool) -> BTreeMap<IpAddr, String> {
     };
     let mut found = BTreeMap::new();
     let usual: Vec<IpAddr> = usual.iter().filter_map(|text| text.parse().ok()).collect();
-    let is_apart = |it: &&IpAddr| !nets.iter().any(|net| net.prefix_len() > 0 && net.contains(*it));
+    let is_apart = |it: &&IpAddr| around(&nets, **it).is_none();
     if let Some(address) = usual.iter().find(is_apart) {
         found.insert(*address, "internet".to_owned());
     }
@@ -127,15 +126,19 @@ pub fn outside(objects: &[Object], v4: bool) -> BTreeMap<IpAddr, String> {
             IpAddr::V6(last) => u128::from(last).checked_add(1).map(|bits| IpAddr::V6(bits.into())),
         };
         for address in [Some(net.network()), next].into_iter().flatten() {
-            let around = nets.iter().filter(|net| net.prefix_len() > 0 && net.contains(&address));
-            let name = around.max_by_key(|net| net.prefix_len());
             // Address 0 opens nothing; the rest of the space is the internet above.
-            if let Some(name) = name {
+            if let Some(name) = around(&nets, address) {
                 found.insert(address, name.to_string());
             }
         }
     }
     found
+}
+
+/// The innermost of the networks around an address, without those that are the whole space.
+pub fn around<'a>(nets: impl IntoIterator<Item = &'a IpNet>, address: IpAddr) -> Option<&'a IpNet> {
+    let around = nets.into_iter().filter(|net| net.prefix_len() > 0 && net.contains(&address));
+    around.max_by_key(|net| net.prefix_len())
 }
 
 /// Every network that a policy names, exceptions too.

@@ -56,10 +56,9 @@ impl Runner {
         suites: &[(String, Suite)],
         names: Names,
     ) -> Result<Self, String> {
-        let v4 = !manifests.objects.iter().any(|object| {
-            matches!(object, Object::Pod(pod) if !pod.addresses.is_empty()
-                && pod.addresses.iter().all(IpAddr::is_ipv6))
-        });
+        let v4 = !manifests
+            .pods()
+            .any(|pod| !pod.addresses.is_empty() && pod.addresses.iter().all(IpAddr::is_ipv6));
         let mut outside = matrix::outside(&manifests.objects, v4);
         // A name may open its addresses.
         outside.retain(|address, _| !names.addresses().any(|it| it == *address));
@@ -69,7 +68,7 @@ impl Runner {
         let ports = policy_ports(&manifests.objects);
         let cases = suites.iter().flat_map(|(_, suite)| &suite.cases);
         let named = cases.flat_map(|case| [&case.from, &case.to]).filter_map(|side| match side {
-            Side::One(Endpoint::Address(address)) => Some(*address),
+            Side::One(end) => end.address(),
             _ => None,
         });
         let named: Vec<IpAddr> = named.chain([internet]).collect();
@@ -264,13 +263,10 @@ impl Runner {
                 let service = view.services.get(key);
                 let ports =
                     service.iter().flat_map(|it| it.service.ports.iter().zip(&it.endpoints));
-                let is_it = |port: &control::model::ServicePort| match &case.port {
-                    Some(Port::Number(number)) => port.port == *number,
-                    Some(Port::Name(name)) => port.name == *name,
-                    None => false,
-                };
-                let wanted =
-                    ports.filter(|(port, _)| Some(port.protocol) == protocol && is_it(port));
+                let wanted = ports.filter(|(port, _)| {
+                    Some(port.protocol) == protocol
+                        && case.port.as_ref().is_some_and(|it| it.is(port))
+                });
                 wanted.flat_map(|(_, list)| list).map(|it| (it.address, it.port)).collect()
             }
             Endpoint::Address(_) | Endpoint::Node(_) | Endpoint::Name(_) => match &case.port {
@@ -306,11 +302,7 @@ impl Runner {
 }
 
 fn failure(case: &Expectation, (from, to): &(Endpoint, Endpoint), answer: &Answer) -> String {
-    let port = match &case.port {
-        Some(Port::Number(number)) => format!(" {number}"),
-        Some(Port::Name(name)) => format!(" {name}"),
-        None => String::new(),
-    };
+    let port: String = case.port.iter().map(|port| format!(" {port}")).collect();
     let by = match answer.by.is_empty() {
         true => String::new(),
         false => format!(", by {}", answer.by.join(", ")),

@@ -167,11 +167,7 @@ impl Expectation {
             return Err(faults);
         }
         let text = |field: &str| value.get(field).and_then(Located::text).map(str::to_owned);
-        let port = match &case.port {
-            Some(Port::Number(number)) => format!(" {number}"),
-            Some(Port::Name(name)) => format!(" {name}"),
-            None => String::new(),
-        };
+        let port: String = case.port.iter().map(|port| format!(" {port}")).collect();
         let ends = (text("from").unwrap_or_default(), text("to").unwrap_or_default());
         let made = format!("{} to {} {}{port}: {expect}", ends.0, ends.1, case.protocol.name());
         let name = text("name").unwrap_or(made);

@@ -5,10 +5,12 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use dataplane::Outcome;
+use dataplane::{DEFAULT_ALLOW, Outcome};
+use serde::{Serialize, Serializer};
 
 /// Whether a connection may be opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// It may.
     Allow,
@@ -57,7 +59,7 @@ pub mod reason {
 }
 
 /// The answer to a question.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Answer {
     /// Whether the connection may be opened.
     pub verdict: Verdict,
@@ -88,26 +90,36 @@ impl Answer {
         let differ = denied > 0 && denied < answers.len();
         let reason = differ.then(|| difference_in_words(difference, &answers, denied));
         let verdict = if denied > 0 { Verdict::Deny } else { Verdict::Allow };
-        let mut deciding = answers.into_iter().map(|(_, it)| it).filter(|it| it.verdict == verdict);
-        let mut whole = deciding.next()?;
-        for other in deciding {
-            for origin in other.by {
-                if !whole.by.contains(&origin) {
-                    whole.by.push(origin);
-                }
-            }
+        let deciding = || answers.iter().map(|(_, it)| it).filter(|it| it.verdict == verdict);
+        let first = deciding().next()?;
+        let reason = reason.map_or_else(|| first.reason.clone(), Into::into);
+        Some(Self { verdict, reason, by: distinct(deciding().flat_map(|it| &it.by)) })
+    }
+}
+
+/// Origins of rules, each once.
+pub(super) fn distinct<'a>(origins: impl Iterator<Item = &'a Arc<str>>) -> Vec<Arc<str>> {
+    let mut found: Vec<Arc<str>> = Vec::new();
+    for origin in origins {
+        if !found.contains(origin) {
+            found.push(Arc::clone(origin));
         }
-        if let Some(reason) = reason {
-            whole.reason = reason.into();
-        }
-        Some(whole)
+    }
+    found
+}
+
+/// Leaves out `default-allow` of one end where a rule decided at the other.
+pub(crate) fn drop_default(by: &mut Vec<Arc<str>>) {
+    if by.iter().any(|origin| &**origin != DEFAULT_ALLOW) {
+        by.retain(|origin| &**origin != DEFAULT_ALLOW);
     }
 }
 
 /// The answer about one connection, and its way.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reply {
     /// The answer.
+    #[serde(flatten)]
     pub answer: Answer,
     /// The switches on the way, in order.
     pub path: Vec<Passage>,
@@ -120,26 +132,36 @@ impl From<Answer> for Reply {
 }
 
 /// Decision of one switch about the packet that opens a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Passage {
     /// The cluster node.
     pub node: Arc<str>,
     /// The port it entered by.
+    #[serde(rename = "in")]
     pub input: Arc<str>,
     /// The port it left by.
+    #[serde(rename = "out")]
     pub output: Option<Arc<str>>,
     /// Its source as it came in.
     pub source: IpAddr,
     /// Its destination as it came in.
     pub destination: IpAddr,
     /// Its outcome here.
+    #[serde(serialize_with = "by_name")]
     pub outcome: Outcome,
     /// Origins of the rules that decided.
+    #[serde(skip)]
     pub by: Vec<Arc<str>>,
     /// The decision of the egress rules of the pod that opens the connection.
+    #[serde(skip)]
     pub egress: Option<Decision>,
     /// The decision of the ingress rules of the pod that it is opened to.
+    #[serde(skip)]
     pub ingress: Option<Decision>,
+}
+
+fn by_name<S: Serializer>(outcome: &Outcome, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(outcome.name())
 }
 
 /// Verdict of the rules of one pod in one direction.

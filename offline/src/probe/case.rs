@@ -20,7 +20,6 @@ use serde_json::Value;
 
 use super::ends::port;
 use super::{Endpoint, Port, Protocol, Verdict};
-use crate::input;
 
 pub use super::ends::{endpoint, port_argument};
 
@@ -128,7 +127,7 @@ fn is_misspelt(field: &str, known: &str) -> bool {
         && ["s", "ed", "s-to", "_", "ation", "ing"]
             .iter()
             .any(|end| lower.strip_prefix(known).is_some_and(|rest| rest == *end));
-    lower == known || has_ending || known.len() > 3 && input::distance(&lower, known) == 1
+    lower == known || has_ending || known.len() > 3 && strsim::osa_distance(&lower, known) == 1
 }
 
 struct Reader<'a> {

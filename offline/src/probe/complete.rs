@@ -28,8 +28,8 @@ use control::model::{Labels, Node, Pod};
 use ipnet::IpNet;
 
 use super::endpoints;
-use super::pool::Pool;
-use crate::input::Manifests;
+use super::pool::{Pool, Use};
+use crate::input::{Manifests, pods};
 
 /// The cluster node of pods that are on none; no cluster node can have this name.
 pub const UNSCHEDULED: &str = "(unscheduled)";
@@ -60,7 +60,7 @@ pub fn complete(
         if let Object::Service(service) = object
             && manifests.without_address.contains(&service.key)
         {
-            let addresses = families.iter().map(|v4| pool.for_service(*v4));
+            let addresses = families.iter().map(|v4| pool.address(Use::Service, *v4));
             let none = || format!("Service {}: no address is left to give it", service.key);
             service.cluster_ips = addresses.collect::<Option<_>>().ok_or_else(none)?;
         }
@@ -126,7 +126,7 @@ fn give_nodes_addresses(
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     for node in nodes {
         for v4 in families {
-            let address = pool.for_node(*v4);
+            let address = pool.address(Use::Node, *v4);
             let none = || format!("Node {}: no address is left to give it", node.name);
             node.addresses.push(address.ok_or_else(none)?);
         }
@@ -162,7 +162,7 @@ fn give_pods_addresses(
             pod.addresses.extend(net.and_then(|net| pool.within(net)));
         }
         if pod.addresses.is_empty() {
-            let given = families.iter().filter_map(|v4| pool.for_pod(*v4));
+            let given = families.iter().filter_map(|v4| pool.address(Use::Pod, *v4));
             pod.addresses = given.collect();
         }
         if pod.addresses.is_empty() {
@@ -170,13 +170,6 @@ fn give_pods_addresses(
         }
     }
     Ok(())
-}
-
-fn pods(objects: &[Object]) -> impl Iterator<Item = &Pod> {
-    objects.iter().filter_map(|object| match object {
-        Object::Pod(pod) => Some(pod),
-        _ => None,
-    })
 }
 
 #[cfg(test)]

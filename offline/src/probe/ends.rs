@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::PodKey;
-use control::model::Key;
+use control::model::{Key, ServicePort};
 use serde_json::Value;
 
 use super::names;
@@ -26,6 +26,14 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
+    /// The address, if the end is named by one.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Address(address) => Some(*address),
+            _ => None,
+        }
+    }
+
     /// Its kind in words, if no connection can come from such an end.
     pub(crate) fn only_a_target(&self) -> Option<&'static str> {
         match self {
@@ -55,6 +63,25 @@ pub enum Port {
     Number(u16),
     /// By the name that the target's container port, or the service's port, has.
     Name(Arc<str>),
+}
+
+impl Port {
+    /// Whether it means this port of a service.
+    pub(crate) fn is(&self, port: &ServicePort) -> bool {
+        match self {
+            Self::Number(number) => port.port == *number,
+            Self::Name(name) => port.name == *name,
+        }
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Name(name) => name.fmt(f),
+        }
+    }
 }
 
 /// Reads a pod, address, cluster node, service or domain name.

@@ -6,29 +6,35 @@ use std::net::IpAddr;
 use control::Object;
 use ipnet::IpNet;
 
+/// What an address is for.
+#[derive(Clone, Copy)]
+pub(super) enum Use {
+    /// A pod.
+    Pod,
+    /// A cluster node.
+    Node,
+    /// A service.
+    Service,
+}
+
 /// Networks that invented pod addresses come from: the first of the wanted family that no
 /// cluster node's pod networks touch. The first is what many installers begin with.
-pub(super) const POD_NETWORKS: [&str; 5] =
+const POD_NETWORKS: [&str; 5] =
     ["10.244.0.0/16", "172.30.0.0/16", "100.64.0.0/10", "fd00:10:244::/64", "fd00:10:245::/64"];
 
 /// Networks that invented cluster node addresses come from.
-pub(super) const NODE_NETWORKS: [&str; 4] =
+const NODE_NETWORKS: [&str; 4] =
     ["172.18.0.0/16", "192.168.0.0/16", "fc00:f853:ccd::/64", "fc00:f853:cce::/64"];
 
 /// Networks that invented cluster addresses of services come from.
-pub(super) const SERVICE_NETWORKS: [&str; 4] =
+const SERVICE_NETWORKS: [&str; 4] =
     ["10.96.0.0/16", "172.31.0.0/16", "fd00:10:96::/112", "fd00:10:97::/112"];
 
 /// Addresses that are free.
 pub(super) struct Pool {
     taken: HashSet<IpAddr>,
-    /// Those of [`POD_NETWORKS`] that are apart from all pod networks of cluster nodes, where
-    /// addresses are looked for.
-    for_pods: Vec<IpNet>,
-    /// The same of [`NODE_NETWORKS`].
-    for_nodes: Vec<IpNet>,
-    /// The same of [`SERVICE_NETWORKS`].
-    for_services: Vec<IpNet>,
+    /// By use: the networks that are apart from all pod networks of cluster nodes.
+    networks: [Vec<IpNet>; 3],
     /// Addresses of each network that were looked at.
     tried: HashMap<IpNet, u128>,
 }
@@ -60,26 +66,13 @@ impl Pool {
             let networks = networks.iter().filter_map(|text| text.parse::<IpNet>().ok());
             networks.filter(|net| !pod_networks.iter().any(|other| touch(net, other))).collect()
         };
-        let (for_pods, for_nodes) = (apart(&POD_NETWORKS), apart(&NODE_NETWORKS));
-        let for_services = apart(&SERVICE_NETWORKS);
-        Self { taken, for_pods, for_nodes, for_services, tried: HashMap::new() }
+        let networks = [&POD_NETWORKS[..], &NODE_NETWORKS, &SERVICE_NETWORKS].map(apart);
+        Self { taken, networks, tried: HashMap::new() }
     }
 
-    /// An address of this family for a pod.
-    pub(super) fn for_pod(&mut self, v4: bool) -> Option<IpAddr> {
-        let networks = self.for_pods.clone();
-        networks.iter().filter(|net| net.addr().is_ipv4() == v4).find_map(|net| self.within(net))
-    }
-
-    /// An address of this family for a cluster node.
-    pub(super) fn for_node(&mut self, v4: bool) -> Option<IpAddr> {
-        let networks = self.for_nodes.clone();
-        networks.iter().filter(|net| net.addr().is_ipv4() == v4).find_map(|net| self.within(net))
-    }
-
-    /// An address of this family for a service.
-    pub(super) fn for_service(&mut self, v4: bool) -> Option<IpAddr> {
-        let networks = self.for_services.clone();
+    /// An address of this family.
+    pub(super) fn address(&mut self, of: Use, v4: bool) -> Option<IpAddr> {
+        let networks = self.networks[of as usize].clone();
         networks.iter().filter(|net| net.addr().is_ipv4() == v4).find_map(|net| self.within(net))
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use control::{Control, PodKey, Scope, View};
+use control::{Control, PodKey, View};
 
 use super::answer::{Reply, reason};
 use super::case::Fault;
@@ -50,9 +50,7 @@ impl Prober {
     ) -> Result<Self, String> {
         let mut manifests = manifests.into();
         complete(&mut manifests, mentioned.into_iter().chain(names.addresses()))?;
-        let mut control = Control::new(Scope::All);
-        control.resync(manifests.objects.clone());
-        control.commit();
+        let mut control = manifests.control();
         let ignored = control.set_names(&names.changes(&control.view()));
         control.commit();
         let world = World::new(&manifests.objects, names);
@@ -216,9 +214,6 @@ impl Case {
 
     /// The addresses it names.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        [&self.from, &self.to].into_iter().filter_map(|endpoint| match endpoint {
-            Endpoint::Address(address) => Some(*address),
-            _ => None,
-        })
+        [&self.from, &self.to].into_iter().filter_map(Endpoint::address)
     }
 }

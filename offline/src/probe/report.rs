@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::case::Fields;
-use super::{Answer, Case, Port};
+use super::{Answer, Case};
 
 /// Fields that an answer adds; what a case has of these names gives way.
 const ANSWER: [&str; 3] = ["verdict", "reason", "by"];
@@ -27,8 +27,7 @@ impl Serialize for Line<'_> {
         }
         map.serialize_entry("verdict", self.answer.verdict.name())?;
         map.serialize_entry("reason", &self.answer.reason)?;
-        let by: Vec<&str> = self.answer.by.iter().map(|origin| &**origin).collect();
-        map.serialize_entry("by", &by)?;
+        map.serialize_entry("by", &self.answer.by)?;
         map.end()
     }
 }
@@ -87,8 +86,7 @@ fn row((case, answer): (&Case, &Answer)) -> [String; 7] {
         _ => String::new(),
     };
     let port = match &case.port {
-        Some(Port::Number(number)) => format!("{}/{number}", case.protocol.name()),
-        Some(Port::Name(name)) => format!("{}/{}", case.protocol.name(), plain(name)),
+        Some(port) => format!("{}/{}", case.protocol.name(), plain(&port.to_string())),
         None => case.protocol.name().to_owned(),
     };
     [

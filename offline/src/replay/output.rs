@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::offline::Passed;
 use observe::trace::{Decision, decisions, write_decisions};
+use observe::verdicts::protocol_name;
 
 /// The form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -156,14 +157,6 @@ struct Ends(Flow);
 impl Display for Ends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(flow) = self;
-        let name = match flow.protocol {
-            protocol::TCP => "TCP",
-            protocol::UDP => "UDP",
-            protocol::SCTP => "SCTP",
-            protocol::ICMP => "ICMP",
-            protocol::ICMPV6 => "ICMPv6",
-            _ => "",
-        };
         let end = |address: Address, port: u16| -> String {
             let ip: IpAddr = address.to_ip();
             match flow.protocol {
@@ -175,9 +168,8 @@ impl Display for Ends {
         };
         let (from, to) =
             (end(flow.source, flow.source_port), end(flow.destination, flow.destination_port));
-        match name {
-            "" => write!(f, "IP {} {from} > {to}", flow.protocol),
-            name => write!(f, "{name} {from} > {to}"),
-        }
+        let name = protocol_name(flow.protocol);
+        let kind = if name.starts_with(|c: char| c.is_ascii_digit()) { "IP " } else { "" };
+        write!(f, "{kind}{name} {from} > {to}")
     }
 }

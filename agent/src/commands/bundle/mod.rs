@@ -7,7 +7,7 @@ mod redact;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use cli::{NO, fail};
@@ -16,6 +16,7 @@ use flate2::write::GzEncoder;
 use local_api::{Request, Show};
 use serde_json::Value;
 
+use super::Ended;
 use super::call::Socket;
 use crate::run::{Status, TABLES, Table};
 use redact::redact;
@@ -78,7 +79,7 @@ const FILES: [(&str, &str); 6] = [
 ];
 
 /// Gathers, and writes the file.
-pub fn run(args: &Args) -> ExitCode {
+pub(super) fn run(args: &Args) -> Ended {
     let mut parts = Parts::default();
     let node = of_the_switch(args, &mut parts);
     parts.add("config.yaml", file(&args.config));
@@ -97,10 +98,10 @@ pub fn run(args: &Args) -> ExitCode {
         let node = node.unwrap_or_else(crate::config::host_name);
         format!("podgate-{node}.tar.gz").into()
     });
-    match parts.write(&path) {
-        Ok(count) => cli::print(&format!("{}: {count} files\n", path.display())),
-        Err(error) => fail(NO, format_args!("{}: {error}", path.display())),
-    }
+    let count = parts
+        .write(&path)
+        .map_err(|error| fail(NO, format_args!("{}: {error}", path.display())))?;
+    Ok(cli::print(&format!("{}: {count} files\n", path.display())))
 }
 
 /// Gathers the running switch's answers; returns the cluster node's name.

@@ -16,6 +16,7 @@ use std::time::Instant;
 use cli::{NO, Output, UNUSABLE, fail, print};
 use serde::Serialize;
 
+use super::Ended;
 use super::call::Socket;
 
 /// Arguments of `podgate connectivity-test`.
@@ -79,13 +80,10 @@ struct Row {
 }
 
 /// Tries all cases, and writes the table to stdout.
-pub fn run(args: &Args) -> ExitCode {
+pub(super) fn run(args: &Args) -> Ended {
     let began = Instant::now();
     let rows = node::Node::start(args).and_then(|mut node| cases::run(&mut node));
-    let rows = match rows {
-        Ok(rows) => rows,
-        Err(error) => return fail(UNUSABLE, error),
-    };
+    let rows = rows.map_err(|error| fail(UNUSABLE, error))?;
     let failed = rows.iter().filter(|row| row.expected != row.found).count();
     let text = match args.output {
         Output::Json => {
@@ -95,7 +93,7 @@ pub fn run(args: &Args) -> ExitCode {
         Output::Text => table(&rows, failed, began),
     };
     let written = print(&text);
-    if failed == 0 { written } else { ExitCode::from(NO) }
+    Ok(if failed == 0 { written } else { ExitCode::from(NO) })
 }
 
 fn table(rows: &[Row], failed: usize, began: Instant) -> String {

@@ -6,10 +6,11 @@ mod keys;
 mod rates;
 mod screen;
 
-use std::io::{IsTerminal, Write as _};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use super::Ended;
 use super::call::{Socket, refused};
 use super::observe::reconnect;
 use crate::config::Span;
@@ -58,18 +59,12 @@ pub struct Args {
 }
 
 /// Measures and writes the given number of times.
-pub fn run(args: &Args) -> ExitCode {
+pub(super) fn run(args: &Args) -> Ended {
     if args.interval.0 < Duration::from_millis(10) {
-        return fail(UNUSABLE, format_args!("--interval {}: is too short", args.interval));
+        return Err(fail(UNUSABLE, format_args!("--interval {}: is too short", args.interval)));
     }
-    let mut client = match args.socket.connect() {
-        Ok(client) => client,
-        Err(error) => return refused(&error),
-    };
-    let mut before = match sample(&mut client) {
-        Ok(sample) => sample,
-        Err(error) => return refused(&error),
-    };
+    let mut client = args.socket.connect().map_err(refused)?;
+    let mut before = sample(&mut client).map_err(refused)?;
     let screen = args.output == Output::Text && std::io::stdout().is_terminal();
     let keys = if screen { Keys::new() } else { None };
     let mut shown = Shown::default();
@@ -77,23 +72,16 @@ pub fn run(args: &Args) -> ExitCode {
     let mut last: Option<Rates> = None;
     while left > 0 {
         if wait(args, keys.as_ref(), &mut shown, last.as_ref()) {
-            return ExitCode::SUCCESS;
+            return Ok(ExitCode::SUCCESS);
         }
         let now = match sample(&mut client) {
             Ok(sample) => sample,
-            Err(error @ ClientError::Refused(_)) => return refused(&error),
+            Err(error @ ClientError::Refused(_)) => return Err(refused(error)),
             Err(_) => {
-                eprintln!("podgate: the switch has ended; waiting for another one");
-                client = match reconnect(&args.socket, args.reconnect.0) {
-                    Some(client) => client,
-                    None => return fail(NO, "the switch has ended, and no other one has begun"),
-                };
+                client = reconnect(&args.socket, args.reconnect.0)?;
                 eprintln!("podgate: connected again");
-                match sample(&mut client) {
-                    // It counts from 0: this interval gives no rates.
-                    Ok(sample) => before = sample,
-                    Err(error) => return refused(&error),
-                }
+                // It counts from 0: this interval gives no rates.
+                before = sample(&mut client).map_err(refused)?;
                 continue;
             }
         };
@@ -108,20 +96,16 @@ pub fn run(args: &Args) -> ExitCode {
             }
             Output::Json => {
                 rates.ports.truncate(args.ports);
-                match serde_json::to_string(&rates) {
-                    Ok(line) => line + "\n",
-                    Err(error) => return fail(NO, error),
-                }
+                serde_json::to_string(&rates).map_err(|error| fail(NO, error))? + "\n"
             }
         };
         last = Some(rates);
         let written = print(&text);
         if written != ExitCode::SUCCESS {
-            return written;
+            return Ok(written);
         }
-        let _ = std::io::stdout().flush();
     }
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Waits for the next measurement and follows keys; `true` if one ends the command.

@@ -9,6 +9,7 @@ use linux_net::LoggedPackets;
 use observe::verdicts::EventBroker;
 
 use crate::run::error::StartError;
+use crate::run::thread::Thread;
 
 /// Reads the kernel's log until it is dropped.
 pub(super) struct Denials {
@@ -45,7 +46,7 @@ impl Denials {
                 }
             }
         };
-        std::thread::Builder::new().name("nflog".into()).spawn(read).map_err(StartError::thread)?;
+        Thread::start("nflog", read)?.detach();
         Ok(Self { stop })
     }
 }

@@ -2,23 +2,22 @@
 //! enforcer.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use control::View;
 use nftables::Failsafe;
 
 use super::kernel_filter::VERIFY;
 use crate::run::error::StartError;
-use crate::run::kernel::{HostNetwork, Programmer, Programming};
+use crate::run::kernel::{HostNetwork, Programmer};
 
 /// Keeps the kernel's rules about the cluster node itself in line with the objects.
 pub(super) struct HostFirewallReconciler {
-    programmer: Programmer<Desired>,
+    pub(super) programmer: Programmer<Desired>,
     failsafe: Failsafe,
 }
 
 #[derive(Clone)]
-struct Desired {
+pub(super) struct Desired {
     view: Arc<View>,
     failsafe: Failsafe,
 }
@@ -42,18 +41,10 @@ impl HostFirewallReconciler {
         let apply =
             move |desired: &Desired| network.host_firewall(&desired.view, &desired.failsafe);
         let programmer = Programmer::start("host-firewall", VERIFY, apply);
-        Ok(Self { programmer: programmer.map_err(StartError::thread)?, failsafe })
+        Ok(Self { programmer: programmer?, failsafe })
     }
 
     pub(super) fn reconcile(&self, view: &Arc<View>) {
         self.programmer.set(Desired { view: Arc::clone(view), failsafe: self.failsafe.clone() });
-    }
-
-    pub(super) fn programming(&self) -> Programming {
-        self.programmer.programming()
-    }
-
-    pub(super) fn wait(&self, timeout: Duration) {
-        self.programmer.wait(timeout);
     }
 }

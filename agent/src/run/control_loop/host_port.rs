@@ -72,7 +72,7 @@ impl HostPort {
             made_for: None,
             mac,
             port,
-            programmer: programmer.map_err(StartError::thread)?,
+            programmer: programmer?,
             addresses: Vec::new(),
             reading: Reading::Done,
             retry: Backoff::default(),

@@ -8,7 +8,7 @@ use dataplane::Underlay;
 
 use super::uplink::Nodes;
 use crate::run::error::StartError;
-use crate::run::kernel::{HostNetwork, Programmer, Programming};
+use crate::run::kernel::{HostNetwork, Programmer};
 use linux_net::filter::Rules;
 
 /// Interval of checks for foreign changes of the switch's nftables tables.
@@ -16,7 +16,7 @@ pub(super) const VERIFY: Duration = Duration::from_secs(1);
 
 /// Keeps the kernel's filter in line with the cluster's pod networks.
 pub(super) struct KernelFilterReconciler {
-    programmer: Programmer<Rules>,
+    pub(super) programmer: Programmer<Rules>,
     /// The cluster nodes that the last rules follow from, and whether there was an uplink.
     made_for: Option<(Arc<Nodes>, bool)>,
 }
@@ -25,7 +25,7 @@ impl KernelFilterReconciler {
     pub(super) fn start(mut network: Box<dyn HostNetwork>) -> Result<Self, StartError> {
         let apply = move |rules: &Rules| network.filter(rules);
         let programmer = Programmer::start("filter", VERIFY, apply);
-        Ok(Self { programmer: programmer.map_err(StartError::thread)?, made_for: None })
+        Ok(Self { programmer: programmer?, made_for: None })
     }
 
     /// Filters what the kernel of cluster node `node` routes.
@@ -51,13 +51,5 @@ impl KernelFilterReconciler {
         let pods = nodes.flat_map(|(_, node)| node.pod_cidrs.iter().copied()).collect();
         self.programmer.set(Rules { tunnel_port, pods });
         self.made_for = Some((Arc::clone(&view.nodes), has_uplink));
-    }
-
-    pub(super) fn programming(&self) -> Programming {
-        self.programmer.programming()
-    }
-
-    pub(super) fn wait(&self, timeout: Duration) {
-        self.programmer.wait(timeout);
     }
 }

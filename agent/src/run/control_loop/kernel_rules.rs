@@ -17,7 +17,7 @@ use super::nftables::NftablesReconciler;
 use super::redirects::RedirectReconciler;
 use crate::config::{Config, Enforcer, Masquerade};
 use crate::run::error::StartError;
-use crate::run::kernel::{Interfaces, Programming};
+use crate::run::kernel::{Interfaces, Programming, Programs};
 use crate::run::shared_status::SharedStatus;
 use crate::run::source::{API_SERVER, SourceInfo};
 
@@ -107,26 +107,26 @@ impl KernelRules {
 
     /// Schedules a check after an event about interfaces.
     pub(super) fn verify(&self) {
-        self.nftables.iter().for_each(NftablesReconciler::verify);
+        self.nftables.iter().for_each(|it| it.programmer.verify());
     }
 
     /// Waits until every table was tried once, for `timeout` each.
     pub(super) fn wait(&self, timeout: Duration) {
-        self.masquerade.iter().for_each(|it| it.wait(timeout));
-        self.filter.iter().for_each(|it| it.wait(timeout));
-        self.redirects.iter().for_each(|it| it.wait(timeout));
-        self.nftables.iter().for_each(|it| it.wait(timeout));
-        self.host_firewall.wait(timeout);
+        self.programmers().for_each(|it| it.wait(timeout));
     }
 
     /// State of the tables.
     pub(super) fn programming(&self) -> impl Iterator<Item = Programming> {
-        let masquerade = self.masquerade.iter().map(MasqueradeReconciler::programming);
-        let filter = self.filter.iter().map(KernelFilterReconciler::programming);
-        let redirects = self.redirects.iter().map(RedirectReconciler::programming);
-        let nftables = self.nftables.iter().map(NftablesReconciler::programming);
+        self.programmers().map(Programs::programming)
+    }
+
+    fn programmers(&self) -> impl Iterator<Item = &dyn Programs> {
+        let masquerade = self.masquerade.iter().map(|it| &it.programmer as &dyn Programs);
+        let filter = self.filter.iter().map(|it| &it.programmer as &dyn Programs);
+        let redirects = self.redirects.iter().map(|it| &it.programmer as &dyn Programs);
+        let nftables = self.nftables.iter().map(|it| &it.programmer as &dyn Programs);
         let ours = masquerade.chain(filter).chain(redirects).chain(nftables);
-        ours.chain([self.host_firewall.programming()])
+        ours.chain([&self.host_firewall.programmer as &dyn Programs])
     }
 
     /// Removes the redirects: the switch ends.

@@ -2,18 +2,17 @@
 
 use super::kernel_filter::VERIFY;
 use std::sync::Arc;
-use std::time::Duration;
 
 use control::View;
 
 use super::uplink::Nodes;
 use crate::run::error::StartError;
-use crate::run::kernel::{HostNetwork, Programmer, Programming};
+use crate::run::kernel::{HostNetwork, Programmer};
 use linux_net::masquerade::Rules;
 
 /// Keeps the kernel's masquerading in line with the cluster's pod networks.
 pub(super) struct MasqueradeReconciler {
-    programmer: Programmer<Rules>,
+    pub(super) programmer: Programmer<Rules>,
     /// The cluster nodes that the last rules follow from.
     made_for: Option<Arc<Nodes>>,
 }
@@ -22,7 +21,7 @@ impl MasqueradeReconciler {
     pub(super) fn start(mut network: Box<dyn HostNetwork>) -> Result<Self, StartError> {
         let apply = move |rules: &Rules| network.masquerade(rules);
         let programmer = Programmer::start("masquerade", VERIFY, apply);
-        Ok(Self { programmer: programmer.map_err(StartError::thread)?, made_for: None })
+        Ok(Self { programmer: programmer?, made_for: None })
     }
 
     /// Masquerades what pods of cluster node `node` send outside of the cluster.
@@ -34,13 +33,5 @@ impl MasqueradeReconciler {
         let cluster = view.nodes.values().flat_map(|node| &node.pod_cidrs).copied();
         self.programmer.set(Rules { pods: own, cluster: cluster.collect() });
         self.made_for = Some(Arc::clone(&view.nodes));
-    }
-
-    pub(super) fn programming(&self) -> Programming {
-        self.programmer.programming()
-    }
-
-    pub(super) fn wait(&self, timeout: Duration) {
-        self.programmer.wait(timeout);
     }
 }

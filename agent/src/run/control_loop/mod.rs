@@ -57,7 +57,7 @@ use local_api::{Answer, ApiError, ErrorKind, Request};
 use renderer::ServiceMaker;
 
 use super::events::Event;
-use super::kernel::{Completion, InterfaceEvent, Operation, Programming};
+use super::kernel::{Completion, InterfaceEvent, Operation, Programming, Programs};
 use super::shared_status::{FlowOffload, SharedStatus};
 use super::source::{ClusterRecord, Source, SourceInfo, StateWriter};
 use attachments::{Attachments, Effects};

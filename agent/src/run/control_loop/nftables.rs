@@ -12,14 +12,14 @@ use parking_lot::Mutex;
 
 use crate::config::Config;
 use crate::run::error::StartError;
-use crate::run::kernel::{Programmer, Programming};
+use crate::run::kernel::Programmer;
 
 /// Interval of checks for interfaces that no event reported, and for foreign changes.
 const VERIFY: Duration = Duration::from_secs(1);
 
 /// Keeps the kernel's rules in line with the view and with the interfaces that are there.
 pub(super) struct NftablesReconciler {
-    programmer: Programmer<Desired>,
+    pub(super) programmer: Programmer<Desired>,
     attachments: Arc<Mutex<Attachments>>,
     /// Whether they changed since this was last read.
     moved: Arc<AtomicBool>,
@@ -29,7 +29,7 @@ type Attachments = BTreeMap<PodKey, Attachment>;
 
 /// The state to bring the kernel into.
 #[derive(Clone)]
-struct Desired {
+pub(super) struct Desired {
     view: Arc<View>,
     /// Whether the view is a whole cluster's. Before, the rules of an earlier process stay; without
     /// any, pods are closed as far as their networks are known.
@@ -71,24 +71,11 @@ impl NftablesReconciler {
         };
         let apply = move |desired: &Desired| kernel.apply(desired);
         let programmer = Programmer::start("nftables", VERIFY, apply);
-        Ok(Self { programmer: programmer.map_err(StartError::thread)?, attachments, moved })
+        Ok(Self { programmer: programmer?, attachments, moved })
     }
 
     pub(super) fn reconcile(&self, view: &Arc<View>, decides: bool) {
         self.programmer.set(Desired { view: Arc::clone(view), decides });
-    }
-
-    /// Something about interfaces changed.
-    pub(super) fn verify(&self) {
-        self.programmer.verify();
-    }
-
-    pub(super) fn programming(&self) -> Programming {
-        self.programmer.programming()
-    }
-
-    pub(super) fn wait(&self, timeout: Duration) {
-        self.programmer.wait(timeout);
     }
 
     /// Returns whether pods' interfaces changed since the last call.

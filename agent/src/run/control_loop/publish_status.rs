@@ -9,6 +9,7 @@ use dataplane::{PortId, Underlay};
 use super::ControlLoop;
 use crate::run::port::{ManagedPort, State as PortState};
 use crate::run::shared_status::{PortInfo, State};
+use crate::run::status::WaitingStatus;
 use observe::verdicts::Names;
 use renderer::{HOST, NodeContext, NodePort, PortRole, UPLINK};
 
@@ -70,10 +71,8 @@ impl ControlLoop {
                 || !counting.contains(attached.pod.container_id.as_str());
             ports.push(port_info(name.clone(), &attached.port, addresses, closed));
             if let Some(wait) = &attached.waiting {
-                waiting.push((
-                    name,
-                    wait.reason(&attached.key, &attached.port, &self.control, is_synced),
-                ));
+                let reason = wait.reason(&attached.key, &attached.port, &self.control, is_synced);
+                waiting.push(WaitingStatus { pod: name, reason });
             }
         }
         if let Some(nftables) = &self.kernel_rules.nftables {

@@ -4,16 +4,15 @@
 use super::kernel_filter::VERIFY;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::run::error::StartError;
-use crate::run::kernel::{HostNetwork, Programmer, Programming};
+use crate::run::kernel::{HostNetwork, Programmer};
 use linux_net::redirect::Redirects;
 
 /// Keeps the kernel's redirects in line with the services.
 pub(super) struct RedirectReconciler {
     /// `None` removes the redirects: the switch ends.
-    programmer: Programmer<Option<Redirects>>,
+    pub(super) programmer: Programmer<Option<Redirects>>,
     /// Input of the redirects set last.
     made_of: Option<(Arc<Redirects>, Vec<IpAddr>)>,
 }
@@ -29,7 +28,7 @@ impl RedirectReconciler {
             }),
         };
         let programmer = Programmer::start("redirects", VERIFY, apply);
-        Ok(Self { programmer: programmer.map_err(StartError::thread)?, made_of: None })
+        Ok(Self { programmer: programmer?, made_of: None })
     }
 
     /// Redirects the ports of `services` at the cluster node's addresses. A change of endpoints
@@ -50,13 +49,5 @@ impl RedirectReconciler {
     /// Removes the redirects; open connections continue.
     pub(super) fn release(self) {
         self.programmer.set(None);
-    }
-
-    pub(super) fn programming(&self) -> Programming {
-        self.programmer.programming()
-    }
-
-    pub(super) fn wait(&self, timeout: Duration) {
-        self.programmer.wait(timeout);
     }
 }

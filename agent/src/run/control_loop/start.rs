@@ -20,7 +20,7 @@ use super::{ControlLoop, TICK, source};
 use crate::config::Enforcer;
 use crate::run::error::StartError;
 use crate::run::events::Event;
-use crate::run::kernel::{Completion, HostNetwork, Interfaces};
+use crate::run::kernel::{Completion, HostNetwork, Interfaces, Programs};
 use crate::run::names::PendingAnswer;
 use crate::run::port::{ManagedPort, State};
 use crate::run::records::Records;

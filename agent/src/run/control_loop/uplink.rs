@@ -51,7 +51,7 @@ impl UplinkPort {
             // The loop may have ended.
             let _ = events.send(Event::NextHops(hops));
         };
-        let next_hops = NextHops::start(network, report).map_err(StartError::thread)?;
+        let next_hops = NextHops::start(network, report)?;
         let mut port = ManagedPort::new(interface);
         ports.open(Owner::Uplink, &mut port, None);
         Ok(Self {

@@ -20,7 +20,6 @@ mod upkeep;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 
 use control::PodKey;
 use dataplane::Switch;
@@ -29,12 +28,13 @@ use domain_names::Change;
 
 use super::names::{Names, PendingAnswer};
 use super::shared_status::SharedStatus;
+use super::thread::Thread;
 use super::{Event, StartError};
 
 /// The threads. Dropping it ends them.
 pub(super) struct DnsThreads {
     names: Arc<Names>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<Thread>,
 }
 
 impl DnsThreads {
@@ -47,16 +47,13 @@ impl DnsThreads {
         let names = Arc::clone(&shared.names);
         let (published, receiver) = channel();
         let mut this = Self { names: Arc::clone(&names), threads: Vec::new() };
-        let mut thread = |name: &str, run: Box<dyn FnOnce() + Send>| {
-            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
-            thread.map(|it| this.threads.push(it)).map_err(StartError::thread)
-        };
         let reader = answers::Reader::new(Arc::clone(shared), events.clone());
-        thread("dns", Box::new(move || reader.run(&copies)))?;
+        this.threads.push(Thread::start("dns", move || reader.run(&copies))?);
         let releaser = Arc::clone(shared);
-        thread("dns-release", Box::new(move || answers::release(&releaser, &receiver)))?;
+        let release = move || answers::release(&releaser, &receiver);
+        this.threads.push(Thread::start("dns-release", release)?);
         let upkeep = upkeep::Upkeep::new(Arc::clone(shared), events.clone());
-        thread("names", Box::new(move || upkeep.run()))?;
+        this.threads.push(Thread::start("names", move || upkeep.run())?);
         shared.switch.follow_dns(&names.tap);
         Ok((this, published))
     }
@@ -65,10 +62,6 @@ impl DnsThreads {
 impl Drop for DnsThreads {
     fn drop(&mut self) {
         self.names.stop.store(true, Ordering::Release);
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
-            let _ = thread.join();
-        }
     }
 }
 

@@ -28,6 +28,7 @@ use crate::run::events::Event as LoopEvent;
 use crate::run::pairs::{PairOfEnds, pairs_of_ends};
 use crate::run::shared_status::SharedStatus;
 use crate::run::status::Status;
+use crate::run::thread::Thread;
 
 /// The page's state.
 pub(super) struct LivePage {
@@ -248,10 +249,9 @@ impl LivePage {
             drawn.is_drawing = false;
             drawn.not_before = Some(Instant::now() + PAUSE.max(began.elapsed() * SHARE));
         };
-        let thread = std::thread::Builder::new().name("picture".into()).spawn(draw);
-        match thread {
-            Ok(_) => drawn.is_drawing = true,
-            Err(error) => drawn.problem = Some(format!("start a thread: {error}")),
+        match Thread::start("picture", draw).map(Thread::detach) {
+            Ok(()) => drawn.is_drawing = true,
+            Err(error) => drawn.problem = Some(error.to_string()),
         }
     }
 }

@@ -7,6 +7,8 @@ use dataplane::wire::Mac;
 use linux_net::{Error, Event, Events, PathEvent, PathEvents};
 use parking_lot::Mutex;
 
+use crate::run::thread::Thread;
+
 /// Events of interfaces, neighbours and routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InterfaceEvent {
@@ -60,6 +62,5 @@ pub(super) fn listen<E: Event + Send + 'static>(
             tracing::error!("{what} are no longer watched: {error}");
         }
     };
-    let thread = std::thread::Builder::new().name(what.into()).spawn(listen);
-    thread.map(drop).map_err(|error| format!("start a thread: {error}"))
+    Thread::start(what, listen).map(Thread::detach).map_err(|error| error.to_string())
 }

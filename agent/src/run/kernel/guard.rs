@@ -11,6 +11,7 @@ use linux_net::{Error, Link, LinkEvent, LinkEvents, Netlink};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::event::{EventSink, InterfaceEvent};
+use crate::run::thread::Thread;
 
 /// Interval of checks of all interfaces.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -48,8 +49,7 @@ pub(super) fn watch(events: LinkEvents, guarded: Guarded, sink: EventSink) -> Re
             tracing::error!("interfaces are no longer watched: {error}");
         }
     };
-    let thread = std::thread::Builder::new().name("interfaces".into()).spawn(watch);
-    thread.map(drop).map_err(|error| format!("start a thread: {error}"))
+    Thread::start("interfaces", watch).map(Thread::detach).map_err(|error| error.to_string())
 }
 
 fn run(

@@ -36,5 +36,5 @@ pub(super) use next_hops::NextHops;
 pub(crate) use next_hops::{Destination, Hop};
 pub(crate) use operations::{Completion, OpenError, Purpose};
 pub(super) use operations::{InterfaceThread, Operation, Way};
-pub(super) use programmer::{Programmer, Programming};
+pub(super) use programmer::{Programmer, Programming, Programs};
 pub use without_ports::WithoutPorts;

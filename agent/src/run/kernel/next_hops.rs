@@ -5,15 +5,15 @@
 //! for the others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dataplane::wire::Mac;
 
 use super::HostNetwork;
+use crate::run::error::StartError;
+use crate::run::thread::Thread;
 
 /// A destination of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,8 +42,8 @@ const WORLD: [&str; 2] = ["198.51.100.1", "2001:db8::1"];
 
 /// The querying thread.
 pub(in crate::run) struct NextHops {
-    requests: Option<Sender<Request>>,
-    thread: Option<JoinHandle<()>>,
+    requests: Sender<Request>,
+    _thread: Thread,
 }
 
 enum Request {
@@ -63,11 +63,10 @@ impl NextHops {
     pub(in crate::run) fn start(
         network: Box<dyn HostNetwork>,
         report: impl Fn(Vec<(Destination, Hop)>) + Send + 'static,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, StartError> {
         let (requests, received) = channel();
         let run = move || run(network, &received, report);
-        let thread = std::thread::Builder::new().name("next-hops".to_owned()).spawn(run)?;
-        Ok(Self { requests: Some(requests), thread: Some(thread) })
+        Ok(Self { requests, _thread: Thread::start("next-hops", run)? })
     }
 
     /// Sets the peers to resolve.
@@ -87,17 +86,7 @@ impl NextHops {
 
     fn send(&self, request: Request) {
         // The thread ends after this is dropped.
-        let _ = self.requests.as_ref().map(|requests| requests.send(request));
-    }
-}
-
-impl Drop for NextHops {
-    fn drop(&mut self) {
-        drop(self.requests.take());
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so.
-            let _ = thread.join();
-        }
+        let _ = self.requests.send(request);
     }
 }
 

@@ -8,11 +8,11 @@
 //! A request never waits. The order of the operations is that of the requests. Completions of a few
 //! milliseconds arrive together, so that pods which start at once share a snapshot.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use dataplane::PortId;
 use dataplane::port::Tag;
@@ -25,6 +25,8 @@ use parking_lot::Mutex;
 
 use super::interfaces::{Interfaces, Opened};
 use super::programmer::Programming;
+use crate::run::error::StartError;
+use crate::run::thread::Thread;
 
 /// Completions are reported after this time at the latest.
 const TOGETHER: Duration = Duration::from_millis(5);
@@ -135,7 +137,7 @@ impl InterfaceThread {
     pub(in crate::run) fn start(
         mut interfaces: Box<dyn Interfaces>,
         report: impl Fn(Vec<Completion>) + Send + 'static,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, StartError> {
         let (requests, requested) = channel();
         let (end, ended) = channel();
         let current = Arc::new(Mutex::new(None));
@@ -145,7 +147,7 @@ impl InterfaceThread {
             // Nothing waits for it any more if it took too long.
             let _ = end.send(());
         };
-        std::thread::Builder::new().name("interfaces".to_owned()).spawn(run)?;
+        Thread::start("interfaces", run)?.detach();
         Ok(Self { requests: Some(requests), current, ended })
     }
 

@@ -4,14 +4,14 @@
 //! growing pauses, and applies it again at intervals and after reports of changes. Applying is
 //! idempotent, so this restores what other programs changed.
 
-use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::backoff::Backoff;
+use crate::run::error::StartError;
+use crate::run::thread::Thread;
 
 /// Least time between two verifications.
 const BETWEEN: Duration = Duration::from_millis(500);
@@ -20,7 +20,16 @@ const BETWEEN: Duration = Duration::from_millis(500);
 pub(in crate::run) struct Programmer<D> {
     name: &'static str,
     shared: Arc<Shared<D>>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Thread,
+}
+
+/// A programmer of any part.
+pub(in crate::run) trait Programs {
+    /// State of the kernel's configuration, by part.
+    fn programming(&self) -> Programming;
+
+    /// Waits until the desired state was tried, for `timeout` at most.
+    fn wait(&self, timeout: Duration);
 }
 
 /// State of the kernel's configuration, by part.
@@ -72,15 +81,15 @@ impl<D: Clone + PartialEq + Send + 'static> Programmer<D> {
         name: &'static str,
         verify_every: Duration,
         apply: impl FnMut(&D) -> Result<(), String> + Send + 'static,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, StartError> {
         let state =
             State { desired: None, version: 0, tried: 0, verify: false, stop: false, error: None };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let timer = Timer { verify_every, last: None, retry: Backoff::default() };
         let theirs = Arc::clone(&shared);
         let run = move || run(name, &theirs, timer, apply);
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
-        Ok(Self { name, shared, thread: Some(thread) })
+        let thread = Thread::start(name, run)?;
+        Ok(Self { name, shared, _thread: thread })
     }
 
     /// Sets the desired state; the thread applies it at once if it changed.
@@ -98,16 +107,16 @@ impl<D: Clone + PartialEq + Send + 'static> Programmer<D> {
         self.shared.state.lock().verify = true;
         self.shared.changed.notify_all();
     }
+}
 
-    /// State of the kernel's configuration, by part.
-    pub(in crate::run) fn programming(&self) -> Programming {
+impl<D> Programs for Programmer<D> {
+    fn programming(&self) -> Programming {
         let state = self.shared.state.lock();
         let in_sync = state.tried == state.version && state.error.is_none();
         Programming { name: self.name, in_sync, error: state.error.clone() }
     }
 
-    /// Waits until the desired state was tried, for `timeout` at most.
-    pub(in crate::run) fn wait(&self, timeout: Duration) {
+    fn wait(&self, timeout: Duration) {
         let mut state = self.shared.state.lock();
         let is_open = |state: &mut State<D>| state.tried != state.version;
         self.shared.changed.wait_while_for(&mut state, is_open, timeout);
@@ -118,10 +127,6 @@ impl<D> Drop for Programmer<D> {
     fn drop(&mut self) {
         self.shared.state.lock().stop = true;
         self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so.
-            let _ = thread.join();
-        }
     }
 }
 

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use control::ObjectRef;
@@ -18,6 +17,7 @@ use control::model::Condition;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::run::error::StartError;
+use crate::run::thread::Thread;
 
 /// Watches the API server until it is dropped.
 pub(in crate::run) struct ApiServer {
@@ -28,8 +28,8 @@ pub(in crate::run) struct ApiServer {
     writes: mpsc::Sender<Write>,
     /// Set at intervals while the thread makes progress.
     pulse: Arc<AtomicBool>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _stop: oneshot::Sender<()>,
+    _thread: Thread,
 }
 
 /// Something to write at the API server.
@@ -126,16 +126,12 @@ impl ApiServer {
             // A name lookup may block and cannot be interrupted.
             runtime.shutdown_background();
         };
-        let thread = std::thread::Builder::new().name("api-server".into()).spawn(run);
-        let thread = thread.map_err(|error| StartError::Failed(format!("start a thread: {error}")));
-        let thread = thread?;
+        let thread = Thread::start("api-server", run)?;
         let ended = || StartError::Failed("the thread that asks the API server ended".to_owned());
         let (server, cluster) = answered.recv().map_err(|_| ended())??;
-        Ok(Self { server, cluster, writes, pulse, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { server, cluster, writes, pulse, _stop: stop, _thread: thread })
     }
-}
 
-impl ApiServer {
     /// Returns whether the thread made progress since the last call.
     pub(in crate::run) fn responds(&self) -> bool {
         self.pulse.swap(false, Ordering::AcqRel)
@@ -209,16 +205,6 @@ async fn write(
             return;
         }
         tokio::time::sleep(BETWEEN_REPORTS).await;
-    }
-}
-
-impl Drop for ApiServer {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so.
-            let _ = thread.join();
-        }
     }
 }
 

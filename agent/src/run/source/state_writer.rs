@@ -7,7 +7,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use control::state::{self, ObjectSnapshot};
@@ -15,6 +14,7 @@ use control::{Control, Object};
 
 use super::Restored;
 use crate::run::error::StartError;
+use crate::run::thread::Thread;
 
 /// Delay after a change of policies.
 const SOON: Duration = Duration::from_secs(1);
@@ -25,9 +25,9 @@ const SHARE: u32 = 20;
 
 /// The writing thread and the time of its next write.
 pub(in crate::run) struct StateWriter {
-    work: Option<Sender<ObjectSnapshot>>,
+    work: Sender<ObjectSnapshot>,
     done: Receiver<Outcome>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Thread,
     is_writing: bool,
     due: Option<Instant>,
     /// Earliest time of the next write, by [`SHARE`].
@@ -58,10 +58,9 @@ impl StateWriter {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("state_writer".into()).spawn(write);
-        let thread = thread.map_err(|error| StartError::Failed(format!("start a thread: {error}")));
+        let thread = Thread::start("state_writer", write)?;
         let (is_writing, due, not_before) = (false, None, Instant::now());
-        Ok(Self { work: Some(work), done, thread: Some(thread?), is_writing, due, not_before })
+        Ok(Self { work, done, _thread: thread, is_writing, due, not_before })
     }
 
     /// Schedules a write; `soon` after a change of policies.
@@ -80,9 +79,7 @@ impl StateWriter {
 
     fn begin(&mut self, control: &Control) {
         self.due = None;
-        if let Some(work) = &self.work {
-            self.is_writing = work.send(ObjectSnapshot::of(control)).is_ok();
-        }
+        self.is_writing = self.work.send(ObjectSnapshot::of(control)).is_ok();
     }
 
     /// Returns the result of a write that ended since the last call.
@@ -112,16 +109,6 @@ impl StateWriter {
             if let Ok(Outcome { result: Err(error), .. }) = self.done.recv() {
                 tracing::error!("state-dir: {error}");
             }
-        }
-    }
-}
-
-impl Drop for StateWriter {
-    fn drop(&mut self) {
-        drop(self.work.take());
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so.
-            let _ = thread.join();
         }
     }
 }

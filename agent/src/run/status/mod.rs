@@ -17,6 +17,8 @@ use super::shared_status::{PortInfo, SharedStatus};
 use observe::time::utc;
 use renderer::UPLINK;
 
+use crate::config::rx_mode_name;
+
 pub use flow_offload::FlowOffloadStatus;
 pub use source::{SourceStatus, WatchStatus};
 pub(super) use text::port_table;
@@ -82,28 +84,10 @@ pub struct Status {
     pub kernel: Vec<KernelStatus>,
     /// Privileges of the process.
     #[serde(default)]
-    pub privileges: PrivilegeStatus,
+    pub privileges: confine::State,
     /// State of flow offload.
     #[serde(default)]
     pub flow_offload: FlowOffloadStatus,
-}
-
-/// Privileges of the process.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PrivilegeStatus {
-    /// Effective capabilities, by name.
-    pub capabilities: Vec<String>,
-    /// Whether programs that it runs can gain any.
-    pub no_new_privileges: bool,
-    /// Whether a seccomp filter is in force.
-    pub seccomp: bool,
-}
-
-impl PrivilegeStatus {
-    fn now() -> Self {
-        let confine::State { capabilities, no_new_privileges, seccomp } = confine::State::now();
-        Self { capabilities, no_new_privileges, seccomp }
-    }
 }
 
 /// One worker.
@@ -238,8 +222,6 @@ impl Status {
             idle_rounds: counters.idle_rounds.value(),
             sleeps: counters.sleeps.value(),
         });
-        let described = config.describe();
-        let rx_mode = described.into_iter().find(|(name, _)| *name == "rx-mode");
         Self {
             node: config.node_name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -249,7 +231,7 @@ impl Status {
             uptime_s: shared.uptime().as_secs(),
             generation: state.snapshot.generation,
             generation_in_force: switch.generation(),
-            rx_mode: rx_mode.map(|(_, value)| value).unwrap_or_default(),
+            rx_mode: rx_mode_name(config.rx_mode).to_owned(),
             workers: workers.collect(),
             sessions: SessionStatus {
                 used: switch.sessions().used(),
@@ -264,11 +246,7 @@ impl Status {
             pod_mtu: state.pod_mtu,
             source: SourceStatus::of(&state.source),
             ports: ports(shared),
-            waiting: state
-                .waiting
-                .iter()
-                .map(|(pod, reason)| WaitingStatus { pod: pod.clone(), reason: reason.clone() })
-                .collect(),
+            waiting: state.waiting.clone(),
             lost: state
                 .lost
                 .iter()
@@ -282,7 +260,7 @@ impl Status {
             ports_lost: shared.ports_lost.load(Ordering::Relaxed),
             verdicts_lost: shared.broker.lost(),
             kernel: state.programming.iter().map(KernelStatus::of).collect(),
-            privileges: PrivilegeStatus::now(),
+            privileges: confine::State::now(),
             flow_offload: FlowOffloadStatus::of(shared),
         }
     }

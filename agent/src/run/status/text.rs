@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::{KernelStatus, PartStatus, PortStatus, PrivilegeStatus, Status};
+use super::{KernelStatus, PartStatus, PortStatus, Status};
 use crate::run::table::Table;
 use observe::time::uptime;
 
@@ -54,7 +54,7 @@ impl fmt::Display for Status {
             packet("consume")
         )?;
         writeln!(f, "Offload:    {}", self.flow_offload.line())?;
-        let PrivilegeStatus { capabilities, no_new_privileges, seccomp } = &self.privileges;
+        let confine::State { capabilities, no_new_privileges, seccomp } = &self.privileges;
         let held = if capabilities.is_empty() { "none".to_owned() } else { capabilities.join(" ") };
         let marks = [(*no_new_privileges, "no new privileges"), (*seccomp, "seccomp filter")];
         let marks = marks.iter().filter(|(is_on, _)| *is_on).map(|(_, mark)| format!(", {mark}"));
@@ -218,7 +218,7 @@ mod tests {
                 reason: Some("Linux 5.4: load the programs".into()),
                 ..FlowOffloadStatus::default()
             },
-            privileges: PrivilegeStatus {
+            privileges: confine::State {
                 capabilities: vec!["NET_ADMIN".into(), "BPF".into()],
                 no_new_privileges: true,
                 seccomp: true,

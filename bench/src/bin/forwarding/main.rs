@@ -29,13 +29,13 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
-use bench::forwarder::{Forwarder, Running, SERVER_PORT, is_switch, own_path};
-use bench::generator::Stream;
+use bench::forwarder::{Forwarder, Running, is_switch, own_path};
+use bench::generator::generate;
 use bench::nodes::is_node;
-use bench::rig::{End, PATIENCE, Rig, mac, pin, rate, words};
+use bench::rig::{PATIENCE, Rig, needs_root, rate, words};
 use bench::{Samples, print_table};
 use dataplane::port::af_xdp::Umem;
-use testkit::{has_program, is_root};
+use testkit::has_program;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -170,7 +170,8 @@ fn large(congestion: Option<&str>) -> Result<()> {
 }
 
 fn rig(mtu: u32) -> Result<Rig> {
-    if is_root() { Ok(Rig::new(mtu, 0)) } else { Err("needs root, for network namespaces".into()) }
+    needs_root()?;
+    Ok(Rig::new(mtu, 0))
 }
 
 fn has_iperf3() -> bool {
@@ -292,21 +293,6 @@ fn stream_through(rig: &Rig, running: Running<'_>, congestion: Option<&str>) -> 
     let unit = fields.iter().position(|field| field.starts_with("Mbits"));
     let rate: f64 = fields[unit.ok_or("iperf3 reported no rate")? - 1].parse()?;
     Ok(rate / 1e3)
-}
-
-/// Sends UDP frames as fast as they go; runs until it is killed.
-fn generate(size: usize, mac_a: &str, mac_b: &str) -> Result<()> {
-    pin(1)?;
-    let mut end = End::open("eth0", 4096, 64)?;
-    println!("sending");
-    let stream = Stream {
-        from: (mac(mac_a)?, "10.88.0.2".to_owned()),
-        to: (mac(mac_b)?, "10.88.0.3".to_owned(), SERVER_PORT),
-        size,
-        flows: 64,
-        rate: None,
-    };
-    stream.run(&mut end, None).map(drop)
 }
 
 /// Drops all that reaches the pod, as cheaply as the kernel can; runs until it is killed.

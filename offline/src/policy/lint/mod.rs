@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::input::Manifests;
 use crate::input::located::{Located, documents};
 use crate::input::staged::Staged;
+use crate::input::{Manifests, is_of_cluster};
 use crate::probe::complete::complete;
 
 /// One mistake.
@@ -98,7 +98,7 @@ pub fn lint(paths: &[PathBuf], cluster: Option<&Path>) -> Result<Vec<Finding>, V
     findings.faults(&faults, &named);
     findings.selectors(&manifests.objects);
     complete(&mut manifests, []).map_err(|problem| vec![problem])?;
-    findings.rules(manifests.objects);
+    findings.rules(&manifests);
     Ok(findings.found.into_iter().collect())
 }
 
@@ -118,13 +118,8 @@ fn add_sources(file: &str, document: usize, tree: Located, sources: &mut Vec<Sou
     let name = text(&["metadata", "name"]).unwrap_or_default();
     let namespace = text(&["metadata", "namespace"]).unwrap_or_else(|| "default".into());
     let object = match &*kind {
-        "ClusterNetworkPolicy"
-        | "ClusterEgressFirewall"
-        | "ClusterHostFirewall"
-        | "Namespace"
-        | "Node"
-        | "AdminNetworkPolicy"
-        | "BaselineAdminNetworkPolicy" => format!("{kind} {name}"),
+        "AdminNetworkPolicy" | "BaselineAdminNetworkPolicy" => format!("{kind} {name}"),
+        kind if is_of_cluster(kind) => format!("{kind} {name}"),
         _ => format!("{kind} {namespace}/{name}"),
     };
     sources.push(Source { file: file.to_owned(), document, tree, object });

@@ -4,21 +4,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use acl::Table;
+use control::Object;
 use control::model::{Namespaces, Peer, PolicyRule, PortSpec, Verdict};
-use control::{Control, Object, Scope};
 
 use super::Findings;
+use crate::input::Manifests;
 use crate::policy::labels::Cluster;
 use crate::policy::matrix;
 
 impl Findings<'_> {
     /// Rules that earlier ones leave nothing to, in every table that they are in.
-    pub(super) fn rules(&mut self, objects: Vec<Object>) {
-        let expected = deciding_rules(&objects);
-        let mut control = Control::new(Scope::All);
-        control.resync(objects);
-        control.commit();
-        let view = control.view();
+    pub(super) fn rules(&mut self, manifests: &Manifests) {
+        let expected = deciding_rules(&manifests.objects);
+        let view = manifests.control().view();
         let mut tables: HashMap<*const Table, Arc<Table>> = HashMap::new();
         for key in view.pods.keys() {
             let of_pod = matrix::tables(&view, key);

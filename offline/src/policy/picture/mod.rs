@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use survey::{INTERNET, Options, picture};
 
+use crate::policy::xml;
 use crate::probe::Protocol;
 
 /// Workloads and networks, and the connections between them.
@@ -168,9 +169,4 @@ impl Node {
 /// The title of a group.
 fn title(group: &str) -> &str {
     if group.is_empty() { "outside" } else { group }
-}
-
-/// Text as it stands in XML and HTML.
-fn xml(text: &str) -> String {
-    crate::policy::xml(text)
 }

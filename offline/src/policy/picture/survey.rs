@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::Table;
-use control::{Control, PodKey, Scope};
+use control::PodKey;
 use ipnet::IpNet;
 
 use super::{Edge, Node, NodeKind, Picture, Ports};
@@ -44,10 +44,7 @@ struct End {
 /// When there are more pods than addresses or ports for them.
 pub fn picture(mut manifests: Manifests, options: &Options) -> Result<Picture, String> {
     complete(&mut manifests, [])?;
-    let mut control = Control::new(Scope::All);
-    control.resync(manifests.objects.clone());
-    control.commit();
-    let survey = Survey::new(Matrix::new(control.view())?, &manifests);
+    let survey = Survey::new(Matrix::new(manifests.control().view())?, &manifests);
     let ends = survey.ends(&manifests);
     let mut picture =
         Picture { nodes: ends.iter().map(|end| end.node.clone()).collect(), edges: Vec::new() };
@@ -287,8 +284,7 @@ fn node_of(nodes: &mut Vec<Node>, nets: &[IpNet], party: &Party) -> usize {
         }
         Party::Node(name) => (format!("node/{name}"), String::new(), NodeKind::Outside),
         Party::Address(address) => {
-            let around = nets.iter().filter(|net| net.prefix_len() > 0 && net.contains(address));
-            let net = around.max_by_key(|net| net.prefix_len());
+            let net = matrix::around(nets, *address);
             let name = net.map_or_else(|| INTERNET.to_owned(), ToString::to_string);
             (name, String::new(), NodeKind::Outside)
         }

@@ -172,8 +172,5 @@ impl<'a> Workloads<'a> {
 }
 
 fn pods(manifests: &Manifests) -> impl Iterator<Item = &Pod> {
-    manifests.objects.iter().filter_map(|object| match object {
-        Object::Pod(pod) if !pod.finished => Some(pod),
-        _ => None,
-    })
+    manifests.pods().filter(|pod| !pod.finished)
 }

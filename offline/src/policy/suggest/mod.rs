@@ -9,7 +9,6 @@ mod yaml;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::net::IpAddr;
 
 use control::objects::{Read, read};
 use control::{Object, PodKey};
@@ -122,24 +121,16 @@ impl Suggestion {
                 other => return Err(format!("a policy that cannot be read: {policy}: {other:?}")),
             }
         }
-        let mentioned = wanted.iter().flat_map(|flow| [&flow.from, &flow.to]);
-        let mentioned: Vec<IpAddr> = mentioned
-            .filter_map(|party| match party {
-                Party::Address(address) => Some(*address),
-                _ => None,
-            })
-            .collect();
         let workloads = Workloads::new(manifests);
-        let mut prober = Prober::new(proved, mentioned)?;
+        let ends = |party: &Party| match party {
+            Party::Workload(namespace, name) => workloads.pods(namespace, name),
+            Party::Node(name) => vec![Endpoint::Node(name.as_str().into())],
+            Party::Address(address) => vec![Endpoint::Address(*address)],
+        };
+        let all = wanted.iter().flat_map(|flow| [&flow.from, &flow.to]).flat_map(ends);
+        let mut prober = Prober::new(proved, all.filter_map(|end| end.address()))?;
         for flow in wanted {
-            let pods = |party: &Party| -> Vec<Endpoint> {
-                match party {
-                    Party::Workload(namespace, name) => workloads.pods(namespace, name),
-                    Party::Node(name) => vec![Endpoint::Node(name.as_str().into())],
-                    Party::Address(address) => vec![Endpoint::Address(*address)],
-                }
-            };
-            let (from, to) = (pods(&flow.from), pods(&flow.to));
+            let (from, to) = (ends(&flow.from), ends(&flow.to));
             let port = flow.port.map(Port::Number);
             let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (from, to)));
             let questions = pairs.map(|(from, to)| Question {

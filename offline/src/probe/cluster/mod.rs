@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 use control::{PodKey, View};
 use dataplane::wire;
-use dataplane::{DEFAULT_ALLOW, Outcome, Peer, PortId, Routes};
+use dataplane::{Outcome, Peer, PortId, Routes};
 use ipnet::IpNet;
 use renderer::{NodeContext, NodePort, ServiceMaker};
 
-use super::answer::{Passage, Reply, reason};
+use super::answer::{Passage, Reply, distinct, drop_default, reason};
 use super::opening::Opening;
 use super::switch::{self, BATCH, HOST, Step, Switch, UPLINK};
 use super::world::{Location, World};
@@ -341,16 +341,8 @@ struct InFlight {
 fn allowed(path: &[Passage]) -> Answer {
     let outcomes = [Outcome::PolicyAllowed, Outcome::OwnNode];
     let decided = outcomes.into_iter().find(|it| path.iter().any(|step| step.outcome == *it));
-    let mut by: Vec<Arc<str>> = Vec::new();
-    for origin in path.iter().flat_map(|step| &step.by) {
-        if !by.contains(origin) {
-            by.push(Arc::clone(origin));
-        }
-    }
-    // `default-allow` of one end is of interest only if no rule decided at the other.
-    if by.iter().any(|origin| &**origin != DEFAULT_ALLOW) {
-        by.retain(|origin| &**origin != DEFAULT_ALLOW);
-    }
+    let mut by = distinct(path.iter().flat_map(|step| &step.by));
+    drop_default(&mut by);
     let reason = decided.unwrap_or(Outcome::NoPolicy).name().into();
     Answer { verdict: Verdict::Allow, reason, by }
 }

@@ -77,7 +77,7 @@ impl Ports {
         interfaces: Box<dyn Interfaces>,
         report: impl Fn(Vec<Completion>) + Send + 'static,
     ) -> Result<Self, StartError> {
-        let kernel = InterfaceThread::start(interfaces, report).map_err(StartError::thread)?;
+        let kernel = InterfaceThread::start(interfaces, report)?;
         Ok(Self {
             shared,
             kernel,

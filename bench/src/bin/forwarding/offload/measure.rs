@@ -5,7 +5,7 @@ use std::time::Duration;
 use bench::Samples;
 use bench::forwarder::{Beside, Forwarder, own_path};
 use bench::nodes::{Between, pod_address};
-use bench::rig::{PATIENCE, Rig, rate, words};
+use bench::rig::{PATIENCE, Rig, joined, rate, words};
 use testkit::{Namespace, Process, TempDir};
 
 use super::{RECEIVER, Result};
@@ -109,12 +109,9 @@ pub(super) fn round_trips(forwarder: Forwarder) -> Result<Samples> {
 
 /// The same over one veth pair.
 pub(super) fn direct_round_trips() -> Result<Samples> {
-    let (a, b) = (Namespace::new("bench-a"), Namespace::new("bench-b"));
-    let name = b.name();
-    a.exec(words(&format!("ip link add eth0 type veth peer name eth0 netns {name}")));
+    let [a, b] = joined(1500);
     for (namespace, address) in [(&a, "10.88.0.2"), (&b, RECEIVER)] {
         namespace.exec(words(&format!("ip addr add {address}/24 dev eth0")));
-        namespace.exec(words("ip link set eth0 up"));
     }
     trips_between(&a, &b)
 }

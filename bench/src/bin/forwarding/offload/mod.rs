@@ -11,9 +11,9 @@ mod picture;
 use bench::attach;
 use bench::forwarder::{Beside, Forwarder};
 use bench::nodes::Between;
-use bench::rig::SERVICE;
+use bench::rig::{SERVICE, needs_root};
 use bench::{Samples, print_table};
-use testkit::{has_program, is_root};
+use testkit::has_program;
 
 use super::Result;
 pub(crate) use ends::run as run_end;
@@ -63,9 +63,7 @@ fn forwarders() -> Vec<Forwarder> {
 
 /// Measures all of it in so many rounds, prints the tables, and draws the picture.
 pub(crate) fn compare(rounds: usize, picture: Option<&str>) -> Result<()> {
-    if !is_root() {
-        return Err("needs root, for network namespaces".into());
-    }
+    needs_root()?;
     for (program, package) in [("iperf3", "iperf3"), ("nginx", "nginx-light"), ("nft", "nftables")]
     {
         if !has_program(program) {
