@@ -41,17 +41,11 @@ impl Filters {
 /// One filter: each list that is not empty has to have an entry that matches.
 #[derive(Debug, Clone)]
 struct Filter {
+    wanted: FlowFilter,
     from: EndFilter,
     to: EndFilter,
-    verdict: Vec<i32>,
-    event_type: Vec<EventTypeFilter>,
     protocol: Vec<&'static [&'static str]>,
-    reply: Vec<bool>,
-    tcp_flags: Vec<TcpFlags>,
     node_name: Vec<(Pattern, Pattern)>,
-    ip_version: Vec<i32>,
-    traffic_direction: Vec<i32>,
-    drop_reason: Vec<i32>,
     /// It asks for what no flow of the switch has.
     is_void: bool,
 }
@@ -105,17 +99,11 @@ impl Filter {
             cluster: filter.destination_cluster_name.clone(),
         };
         Ok(Self {
+            wanted: filter.clone(),
             from,
             to,
-            verdict: filter.verdict.clone(),
-            event_type: filter.event_type.clone(),
             protocol: each("protocol", &filter.protocol, protocol)?,
-            reply: filter.reply.clone(),
-            tcp_flags: filter.tcp_flags.clone(),
             node_name: each("node_name", &filter.node_name, node_pattern)?,
-            ip_version: filter.ip_version.clone(),
-            traffic_direction: filter.traffic_direction.clone(),
-            drop_reason: filter.drop_reason_desc.clone(),
             // Packets of the switch are not encrypted.
             is_void: filter.matches_none()
                 || !filter.encrypted.is_empty() && !filter.encrypted.contains(&false),
@@ -123,19 +111,20 @@ impl Filter {
     }
 
     fn matches(&self, event: &Event) -> bool {
+        let wanted = &self.wanted;
         let own_protocol = event.protocol.as_deref().unwrap_or_default();
         !self.is_void
-            && any(&self.verdict, |it| *it == number(event.verdict))
-            && any(&self.event_type, |it| is_type(it, event))
+            && any(&wanted.verdict, |it| *it == number(event.verdict))
+            && any(&wanted.event_type, |it| is_type(it, event))
             && any(&self.protocol, |names| names.contains(&own_protocol))
-            && any(&self.reply, |it| is_reply(event) == Some(*it))
-            && any(&self.tcp_flags, |it| tcp_flags(event).is_some_and(|own| has_all(&own, it)))
+            && any(&wanted.reply, |it| is_reply(event) == Some(*it))
+            && any(&wanted.tcp_flags, |it| tcp_flags(event).is_some_and(|own| has_all(&own, it)))
             && any(&self.node_name, |(cluster, node)| {
                 cluster.matches(CLUSTER) && node.matches(&event.node)
             })
-            && any(&self.ip_version, |it| *it == ip_version(event))
-            && any(&self.traffic_direction, |it| *it == traffic_direction(event))
-            && any(&self.drop_reason, |it| *it != 0 && *it == drop_reason_of(&event.reason))
+            && any(&wanted.ip_version, |it| *it == ip_version(event))
+            && any(&wanted.traffic_direction, |it| *it == traffic_direction(event))
+            && any(&wanted.drop_reason_desc, |it| *it != 0 && *it == drop_reason_of(&event.reason))
             && self.from.matches(&event.from, event.in_port.as_deref())
             && self.to.matches(&event.to, event.out_port.as_deref())
     }

@@ -7,6 +7,8 @@ use dataplane::graph::trace::Filter;
 use dataplane::{Outcome, Verdict};
 use ipnet::IpNet;
 
+use crate::verdicts::protocol_number;
+
 /// Names and arguments of the terms.
 const TERMS: &str = "in, out, from, to, address, protocol, port, verdict, reason";
 
@@ -77,10 +79,7 @@ fn place(
 }
 
 fn protocol(value: &str) -> Result<u8, String> {
-    let known = [("TCP", 6), ("UDP", 17), ("SCTP", 132), ("ICMP", 1), ("ICMPv6", 58)];
-    let named = known.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(value));
-    named.map(|(_, number)| number).or_else(|| value.parse().ok()).ok_or_else(|| {
-        let names = known.map(|(name, _)| name).join(", ");
+    protocol_number(value).map_err(|names| {
         format!("filter: protocol: '{}' is none of {names}, and no number", value.escape_debug())
     })
 }

@@ -7,32 +7,23 @@ use std::sync::Arc;
 use dataplane::Outcome;
 use ipnet::IpNet;
 use jiff::Timestamp;
-use local_api::{ApiError, ErrorKind, ObserveFilters, Verdict};
+use local_api::{ApiError, ErrorKind, ObserveFilters};
 
-use super::protocol::protocol_name;
+use super::protocol::{protocol_name, protocol_number};
 use super::{End, Event};
 
 /// Filters that were checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
-    verdict: Option<Verdict>,
+    wanted: ObserveFilters,
     from_pod: Option<Pod>,
     to_pod: Option<Pod>,
-    namespace: Option<String>,
     from_ip: Option<IpNet>,
     to_ip: Option<IpNet>,
+    /// The protocol's name as events spell it.
     protocol: Option<String>,
-    port: Option<u16>,
-    reason: Option<String>,
-    policy: Option<String>,
-    to_service: Option<String>,
-    node: Option<String>,
     since: Option<Timestamp>,
     until: Option<Timestamp>,
-    not: bool,
-    first: Option<u32>,
-    last: u32,
-    follow: bool,
 }
 
 /// A pod by name, in one namespace or in any.
@@ -99,9 +90,9 @@ impl Filter {
             let Some(text) = text else { return Ok(None) };
             text.parse().map(Some).map_err(|_| bad(field, text, "is no moment of RFC 3339"))
         };
-        let protocol = match &wanted.protocol {
-            None => None,
-            Some(text) => Some(protocol(text)?),
+        let protocol = |text: &String| match protocol_number(text) {
+            Ok(number) => Ok(protocol_name(number)),
+            Err(names) => Err(bad("protocol", text, &format!("is none of {names}, nor a number"))),
         };
         if let Some(reason) = &wanted.reason
             && !Outcome::ALL.iter().any(|outcome| outcome.name() == reason)
@@ -120,24 +111,14 @@ impl Filter {
             to_ip: net("to_ip", &wanted.to_ip)?,
             since: moment("since", &wanted.since)?,
             until: moment("until", &wanted.until)?,
-            protocol,
-            verdict: wanted.verdict,
-            namespace: wanted.namespace,
-            port: wanted.port,
-            reason: wanted.reason,
-            policy: wanted.policy,
-            to_service: wanted.to_service,
-            node: wanted.node,
-            not: wanted.not,
-            first: wanted.first,
-            last: wanted.last,
-            follow: wanted.follow,
+            protocol: wanted.protocol.as_ref().map(protocol).transpose()?,
+            wanted,
         })
     }
 
     /// Whether an event is wanted.
     pub fn matches(&self, event: &Event) -> bool {
-        self.is_in_time(event) && self.is_meant(event) != self.not
+        self.is_in_time(event) && self.is_meant(event) != self.wanted.not
     }
 
     fn is_in_time(&self, event: &Event) -> bool {
@@ -150,6 +131,7 @@ impl Filter {
 
     fn is_meant(&self, event: &Event) -> bool {
         let Event { from, to, .. } = event;
+        let wanted = &self.wanted;
         let pod = |wanted: &Option<Pod>, end: &End| {
             wanted.as_ref().is_none_or(|it| end.pod.as_ref().is_some_and(|pod| it.is(pod)))
         };
@@ -160,18 +142,18 @@ impl Filter {
             let pod = end.pod.as_ref().and_then(|pod| pod.split_once('/'));
             pod.is_some_and(|(own, _)| own == namespace)
         };
-        self.verdict.is_none_or(|verdict| verdict == event.verdict)
+        wanted.verdict.is_none_or(|verdict| verdict == event.verdict)
             && pod(&self.from_pod, from)
             && pod(&self.to_pod, to)
             && net(self.from_ip, from)
             && net(self.to_ip, to)
-            && self.namespace.as_ref().is_none_or(|it| is_in(from, it) || is_in(to, it))
+            && wanted.namespace.as_ref().is_none_or(|it| is_in(from, it) || is_in(to, it))
             && self.protocol.as_ref().is_none_or(|name| event.protocol.as_ref() == Some(name))
-            && self.port.is_none_or(|port| [from.port, to.port].contains(&Some(port)))
-            && self.reason.as_ref().is_none_or(|reason| event.reason == *reason)
-            && self.policy.as_ref().is_none_or(|name| event.by.iter().any(|by| is_by(by, name)))
-            && self.to_service.as_ref().is_none_or(|it| to.service.as_deref() == Some(it))
-            && self.node.as_ref().is_none_or(|node| *event.node == **node)
+            && wanted.port.is_none_or(|port| [from.port, to.port].contains(&Some(port)))
+            && wanted.reason.as_ref().is_none_or(|reason| event.reason == *reason)
+            && wanted.policy.as_ref().is_none_or(|name| event.by.iter().any(|by| is_by(by, name)))
+            && wanted.to_service.as_ref().is_none_or(|it| to.service.as_deref() == Some(it))
+            && wanted.node.as_ref().is_none_or(|node| *event.node == **node)
     }
 
     /// The pods that it names.
@@ -181,30 +163,17 @@ impl Filter {
 
     /// Number of past events, of the newest ones.
     pub fn last(&self) -> usize {
-        self.last as usize
+        self.wanted.last as usize
     }
 
     /// Number of past events, of the oldest ones, if set.
     pub fn first(&self) -> Option<usize> {
-        self.first.map(|first| first as usize)
+        self.wanted.first.map(|first| first as usize)
     }
 
     /// Whether new events are wanted.
     pub fn follow(&self) -> bool {
-        self.follow
-    }
-}
-
-/// The name of a protocol as events spell it.
-fn protocol(text: &str) -> Result<String, ApiError> {
-    const KNOWN: [&str; 5] = ["TCP", "UDP", "SCTP", "ICMP", "ICMPv6"];
-    let found = KNOWN.into_iter().find(|name| name.eq_ignore_ascii_case(text));
-    match (found, text.parse::<u8>()) {
-        (Some(name), _) => Ok(name.to_owned()),
-        (None, Ok(number)) => Ok(protocol_name(number)),
-        (None, Err(_)) => {
-            Err(bad("protocol", text, &format!("is none of {}, nor a number", KNOWN.join(", "))))
-        }
+        self.wanted.follow
     }
 }
 

@@ -28,5 +28,6 @@ pub use event::{Direction, End, Event, PodLabels};
 pub use filter::{Filter, Pod, network};
 pub use inspector::Inspector;
 pub use local_api::Verdict;
+pub(crate) use protocol::protocol_number;
 pub use protocol::{flag_names, protocol_name};
 pub use wanted::{Past, Wanted};

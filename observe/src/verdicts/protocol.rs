@@ -2,16 +2,29 @@
 
 use dataplane::wire::protocol;
 
-/// Name of the protocol with this IP number (IANA).
+/// Protocols with a name, and their IP numbers (IANA).
+const NAMED: [(&str, u8); 5] = [
+    ("TCP", protocol::TCP),
+    ("UDP", protocol::UDP),
+    ("SCTP", protocol::SCTP),
+    ("ICMP", protocol::ICMP),
+    ("ICMPv6", protocol::ICMPV6),
+];
+
+/// Name of the protocol with this IP number, or the number.
 pub fn protocol_name(number: u8) -> String {
-    match number {
-        protocol::TCP => "TCP".to_owned(),
-        protocol::UDP => "UDP".to_owned(),
-        protocol::SCTP => "SCTP".to_owned(),
-        protocol::ICMP => "ICMP".to_owned(),
-        protocol::ICMPV6 => "ICMPv6".to_owned(),
-        other => other.to_string(),
-    }
+    let named = NAMED.into_iter().find(|(_, it)| *it == number);
+    named.map_or_else(|| number.to_string(), |(name, _)| name.to_owned())
+}
+
+/// The protocol of a name in whatever case, or of a number.
+///
+/// # Errors
+/// Returns the names.
+pub(crate) fn protocol_number(text: &str) -> Result<u8, String> {
+    let named = NAMED.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+    let number = named.map(|(_, number)| number).or_else(|| text.parse().ok());
+    number.ok_or_else(|| NAMED.map(|(name, _)| name).join(", "))
 }
 
 /// RFC 9293, section 3.1.
