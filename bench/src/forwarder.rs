@@ -7,18 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use acl::{Action, Address, End, PortRange, Rule, Table};
-use dataplane::port::Port;
-use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
+use dataplane::port::af_xdp::{Umem, UmemConfig};
 use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::switch::{Config, RxMode};
 use dataplane::wire::{Flow, Mac, protocol};
-use dataplane::{AclBinding, Parts, PortId, PortKind, PortState, Snapshot, Switch};
+use dataplane::{AclBinding, Parts, PortId, PortKind, PortState, Switch};
 use flow_offload::layout::{FlowEntry, FlowKey};
-use flow_offload::{Kernel, Offload, Options};
-use linux_net::{Netlink, punt};
+use flow_offload::{Offload, Options};
+use linux_net::Netlink;
 use testkit::{Process, has_program};
 
-use crate::rig::{PATIENCE, Rig, SERVICE, mac, words};
+use crate::rig::{PATIENCE, Rig, SERVICE, filled_with, kernel, mac, put_in_force, words};
 use crate::vpp::{self, Vpp};
 
 /// The port that the policy lets through.
@@ -287,18 +286,12 @@ fn serve(macs: [&str; 2], numbers: [&str; 3], offloads: bool) -> Result<(), Box<
         if offloads { Some(offload(&umem, &switch, [mac_a, mac_b], entries)?) } else { None };
     let own = if offloads { &interfaces[2..] } else { &interfaces[..] };
     for (n, (interface, fill)) in own.iter().enumerate() {
-        let port = umem.open(interface, &PortOptions { fill: *fill, ..PortOptions::default() })?;
+        let port = umem.open(interface, &filled_with(*fill))?;
         switch.add_port(PortId((n + interfaces.len() - own.len()) as u16), Box::new(port));
     }
     let services = Arc::new(services()?);
     let parts = Parts { generation: 1, ports, addresses: map, services, ..Parts::default() };
-    let snapshot = Arc::new(Snapshot::new(parts));
-    offload.iter().for_each(|offload| offload.prepare(&snapshot));
-    switch.publish(&snapshot);
-    if !switch.wait_in_force(1, PATIENCE) {
-        return Err("the workers do not answer".into());
-    }
-    println!("in force");
+    put_in_force(&switch, offload.as_ref(), parts)?;
     loop {
         let Some(offload) = &offload else {
             std::thread::park();
@@ -351,13 +344,7 @@ fn offload(
     macs: [Mac; 2],
     entries: u32,
 ) -> Result<Offload, Box<dyn Error>> {
-    let link = punt::set_up(1, linux_net::MAX_MTU)?;
-    let port =
-        umem.open(punt::SWITCH_END, &PortOptions { fill: 2048, ..PortOptions::default() })?;
-    let kernel = Kernel::load(Options::default().entries)?;
-    let port: Box<dyn Port> = Box::new(port);
-    switch.add_port(TRUNK, kernel.punt_queue(0, port));
-    kernel.set_punt(link.kernel.index)?;
+    let (kernel, link) = kernel(umem, switch, TRUNK)?;
     let others = (0..entries).map(|n| {
         let flow = Flow {
             source: Address::from_v4_bits(0x0a59_0000 + n % 250),

@@ -10,19 +10,17 @@ use std::sync::Arc;
 
 use acl::Address;
 use dataplane::port::Port;
-use dataplane::port::af_xdp::{AfXdpPort, PortOptions, Umem, UmemConfig, UplinkFilter};
+use dataplane::port::af_xdp::{AfXdpPort, Umem, UmemConfig, UplinkFilter};
 use dataplane::switch::{Config, RxMode};
 use dataplane::wire::Mac;
 use dataplane::wire::vxlan::Vxlan;
-use dataplane::{
-    AclBinding, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot, Switch, Underlay,
-};
-use flow_offload::{Kernel, Offload, Options};
+use dataplane::{AclBinding, Parts, Peer, PortId, PortKind, PortState, Routes, Switch, Underlay};
+use flow_offload::{Offload, Options};
 use linux_net::{Netlink, punt};
 use testkit::{Namespace, Process};
 
 use crate::forwarder::own_path;
-use crate::rig::{PATIENCE, mac, mac_of, words};
+use crate::rig::{PATIENCE, filled_with, kernel, mac, mac_of, put_in_force, words};
 
 /// A forwarder between the cluster nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,17 +180,11 @@ fn serve(
     let mut netlink = Netlink::open()?;
     let wire = netlink.link("wire")?;
     let own_mac = wire.mac.ok_or("the wire has no MAC address")?.0;
-    let open = |interface: &str| {
-        umem.open(interface, &PortOptions { fill: 2048, ..PortOptions::default() })
-    };
+    let open = |interface: &str| umem.open(interface, &filled_with(2048));
     let mut offload = None;
     let mut uplink = None;
     if offloads {
-        let kernel = Kernel::load(Options::default().entries)?;
-        let link = punt::set_up(1, linux_net::MAX_MTU)?;
-        let port: Box<dyn Port> = Box::new(open(punt::SWITCH_END)?);
-        switch.add_port(TRUNK, kernel.punt_queue(0, port));
-        kernel.set_punt(link.kernel.index)?;
+        let (kernel, link) = kernel(&umem, &switch, TRUNK)?;
         let uplinks = punt::set_up_uplink(1, linux_net::MAX_MTU)?;
         switch.add_port(UPLINK, Box::new(open(punt::UPLINK_SWITCH_END)?));
         kernel.set_uplink(wire.index, uplinks.kernel.index)?;
@@ -214,27 +206,21 @@ fn serve(
         switch.add_queues(UPLINK, ports.collect());
         uplink = Some(program);
     }
-    let snapshot = snapshot(number, underlay, (own, own_mac), (peer, next_hop), pod_mac)?;
-    let snapshot = Arc::new(snapshot);
-    offload.iter().for_each(|offload| offload.prepare(&snapshot));
-    switch.publish(&snapshot);
-    if !switch.wait_in_force(1, PATIENCE) {
-        return Err("the workers do not answer".into());
-    }
-    println!("in force");
+    let parts = parts(number, underlay, (own, own_mac), (peer, next_hop), pod_mac)?;
+    put_in_force(&switch, offload.as_ref(), parts)?;
     let _kept = (offload, uplink);
     loop {
         std::thread::park();
     }
 }
 
-fn snapshot(
+fn parts(
     number: usize,
     underlay: Underlay,
     (own, own_mac): (IpAddr, Mac),
     (peer, next_hop): (IpAddr, Mac),
     pod_mac: Mac,
-) -> Result<Snapshot, Box<dyn Error>> {
+) -> Result<Parts, Box<dyn Error>> {
     let other = 3 - number;
     let mtu = MTU as u16;
     let address: IpAddr = pod_address(number).parse()?;
@@ -257,7 +243,7 @@ fn snapshot(
         least_hop_limit: 255,
         ..Peer::default()
     }]);
-    Ok(Snapshot::new(Parts {
+    Ok(Parts {
         generation: 1,
         ports: vec![Some(pod), Some(uplink)],
         node_addresses: vec![own],
@@ -265,5 +251,5 @@ fn snapshot(
         routes: Arc::new(routes),
         underlay,
         ..Parts::default()
-    }))
+    })
 }

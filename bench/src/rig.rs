@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
 use dataplane::port::{Buffers, Port};
 use dataplane::wire::Mac;
-use dataplane::{Frame, FreeList, Memory};
+use dataplane::{Frame, FreeList, Memory, Parts, PortId, Snapshot, Switch};
+use flow_offload::{Kernel, Offload};
+use linux_net::punt::{self, PuntLink};
 use testkit::Namespace;
 
 /// Long enough for whatever is going to happen at all.
@@ -203,6 +205,43 @@ pub fn pin(core: usize) -> Result<(), Box<dyn Error>> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
+/// Loads the programs of flow offload, with `trunk` as the switch's port of what they leave to it.
+pub(crate) fn kernel(
+    umem: &Umem,
+    switch: &Switch,
+    trunk: PortId,
+) -> Result<(Kernel, PuntLink), Box<dyn Error>> {
+    let link = punt::set_up(1, linux_net::MAX_MTU)?;
+    let kernel = Kernel::load(flow_offload::Options::default().entries)?;
+    let port = umem.open(punt::SWITCH_END, &filled_with(2048))?;
+    switch.add_port(trunk, kernel.punt_queue(0, Box::new(port)));
+    kernel.set_punt(link.kernel.index)?;
+    Ok((kernel, link))
+}
+
+/// A port where so many frames wait for packets.
+pub(crate) fn filled_with(fill: u32) -> PortOptions {
+    PortOptions { fill, ..PortOptions::default() }
+}
+
+/// Publishes the only snapshot, and says so once all workers have it.
+pub(crate) fn put_in_force(
+    switch: &Switch,
+    offload: Option<&Offload>,
+    parts: Parts,
+) -> Result<(), Box<dyn Error>> {
+    let snapshot = Arc::new(Snapshot::new(parts));
+    if let Some(offload) = offload {
+        offload.prepare(&snapshot);
+    }
+    switch.publish(&snapshot);
+    if !switch.wait_in_force(1, PATIENCE) {
+        return Err("the workers do not answer".into());
+    }
+    println!("in force");
+    Ok(())
+}
+
 /// An AF_XDP port with frames of its own, driven by hand.
 pub struct End {
     _umem: Umem,
@@ -217,7 +256,7 @@ impl End {
     /// Opens a port in the namespace where the caller is; `fill` frames wait for packets.
     pub fn open(interface: &str, frames: u32, fill: u32) -> Result<Self, Box<dyn Error>> {
         let (umem, memory, frames) = Umem::create(&UmemConfig { frames, hugepages: false })?;
-        let port = umem.open(interface, &PortOptions { fill, ..PortOptions::default() })?;
+        let port = umem.open(interface, &filled_with(fill))?;
         let free = FreeList::new(&memory, frames);
         let mut end = Self { _umem: umem, memory, free, port: Some(Box::new(port)) };
         end.receive(&mut Vec::new())?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// The log's destination.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ enum Target {
 }
 
 /// The content of a line.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Record<'a> {
     pub(crate) role: &'a str,
     pub(crate) who: &'a str,
@@ -43,8 +43,11 @@ pub(crate) struct Record<'a> {
     pub(crate) agent: &'a str,
     /// 0 if it was never established.
     pub(crate) connection: i64,
+    #[serde(rename = "bytes_to_target")]
     pub(crate) to_target: u64,
+    #[serde(rename = "bytes_from_target")]
     pub(crate) from_target: u64,
+    #[serde(rename = "duration_seconds", serialize_with = "seconds")]
     pub(crate) duration: Duration,
     pub(crate) outcome: &'a str,
 }
@@ -52,15 +55,12 @@ pub(crate) struct Record<'a> {
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
-    role: &'a str,
-    who: &'a str,
-    target: &'a str,
-    agent: &'a str,
-    connection: i64,
-    bytes_to_target: u64,
-    bytes_from_target: u64,
-    duration_seconds: f64,
-    outcome: &'a str,
+    #[serde(flatten)]
+    record: &'a Record<'a>,
+}
+
+fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(duration.as_secs_f64())
 }
 
 impl Audit {
@@ -106,31 +106,20 @@ impl Audit {
     }
 
     fn line(&self, record: &Record<'_>) -> String {
-        let seconds = record.duration.as_secs_f64();
         match self.format {
             Format::Text => format!(
-                "{} -> {} through {} connection {}: {} B out, {} B in, {seconds:.3} s: {}",
+                "{} -> {} through {} connection {}: {} B out, {} B in, {:.3} s: {}",
                 name(record.who),
                 name(record.target),
                 name(record.agent),
                 record.connection,
                 record.to_target,
                 record.from_target,
+                record.duration.as_secs_f64(),
                 record.outcome.escape_debug(),
             ),
             Format::Json => {
-                let line = Line {
-                    time: crate::clock::now(),
-                    role: record.role,
-                    who: record.who,
-                    target: record.target,
-                    agent: record.agent,
-                    connection: record.connection,
-                    bytes_to_target: record.to_target,
-                    bytes_from_target: record.from_target,
-                    duration_seconds: seconds,
-                    outcome: record.outcome,
-                };
+                let line = Line { time: crate::clock::now(), record };
                 serde_json::to_string(&line).unwrap_or_else(|error| error.to_string())
             }
         }
