@@ -14,9 +14,9 @@ impl Snapshot {
     /// # Errors [`Outcome::LinkLocal`] or [`Outcome::NoRoute`] if there is none.
     #[inline]
     pub fn route(&self, destination: Address) -> Result<Adjacency, Outcome> {
-        if let Some(port) = self.owners.get(&destination) {
-            let is_there = *port != PortId::NONE;
-            return if is_there { Ok(Adjacency::port(*port)) } else { Err(Outcome::NoRoute) };
+        if let Some(port) = self.owners.find(destination) {
+            let is_there = port != PortId::NONE;
+            return if is_there { Ok(Adjacency::port(port)) } else { Err(Outcome::NoRoute) };
         }
         if is_link_local(destination) {
             return Err(Outcome::LinkLocal);

@@ -3,6 +3,7 @@
 mod adjacency;
 mod forwarding;
 mod node_addresses;
+mod owners;
 mod port;
 mod routes;
 
@@ -11,7 +12,6 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use acl::{Address, AddressMap};
-use ahash::AHashMap;
 use ipnet::IpNet;
 
 pub use adjacency::{Adjacency, Egress};
@@ -23,6 +23,7 @@ use crate::services::Services;
 use crate::wire::vxlan::Vxlan;
 pub(crate) use node_addresses::is_link_local;
 use node_addresses::{NodeAddresses, Prefixes};
+use owners::Owners;
 
 /// How pods of other cluster nodes are reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,7 +96,7 @@ pub struct Snapshot {
     live_addresses: Arc<AddressMap>,
     /// Port of each address behind pod ports, and the host port for the cluster node's own:
     /// [`PortId::NONE`] where there is none.
-    owners: AHashMap<Address, PortId>,
+    owners: Owners,
     /// A bit for the last bits of each address of the cluster node itself: says of most others that
     /// they are not among them.
     own_filter: u64,
@@ -141,13 +142,12 @@ impl Snapshot {
         };
         let (uplink, host) = (of_kind(PortKind::Uplink), of_kind(PortKind::Host));
         let node = NodeAddresses::new(&parts.node_addresses, &parts.more_node_addresses);
-        let mut owners = AHashMap::with_capacity(2 * ports.len() + node.all().len());
-        owners.extend(node.all().iter().map(|address| (*address, host.unwrap_or(PortId::NONE))));
-        for (n, port) in ports.iter().enumerate() {
-            for address in port.iter().flat_map(|port| &port.addresses) {
-                owners.insert(*address, PortId(n as u16));
-            }
-        }
+        let of_node = node.all().iter().map(|address| (*address, host.unwrap_or(PortId::NONE)));
+        let of_ports = ports.iter().zip(0..).flat_map(|(port, n)| {
+            let addresses = port.iter().flat_map(|port| &port.addresses);
+            addresses.map(move |address| (*address, PortId(n)))
+        });
+        let owned: Vec<_> = of_node.chain(of_ports).collect();
         let of_host = host.and_then(|host| ports[usize::from(host.0)].as_ref());
         let own = node.all().iter().chain(of_host.iter().flat_map(|port| &port.addresses));
         let own_filter = own.fold(0, |filter, address| filter | filter_bit(*address));
@@ -158,7 +158,7 @@ impl Snapshot {
             ports,
             live_addresses: parts.live_addresses.unwrap_or_else(|| Arc::clone(&addresses)),
             addresses,
-            owners,
+            owners: Owners::new(&owned),
             local_networks: Prefixes::new(&parts.local_networks),
             node,
             switch_addresses: parts.switch_addresses.into_iter().map(Address::from).collect(),
@@ -198,14 +198,14 @@ impl Snapshot {
     /// The port that owns an address: a pod's, or the host port for the cluster node's own.
     #[inline]
     pub fn owner(&self, address: Address) -> Option<PortId> {
-        self.owners.get(&address).copied().filter(|port| *port != PortId::NONE)
+        self.owners.find(address).filter(|port| *port != PortId::NONE)
     }
 
     /// Whether an address belongs to this cluster node or its pods: one of its own, or one of their
     /// networks, taken or not.
     #[inline]
     pub fn is_local(&self, address: Address) -> bool {
-        self.owners.contains_key(&address) || self.local_networks.contains(address)
+        self.owners.find(address).is_some() || self.local_networks.contains(address)
     }
 
     /// Whether an address belongs to a pod, or is kept for one, here or on another cluster node that
@@ -275,9 +275,9 @@ impl Snapshot {
     #[inline]
     pub fn is_own_node(&self, address: Address) -> bool {
         // A pod that was given one of them has it.
-        let is_hosts = |port: &PortId| *port == self.host.unwrap_or(PortId::NONE);
+        let is_hosts = |port| port == self.host.unwrap_or(PortId::NONE);
         self.own_filter & filter_bit(address) != 0
-            && self.owners.get(&address).is_some_and(is_hosts)
+            && self.owners.find(address).is_some_and(is_hosts)
     }
 
     /// Other addresses of the cluster node whose processes are reached at `address`: those of its
