@@ -33,11 +33,11 @@ macro_rules! nodes {
 
 nodes! {
     /// Checks the headers.
-    Parse "parse" to [Neighbour, AntiSpoofing],
+    Parse "parse" to [Neighbour, AntiSpoofing, Decapsulate],
     /// Answers ARP and neighbour solicitations.
     Neighbour "neighbour" to [],
     /// Holds ports to their own addresses.
-    AntiSpoofing "anti-spoofing" to [Decapsulate, Session, Reassembly, IcmpError],
+    AntiSpoofing "anti-spoofing" to [Session, Reassembly, IcmpError],
     /// Takes packets out of tunnels, and holds tunnels to the addresses behind them.
     Decapsulate "decapsulate" to [Session, Reassembly, IcmpError],
     /// Finds the connection a packet belongs to.

@@ -4,6 +4,7 @@ use acl::Address;
 
 use super::{Context, Next, Node, session};
 use crate::packet::Packet;
+use crate::snapshot::PortLine;
 use crate::wire::{Fragment, Headers, protocol};
 use crate::{Outcome, PortId, PortKind, Snapshot};
 
@@ -14,20 +15,28 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         return Next::End(Outcome::PortGone);
     };
     packet.in_traits = port.traits;
-    if port.kind != PortKind::Pod {
-        return match port.kind {
-            PortKind::Uplink => from_uplink(context, packet),
-            _ => from_host(context, packet),
-        };
+    let checked = match port.kind {
+        PortKind::Pod => from_pod(snapshot, port, packet),
+        PortKind::Uplink => from_uplink(snapshot, packet),
+        PortKind::Host => from_host(snapshot, packet),
+    };
+    match checked {
+        Ok(()) => onward(context, packet),
+        Err(next) => next,
     }
+}
+
+/// A pod sends from its own addresses.
+#[inline(always)]
+fn from_pod(snapshot: &Snapshot, port: &PortLine, packet: &Packet) -> Result<(), Next> {
     if port.mac.is_some_and(|mac| packet.headers.source_mac != mac) {
-        return Next::End(Outcome::SpoofedMac);
+        return Err(Next::End(Outcome::SpoofedMac));
     }
     let source = packet.headers.flow.source;
     if !port.has(source) && !has_address(snapshot, packet.in_port, source) {
-        return Next::End(Outcome::SpoofedAddress);
+        return Err(Next::End(Outcome::SpoofedAddress));
     }
-    onward(context, packet)
+    Ok(())
 }
 
 /// Whether an address is one of a pod's own, of which there may be more than two.
@@ -39,59 +48,45 @@ fn has_address(snapshot: &Snapshot, port: PortId, address: Address) -> bool {
 /// The kernel may send from any address but pods': their packets enter by their own ports or by the
 /// uplink.
 #[inline(never)]
-fn from_host(context: &mut Context<'_>, packet: &mut Packet) -> Next {
-    if context.snapshot.is_pod(packet.headers.flow.source) {
-        return Next::End(Outcome::SpoofedAddress);
+fn from_host(snapshot: &Snapshot, packet: &Packet) -> Result<(), Next> {
+    match snapshot.is_pod(packet.headers.flow.source) {
+        true => Err(Next::End(Outcome::SpoofedAddress)),
+        false => Ok(()),
     }
-    onward(context, packet)
 }
 
 #[inline(never)]
-fn from_uplink(context: &mut Context<'_>, packet: &mut Packet) -> Next {
-    let snapshot = context.snapshot;
+fn from_uplink(snapshot: &Snapshot, packet: &Packet) -> Result<(), Next> {
     let flow = &packet.headers.flow;
-    let ends = (flow.source, flow.destination);
-    let may_be_tunnel = has_overlay_port(context, packet);
-    if may_be_tunnel && context.tunnel.ends == Some(ends) {
-        return Next::Node(Node::Decapsulate);
-    }
-    if snapshot.is_local(flow.source) {
-        return Next::End(Outcome::SpoofedAddress);
-    }
-    if may_be_tunnel && snapshot.is_own_node(flow.destination) {
-        context.tunnel.ends = Some(ends);
-        return Next::Node(Node::Decapsulate);
-    }
-    if snapshot.arrives_in_tunnels_only(flow) {
-        return Next::End(Outcome::SpoofedAddress);
-    }
-    match may_be_tunnel {
-        true => no_tunnel(context, packet),
-        false => onward(context, packet),
+    match snapshot.is_local(flow.source) || snapshot.arrives_in_tunnels_only(flow) {
+        true => Err(Next::End(Outcome::SpoofedAddress)),
+        false => Ok(()),
     }
 }
 
-/// A packet to the overlay's port that is no tunnel packet. Its session has not been looked for yet.
-#[cold]
-fn no_tunnel(context: &mut Context<'_>, packet: &mut Packet) -> Next {
-    session::expect(context, packet);
-    onward(context, packet)
-}
-
-/// Whether a packet may be a tunnel packet of the overlay. Its addresses decide, which
-/// [`from_uplink`] looks at.
-pub(super) fn may_be_tunnel(context: &Context<'_>, packet: &Packet) -> bool {
-    let port = context.snapshot.line(packet.in_port);
-    port.is_some_and(|port| port.kind == PortKind::Uplink) && has_overlay_port(context, packet)
-}
-
-/// Whether a packet is a whole UDP datagram to the overlay's port.
+/// Whether a packet to the overlay's port is a tunnel packet: a whole UDP datagram that came by the uplink, to
+/// this cluster node, and not from here. It has no session, and the other checks are for the packet inside.
 #[inline(always)]
-fn has_overlay_port(context: &Context<'_>, packet: &Packet) -> bool {
+pub(super) fn is_tunnel(context: &mut Context<'_>, packet: &mut Packet) -> bool {
+    let snapshot = context.snapshot;
     let Headers { flow, fragment, .. } = &packet.headers;
-    u32::from(flow.destination_port) == context.tunnel_port
-        && flow.protocol == protocol::UDP
-        && *fragment == Fragment::Whole
+    let Some(port) = snapshot.line(packet.in_port) else { return false };
+    if port.kind != PortKind::Uplink
+        || flow.protocol != protocol::UDP
+        || *fragment != Fragment::Whole
+    {
+        return false;
+    }
+    packet.in_traits = port.traits;
+    let ends = (flow.source, flow.destination);
+    if context.tunnel.ends == Some(ends) {
+        return true;
+    }
+    let is_ours = !snapshot.is_local(flow.source) && snapshot.is_own_node(flow.destination);
+    if is_ours {
+        context.tunnel.ends = Some(ends);
+    }
+    is_ours
 }
 
 /// Dispatches a packet whose source is verified.

@@ -10,20 +10,8 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let Some(plain) = wire::parse_plain_v4(frame, length, &mut packet.headers) else {
         return step_other(context, packet);
     };
-    if u32::from(packet.headers.flow.destination_port) == context.tunnel_port {
-        return step_tunnel(context, packet, plain);
-    }
-    packet.hash = context.sessions.hash_v4(&packet.headers.flow);
-    go_on(context, packet, plain)
-}
-
-/// The same for packets that may be tunnel packets: the session of the packet inside is looked for, none of
-/// the outer one.
-#[inline(never)]
-fn step_tunnel(context: &Context<'_>, packet: &mut Packet, plain: Plain) -> Next {
-    if anti_spoofing::may_be_tunnel(context, packet) {
-        packet.note(Some(plain));
-        return Next::Node(Node::AntiSpoofing);
+    if is_to_overlay(context, packet) {
+        return step_tunnel(context, packet, Some(plain));
     }
     packet.hash = context.sessions.hash_v4(&packet.headers.flow);
     go_on(context, packet, plain)
@@ -36,6 +24,9 @@ fn step_other(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let Some(plain) = wire::parse_plain_v6(frame, length, &mut packet.headers) else {
         return step_any(context, packet);
     };
+    if is_to_overlay(context, packet) {
+        return step_tunnel(context, packet, Some(plain));
+    }
     packet.hash = context.sessions.hash_v6(&packet.headers.flow);
     go_on(context, packet, plain)
 }
@@ -59,6 +50,9 @@ fn step_any(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         }
         Ok(()) => match packet.headers.kind {
             Kind::Ipv4 | Kind::Ipv6 => {
+                if is_to_overlay(context, packet) {
+                    return step_tunnel(context, packet, None);
+                }
                 session::expect(context, packet);
                 packet.note(None);
                 Next::Node(Node::AntiSpoofing)
@@ -66,4 +60,21 @@ fn step_any(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             Kind::Arp | Kind::NeighbourDiscovery => Next::Node(Node::Neighbour),
         },
     }
+}
+
+/// Whether a packet may be a tunnel packet, by its port.
+#[inline(always)]
+fn is_to_overlay(context: &Context<'_>, packet: &Packet) -> bool {
+    u32::from(packet.headers.flow.destination_port) == context.tunnel_port
+}
+
+/// The same for those packets: of a tunnel packet, the session of the packet inside is looked for.
+#[inline(never)]
+fn step_tunnel(context: &mut Context<'_>, packet: &mut Packet, plain: Option<Plain>) -> Next {
+    if anti_spoofing::is_tunnel(context, packet) {
+        return Next::Node(Node::Decapsulate);
+    }
+    session::expect(context, packet);
+    packet.note(plain);
+    Next::Node(Node::AntiSpoofing)
 }

@@ -131,8 +131,10 @@ fn plain_transport(frame: &[u8], protocol: u8, l4: usize, end: usize) -> Option<
     let short = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     match protocol {
         protocol::UDP => {
-            let fits = transport::udp_fits(short(l4 + 4).into(), end - l4);
-            fits.then(|| (Role::Opens, 0, short(l4 + checksum::UDP_FIELD).into()))
+            if !transport::udp_fits(short(l4 + 4).into(), end - l4) {
+                return None;
+            }
+            Some((Role::Opens, 0, short(l4 + checksum::UDP_FIELD).into()))
         }
         protocol::TCP => {
             let (role, flags) = transport::tcp_role(&frame[l4..end.min(frame.len())])?;

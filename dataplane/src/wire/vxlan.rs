@@ -256,6 +256,9 @@ const CAPABLE_1: u8 = 0b01;
 #[inline(always)]
 pub fn combine_congestion(inner: &mut [u8], headers: &Headers, outer_class: u8) -> bool {
     let old = class(inner, headers);
+    if (old ^ outer_class) & CONGESTION == 0 {
+        return true;
+    }
     let mark = match (old & CONGESTION, outer_class & CONGESTION) {
         (NOT_CAPABLE, CONGESTION) => return false,
         (NOT_CAPABLE, _) => NOT_CAPABLE,
