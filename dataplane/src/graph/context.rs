@@ -37,6 +37,8 @@ pub(crate) struct Context<'a> {
     pub(super) tunnel: LastTunnel,
     /// UDP port of the overlay; no port where there is none.
     pub(super) tunnel_port: u32,
+    /// Whether packets and bytes of sessions are counted.
+    pub(super) counts: bool,
     pub(crate) now: Now,
 }
 
@@ -109,7 +111,7 @@ impl Context<'_> {
     /// Counts the packet in its session's usage, if that is counted.
     #[inline]
     pub(super) fn count(&self, session: SessionId, packet: &Packet) {
-        if self.sessions.counts_packets() {
+        if self.counts {
             self.sessions.count(session, packet.frame.len());
         }
     }
@@ -125,8 +127,12 @@ impl Context<'_> {
         self.translations.push(translation);
     }
 
-    pub(super) fn translation(&self, packet: &Packet) -> Option<&Translation> {
-        self.translations.get(usize::from(packet.translation))
+    #[inline(always)]
+    pub(super) fn translation<'b>(&'b self, packet: &Packet) -> Option<&'b Translation> {
+        match packet.translation {
+            Packet::AS_IT_IS => None,
+            n => self.translations.get(usize::from(n)),
+        }
     }
 
     /// Both tuples of the connection that a packet opens.

@@ -213,6 +213,7 @@ impl Graph {
             stale,
             tunnel: LastTunnel::default(),
             tunnel_port: snapshot.underlay().overlay().map_or(u32::MAX, |it| it.port.into()),
+            counts: sessions.counts_packets(),
             now,
         };
         let mut follower = tracer.as_deref_mut();

@@ -204,6 +204,7 @@ mod tests {
             stale: &mut Vec::new(),
             tunnel: Default::default(),
             tunnel_port: u32::MAX,
+            counts: false,
             now: Now::default(),
         };
         context.translate(&mut packet, Translation::forward(to(2), Default::default()));

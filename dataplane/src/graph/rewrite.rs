@@ -55,7 +55,7 @@ fn leave(context: &mut Context<'_>, packet: &mut Packet, exit: &Exit<'_>) -> Nex
     if sender & PortLine::PARTIAL_CHECKSUMS != 0 {
         context.memory.complete_nested(&mut packet.frame, headers);
     }
-    let translation = context.translations.get(usize::from(packet.translation));
+    let translation = context.translation(packet);
     let frame = if packet.is_plain {
         let frame = context.memory.bytes_mut(&mut packet.frame);
         checksum::decrement_ttl_at(frame, ETHERNET, headers.kind);
@@ -115,11 +115,10 @@ fn forward_any(context: &Context<'_>, packet: &mut Packet, encapsulates: bool) {
     context.memory.defer_or_complete(&mut packet.frame, &headers, may_stay);
     let is_chain = packet.frame.is_chain();
     let is_partial = packet.frame.partial_checksum().is_some();
+    let translation = context.translation(packet);
     let frame = context.memory.bytes_mut(&mut packet.frame);
     checksum::decrement_ttl(frame, &headers);
-    let Some(translation) = context.translations.get(usize::from(packet.translation)) else {
-        return;
-    };
+    let Some(translation) = translation else { return };
     translate(frame, &headers, translation);
     if is_partial {
         partial_checksum::renew_pseudo(frame, &headers);

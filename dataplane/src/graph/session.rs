@@ -76,7 +76,7 @@ fn passing<'a>(context: &Context<'_>, headers: &'a Headers) -> Passing<'a> {
 /// Forwards a packet whose session is at the guess.
 #[inline]
 fn pass(context: &Context<'_>, packet: &mut Packet, adjacency: Adjacency) -> Next {
-    if context.sessions.counts_packets() {
+    if context.counts {
         context.sessions.count_at(packet.guess, packet.frame.len());
     }
     packet.adjacency = adjacency;

@@ -17,10 +17,10 @@ use crate::cpu;
 
 /// Slots of a bucket.
 const SLOTS: usize = 8;
-/// No record has the hash.
-pub(super) const NOTHING: u32 = u32::MAX;
-/// Some record beyond the first bucket may have it.
-pub(super) const ELSEWHERE: u32 = u32::MAX - 1;
+/// Some record beyond the first bucket may have the hash: one less than the number in a free slot.
+pub(super) const ELSEWHERE: u32 = 0_u32.wrapping_sub(1);
+/// No record has it.
+pub(super) const NOTHING: u32 = ELSEWHERE - 1;
 /// Buckets a session may be in. Half-full buckets of eight overflow rarely, eight in a row never.
 const PROBES: usize = 8;
 
@@ -48,9 +48,10 @@ impl Index {
     }
 
     /// Prefetches the first bucket of this hash.
-    #[inline]
+    #[inline(always)]
     pub(super) fn prefetch(&self, hash: u64) {
-        cpu::prefetch(self.first_bucket(hash));
+        let first = hash as usize & (self.buckets.len() - 1);
+        cpu::prefetch(self.buckets.as_ptr().wrapping_add(first));
     }
 
     /// The same for a session that is to be entered there.
@@ -67,8 +68,8 @@ impl Index {
         match bucket.matches(tag(hash)) {
             0 if bucket.has_overflowed() => ELSEWHERE,
             0 => NOTHING,
-            // Another worker is filling or clearing the slot; a further one may match.
-            matches => bucket.record(matches).checked_sub(1).unwrap_or(ELSEWHERE),
+            // While another worker is filling or clearing the slot a further one may match.
+            matches => bucket.record(matches).wrapping_sub(1),
         }
     }
 

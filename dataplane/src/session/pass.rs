@@ -5,7 +5,7 @@
 
 use super::State;
 use super::record::life_word;
-use super::record::{Glimpse, Record, Seen, Words};
+use super::record::{Glimpse, Peek, Record, Words};
 use super::table::{Guess, Sessions};
 use crate::Adjacency;
 use crate::wire::{Flow, Mac};
@@ -57,10 +57,11 @@ impl Sessions {
     ) -> Result<Adjacency, Unpassed> {
         let undecided = Err(Unpassed::Undecided);
         let Some(record) = self.record(guess) else { return undecided };
-        if record.seems_translated() {
+        let Some(peek) = record.peek() else { return undecided };
+        if peek.is_translated() {
             return Err(Unpassed::Translated);
         }
-        let Some(seen) = record.glimpse(flow) else { return undecided };
+        let Some(seen) = peek.glimpse(flow) else { return undecided };
         self.go(record, &seen, &packet()).ok_or(Unpassed::Undecided)
     }
 
@@ -68,35 +69,40 @@ impl Sessions {
     #[inline(always)]
     pub fn pass_translated(&self, guess: Guess, packet: &Passing<'_>) -> Option<Translated> {
         let (record, translation) = self.record(guess).zip(self.translation(guess))?;
-        let seen = record.read().filter(Seen::is_translated)?;
+        let peek = record.peek().filter(Peek::is_translated)?;
         let words = Words::of(packet.flow);
-        let (initiator, return_mac) = (translation.initiator(), translation.return_mac());
-        let forward = !seen.words.is_reverse_of(&words);
-        if !record.is_still(seen.sequence) || forward && !initiator.is(&words) {
-            return None;
-        }
-        let Seen { forwarding, life, .. } = seen;
-        let adjacency = self.go(record, &Glimpse { forward, forwarding, life }, packet)?;
-        let other = if forward { seen.words.flow() } else { initiator.flow() };
-        Some(Translated { adjacency, forward, other, return_mac })
+        // Each tuple is read where it is needed, as few registers are left.
+        let forward = !peek.responder().is_reverse_of(&words);
+        let is_it = !forward || translation.initiator().is(&words);
+        let other = if forward { peek.responder() } else { translation.initiator() };
+        let return_mac = translation.return_mac();
+        let seen = peek.rest(forward, is_it)?;
+        let adjacency = self.go(record, &seen, packet)?;
+        Some(Translated { adjacency, forward, other: other.flow(), return_mac })
     }
 
     #[inline(always)]
     fn go(&self, record: &Record, seen: &Glimpse, packet: &Passing<'_>) -> Option<Adjacency> {
         let protocol = packet.flow.protocol;
         let state = State(seen.life as u8);
-        let idle_s = packet.now_s.saturating_sub((seen.life >> 32) as u32);
-        let limits = self.limits();
-        let is_idle = idle_s > limits.least && idle_s > limits.of(protocol, state);
         // Without a branch, as the direction changes from packet to packet.
         let shift = u32::from(seen.forward) * 16;
         let adjacency = Adjacency((seen.forwarding >> shift) as u16);
         let is_of_generation = (seen.forwarding >> 32) as u32 == packet.generation as u32;
-        if is_idle | !is_of_generation | (adjacency == Adjacency::NONE) {
+        if !is_of_generation | (adjacency == Adjacency::NONE) {
             return None;
         }
         let after = state.after(protocol, packet.tcp_flags, seen.forward);
-        record.set_life(seen.life, life_word(seen.life, packet.now_s, after));
+        let life = life_word(seen.life, packet.now_s, after);
+        // As it is, the session had a packet in this second.
+        if life != seen.life {
+            let idle_s = packet.now_s.saturating_sub((seen.life >> 32) as u32);
+            let limits = self.limits();
+            if idle_s > limits.least && idle_s > limits.of(protocol, state) {
+                return None;
+            }
+            record.set_life(seen.life, life);
+        }
         Some(adjacency)
     }
 }

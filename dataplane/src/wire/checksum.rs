@@ -24,12 +24,11 @@ pub fn sum(bytes: &[u8]) -> u64 {
 
 /// Folds a sum into 16 bits.
 #[inline]
-pub fn fold(mut sum: u64) -> u16 {
-    sum = (sum & 0xffff_ffff) + (sum >> 32);
-    sum = (sum & 0xffff_ffff) + (sum >> 32);
-    sum = (sum & 0xffff) + (sum >> 16);
-    sum = (sum & 0xffff) + (sum >> 16);
-    sum as u16
+pub fn fold(sum: u64) -> u16 {
+    let (half, carries) = (sum as u32).overflowing_add((sum >> 32) as u32);
+    let half = half + u32::from(carries);
+    let (folded, carries) = (half as u16).overflowing_add((half >> 16) as u16);
+    folded + u16::from(carries)
 }
 
 /// Whether a sum is zero in one's complement: a multiple of 0xffff.

@@ -89,6 +89,59 @@ pub(super) struct Glimpse {
     pub(super) life: u64,
 }
 
+/// A first look at a record in use, which may change at any time.
+pub(super) struct Peek<'a> {
+    record: &'a Record,
+    sequence: u64,
+    ends: u64,
+}
+
+impl Peek<'_> {
+    /// Whether the session seems to be translated.
+    #[inline(always)]
+    pub(super) fn is_translated(&self) -> bool {
+        self.ends & TRANSLATED != 0
+    }
+
+    /// The session that is here, if `flow` is its responder's tuple or the reverse.
+    // The direction is chosen without a branch: no predictor knows it. Words are compared as they are
+    // read, as few registers are left.
+    #[inline(always)]
+    pub(super) fn glimpse(&self, flow: &Flow) -> Option<Glimpse> {
+        let ends = self.ends;
+        let word = |n: usize| self.record.words[n].load(Ordering::Relaxed);
+        let (from, to) = (words::halves(flow.source), words::halves(flow.destination));
+        let source = [word(1), word(2)];
+        let from_source = words::differ(&source, &from);
+        let forward = from_source == 0;
+        let choose = |one: u64, other: u64| select_unpredictable(forward, one, other);
+        let far = [choose(to[0], from[0]), choose(to[1], from[1])];
+        let mut differs = choose(from_source, words::differ(&source, &to));
+        differs |= words::differ(&[word(3), word(4)], &far);
+        let ports = u32::from(flow.source_port) | u32::from(flow.destination_port) << 16;
+        let ports = select_unpredictable(forward, ports.rotate_left(16), ports);
+        differs |= u64::from((ends >> 32) as u32 ^ ports);
+        differs |= u64::from((ends >> 16) as u8 ^ flow.protocol);
+        self.rest(forward, differs == 0)
+    }
+
+    /// The responder's tuple.
+    #[inline(always)]
+    pub(super) fn responder(&self) -> Words {
+        let word = |n: usize| self.record.words[n].load(Ordering::Relaxed);
+        Words::from_values([word(1), word(2), word(3), word(4), self.ends])
+    }
+
+    /// The rest of a session that is the one in question, if all that was read is of one session.
+    #[inline(always)]
+    pub(super) fn rest(&self, forward: bool, is_it: bool) -> Option<Glimpse> {
+        let word = |n: usize| self.record.words[n].load(Ordering::Relaxed);
+        let (forwarding, life) = (word(FORWARDING), word(LIFE));
+        let is_it = self.record.is_still(self.sequence) & is_it;
+        is_it.then_some(Glimpse { forward, forwarding, life })
+    }
+}
+
 #[repr(align(64))]
 #[derive(Default)]
 pub(super) struct Record {
@@ -218,39 +271,12 @@ impl Record {
         self.is_still(sequence).then_some(seen)
     }
 
-    /// Whether the session that is here seems to be translated: it may change at any time.
+    /// A first look at the session that is here, if any.
     #[inline(always)]
-    pub(super) fn seems_translated(&self) -> bool {
-        self.words[ENDS].load(Ordering::Relaxed) & TRANSLATED != 0
-    }
-
-    /// The session that is here, if `flow` is its tuple or the reverse, and it is not translated.
-    // The direction is chosen without a branch: no predictor knows it. Words are compared as they are
-    // read, as few registers are left.
-    #[inline(always)]
-    pub(super) fn glimpse(&self, flow: &Flow) -> Option<Glimpse> {
-        let word = |n: usize| self.words[n].load(Ordering::Relaxed);
+    pub(super) fn peek(&self) -> Option<Peek<'_>> {
         let sequence = self.words[SEQUENCE].load(Ordering::Acquire) & !HELD;
-        if sequence & 1 == 0 {
-            return None;
-        }
-        let (from, to) = (words::halves(flow.source), words::halves(flow.destination));
-        let source = [word(1), word(2)];
-        let from_source = words::differ(&source, &from);
-        let forward = from_source == 0;
-        let choose = |one: u64, other: u64| select_unpredictable(forward, one, other);
-        let far = [choose(to[0], from[0]), choose(to[1], from[1])];
-        let mut differs = choose(from_source, words::differ(&source, &to));
-        differs |= words::differ(&[word(3), word(4)], &far);
-        let ends = word(ENDS);
-        let ports = u32::from(flow.source_port) | u32::from(flow.destination_port) << 16;
-        let ports = select_unpredictable(forward, ports.rotate_left(16), ports);
-        differs |= u64::from((ends >> 32) as u32 ^ ports);
-        differs |= u64::from((ends >> 16) as u8 ^ flow.protocol);
-        differs |= ends & TRANSLATED;
-        let (forwarding, life) = (word(FORWARDING), word(LIFE));
-        let is_it = self.is_still(sequence) & (differs == 0);
-        is_it.then_some(Glimpse { forward, forwarding, life })
+        let ends = self.words[ENDS].load(Ordering::Relaxed);
+        (sequence & 1 != 0).then_some(Peek { record: self, sequence, ends })
     }
 
     /// Whether everything read since the session was `sequence` belongs to that session.
