@@ -10,13 +10,16 @@ mod output;
 mod status;
 mod top;
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use cli::{NO, UNUSABLE, fail};
-use control::api_server::{Access, Connection, Deployment, Switches, connect, nodes_with};
+use control::api_server::{
+    Access, Connection, Deployment, Switches, connect, nodes_with, pods_with,
+};
 
 use crate::run::{AUDIENCE, FOLDER};
 
@@ -95,6 +98,13 @@ impl Scope {
     fn namespace(&self, connection: &Connection) -> Option<String> {
         let usual = || self.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
         (!self.all_namespaces).then(usual)
+    }
+
+    /// The pods with the labels, `NAMESPACE/NAME`, if labels choose some.
+    async fn pods(&self, connection: &Connection) -> Result<Option<BTreeSet<String>>, Failure> {
+        let Some(selector) = &self.selector else { return Ok(None) };
+        let pods = pods_with(connection, self.namespace(connection).as_deref(), selector).await?;
+        Ok(Some(pods.into_iter().map(|(name, _)| name).collect()))
     }
 }
 

@@ -1,10 +1,9 @@
 //! `kubectl podgate observe`.
 
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use cli::NO;
-use control::api_server::{Connection, Switches, pods_with};
+use control::api_server::{Connection, Switches};
 use local_api::{ObserveFilters, Verdict};
 use observe::verdicts::Event;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -91,14 +90,7 @@ const WAITING: usize = 1024;
 pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
     let connection = args.cluster.connect().await?;
     let filters = filters(args, &connection);
-    let pods = match &args.scope.selector {
-        Some(selector) => {
-            let namespace = args.scope.namespace(&connection);
-            let pods = pods_with(&connection, namespace.as_deref(), selector).await?;
-            Some(pods.into_iter().map(|(name, _)| name).collect::<BTreeSet<_>>())
-        }
-        None => None,
-    };
+    let pods = args.scope.pods(&connection).await?;
     let switches = args.cluster.switches(&connection, None).await?;
     let text = serde_json::to_string(&filters).map_err(|error| error.to_string())?;
     let path =

@@ -1,11 +1,11 @@
 //! `kubectl podgate top`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use cli::NO;
-use control::api_server::{Switches, pods_with};
+use control::api_server::Switches;
 use serde_json::{Value, json};
 
 use super::output::{self, Format};
@@ -70,13 +70,7 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
     let connection = args.cluster.connect().await?;
     let namespace = args.scope.namespace(&connection);
     loop {
-        let pods = match &args.scope.selector {
-            Some(selector) => {
-                let pods = pods_with(&connection, namespace.as_deref(), selector).await?;
-                Some(pods.into_iter().map(|(name, _)| name).collect::<BTreeSet<_>>())
-            }
-            None => None,
-        };
+        let pods = args.scope.pods(&connection).await?;
         let is_meant = |name: &str| {
             let own = name.split_once('/').map(|(own, _)| own);
             own.is_some()
