@@ -224,6 +224,13 @@ pub(super) struct RowsBuilder<'a> {
     /// Rows by the conditions of their lists.
     shapes: HashMap<Box<[u32]>, u32, RandomState>,
     lists: HashMap<Box<[u32]>, ListId, RandomState>,
+    /// By rule: the list of it alone, as most lists are, if there is one.
+    alone: Vec<ListId>,
+    /// Lists there are.
+    count: usize,
+    /// Rules of the list that is made, and their conditions.
+    numbers: Vec<u32>,
+    demands: Vec<u32>,
     most_cells: usize,
 }
 
@@ -232,7 +239,17 @@ impl<'a> RowsBuilder<'a> {
     pub(super) fn new(matching: &'a Matching, most_cells: usize) -> Self {
         let classes = matching.classes;
         let rows = Rows { cells: vec![0; classes], rules: vec![NONE], classes, plain: false };
-        Self { rows, matching, shapes: HashMap::default(), lists: HashMap::default(), most_cells }
+        Self {
+            rows,
+            matching,
+            shapes: HashMap::default(),
+            lists: HashMap::default(),
+            alone: Vec::new(),
+            count: 0,
+            numbers: Vec::new(),
+            demands: Vec::new(),
+            most_cells,
+        }
     }
 
     /// The rows, plain if these have so many cells at most. Then each list that `lists` visits is brought
@@ -244,7 +261,7 @@ impl<'a> RowsBuilder<'a> {
     ) -> Rows {
         let classes = self.rows.classes;
         let largest = self.rows.rules.iter().filter(|rule| **rule != NONE).max();
-        if (self.lists.len() + 1) * classes > most_plain
+        if (self.count + 1) * classes > most_plain
             || largest.is_some_and(|rule| *rule >= PLAIN_RULES)
         {
             self.rows.cells.push(0);
@@ -266,8 +283,10 @@ impl<'a> RowsBuilder<'a> {
         Rows { cells: plain, rules: Vec::new(), classes, plain: true }
     }
 
-    fn row(&mut self, shape: Box<[u32]>) -> Result<u32, TooMany> {
-        if let Some(row) = self.shapes.get(&shape) {
+    /// The row of lists with the demands of the list that is made.
+    fn row(&mut self) -> Result<u32, TooMany> {
+        let shape = &*self.demands;
+        if let Some(row) = self.shapes.get(shape) {
             return Ok(*row);
         }
         let first = self.rows.cells.len();
@@ -282,7 +301,7 @@ impl<'a> RowsBuilder<'a> {
                 cells[usize::from(*class)] = place as u16 + 1;
             }
         }
-        self.shapes.insert(shape, first as u32);
+        self.shapes.insert(shape.into(), first as u32);
         Ok(first as u32)
     }
 }
@@ -297,15 +316,32 @@ impl MakeLists for RowsBuilder<'_> {
         if rules.is_empty() {
             return Ok(ListId::EMPTY);
         }
-        let numbers: Box<[u32]> = rules.iter().map(|(rule, _)| *rule).collect();
-        if let Some(list) = self.lists.get(&numbers) {
+        let known = match rules {
+            [(rule, _)] => self.alone.get(*rule as usize),
+            _ => {
+                self.numbers.clear();
+                self.numbers.extend(rules.iter().map(|(rule, _)| *rule));
+                self.lists.get(&*self.numbers)
+            }
+        };
+        if let Some(list) = known.filter(|list| **list != ListId::EMPTY) {
             return Ok(*list);
         }
-        let cells = self.row(rules.iter().map(|(_, demand)| *demand).collect())?;
-        let list = ListId { rules: self.rows.rules.len() as u32, cells };
+        self.demands.clear();
+        self.demands.extend(rules.iter().map(|(_, demand)| *demand));
+        let list = ListId { rules: self.rows.rules.len() as u32, cells: self.row()? };
         self.rows.rules.push(NONE);
-        self.rows.rules.extend(&numbers);
-        self.lists.insert(numbers, list);
+        self.rows.rules.extend(rules.iter().map(|(rule, _)| *rule));
+        self.count += 1;
+        if let [(rule, _)] = rules {
+            let least = *rule as usize + 1;
+            if self.alone.len() < least {
+                self.alone.resize(least, ListId::EMPTY);
+            }
+            self.alone[*rule as usize] = list;
+        } else {
+            self.lists.insert(self.numbers.as_slice().into(), list);
+        }
         Ok(list)
     }
 }

@@ -237,10 +237,19 @@ impl Layer {
         for (of_source, index) in sources.rules.iter().zip(index.chunks_mut(per_source)) {
             for rule in of_source.iter() {
                 let Numbered { demand, .. } = rules[*rule as usize];
+                // Many pairs are of one path.
+                let mut last = None;
                 for class in &covers[*rule as usize] {
                     let (block, at) = (*class as usize / BLOCK, *class as usize % BLOCK);
                     let path = &mut reached[block][at];
-                    *path = paths.extend(*path, *rule, demand);
+                    *path = match last {
+                        Some((before, after)) if before == *path => after,
+                        _ => {
+                            let after = paths.extend(*path, *rule, demand);
+                            last = Some((*path, after));
+                            after
+                        }
+                    };
                     if index[block] == 0 {
                         index[block] = u32::MAX;
                         touched.push(block);
