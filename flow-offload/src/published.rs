@@ -74,27 +74,26 @@ fn is_same(old: &Snapshot, new: &Snapshot, id: PortId) -> bool {
         (None, None) => return true,
         _ => return false,
     };
-    let PortState { name, kind, mac, addresses, own_mac, mtu, follows_names, .. } = after;
-    let is_same_port = before.name == *name
+    // A table decides by the identities of the peers' addresses: the peer's part is here.
+    let maps = (old.address_map(), new.address_map());
+    let has_same_identities = std::ptr::eq(maps.0, maps.1)
+        || after.addresses.iter().all(|it| maps.0.lookup(*it) == maps.1.lookup(*it));
+    if old.shares_ports(new) {
+        return has_same_identities;
+    }
+    let PortState { name, kind, mac, addresses, own_mac, mtu, follows_names, to_pod, from_pod } =
+        after;
+    has_same_identities
+        && before.name == *name
         && before.kind == *kind
         && before.mac == *mac
         && before.addresses == *addresses
         && before.own_mac == *own_mac
         && before.mtu == *mtu
-        && before.follows_names == *follows_names;
-    if !is_same_port
-        || !is_same_binding(&before.to_pod, &after.to_pod)
-        || !is_same_binding(&before.from_pod, &after.from_pod)
-    {
-        return false;
-    }
-    // A table decides by the identities of the peers' addresses: the peer's part is here.
-    let maps = (old.address_map(), new.address_map());
-    let same_maps = std::ptr::eq(maps.0, maps.1);
-    addresses.iter().all(|address| {
-        old.owner(*address) == new.owner(*address)
-            && (same_maps || maps.0.lookup(*address) == maps.1.lookup(*address))
-    })
+        && before.follows_names == *follows_names
+        && is_same_binding(&before.to_pod, to_pod)
+        && is_same_binding(&before.from_pod, from_pod)
+        && addresses.iter().all(|address| old.owner(*address) == new.owner(*address))
 }
 
 /// Both snapshots live, so that one place in memory is one table.

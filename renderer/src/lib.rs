@@ -4,6 +4,7 @@
 
 mod endpoints;
 mod host_ports;
+mod maker;
 mod services;
 mod switch_ports;
 
@@ -20,6 +21,7 @@ use ipnet::IpNet;
 
 use linux_net::host_port;
 
+pub use maker::SnapshotMaker;
 pub use services::ServiceMaker;
 pub use switch_ports::SWITCH_ADDRESSES;
 
@@ -29,7 +31,7 @@ pub const HOST: &str = "host";
 pub const UPLINK: &str = "uplink";
 
 /// A port and its role.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePort {
     /// Its number in the dataplane.
     pub id: PortId,

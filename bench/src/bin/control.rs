@@ -11,7 +11,6 @@
 //! for each local pod, has taken over the snapshot that came of it.
 
 use std::fs;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bench::{Samples, print_table};
@@ -20,7 +19,7 @@ use control::{Control, Object, Scope};
 use dataplane::port::memory::Wire;
 use dataplane::switch::{Config, RxMode};
 use dataplane::{Memory, Switch};
-use renderer::{NodeContext, NodePort, PortRole, snapshot};
+use renderer::{NodeContext, NodePort, PortRole, SnapshotMaker};
 use serde_json::{Value, json};
 
 const LOCAL_PODS: usize = 250;
@@ -71,6 +70,9 @@ const AIMS: [&str; 13] =
 struct Rig {
     switch: Switch,
     ports: Vec<NodePort>,
+    /// Without services or other cluster nodes.
+    context: NodeContext,
+    maker: SnapshotMaker,
     generation: u64,
 }
 
@@ -85,15 +87,17 @@ impl Rig {
             switch.add_port(id, Wire::default().port());
             ports.push(NodePort::new(id, PortRole::Pod(key.clone(), pod.addresses.clone())));
         }
-        Self { switch, ports, generation: 0 }
+        let (context, maker) = (NodeContext::default(), SnapshotMaker::default());
+        Self { switch, ports, context, maker, generation: 0 }
     }
 
     /// Hands the view over to the worker.
     fn publish(&mut self, control: &Control) {
         self.generation += 1;
-        let (view, around) = (control.view(), NodeContext::default());
-        let snapshot = snapshot(&view, "node-0", around, self.generation, &self.ports);
-        self.switch.publish(&Arc::new(snapshot));
+        let (context, ports) = (self.context.clone(), self.ports.clone());
+        let view = control.view();
+        let snapshot = self.maker.snapshot(&view, "node-0", context, self.generation, ports);
+        self.switch.publish(&snapshot);
     }
 
     /// Waits until the worker decides by it.

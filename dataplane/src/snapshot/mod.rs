@@ -85,13 +85,13 @@ pub struct Parts {
     pub translation_ports: Option<RangeInclusive<u16>>,
 }
 
-/// Everything a worker needs; immutable, replaced whole.
+/// Everything a worker needs; immutable, replaced whole. What is large is shared with its copies.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// Grows with each published snapshot.
     pub generation: u64,
-    ports: Vec<Option<PortState>>,
-    lines: Vec<Option<PortLine>>,
+    ports: Arc<[Option<PortState>]>,
+    lines: Arc<[Option<PortLine>]>,
     addresses: Arc<AddressMap>,
     live_addresses: Arc<AddressMap>,
     /// Port of each address behind pod ports, and the host port for the cluster node's own:
@@ -155,7 +155,7 @@ impl Snapshot {
             generation,
             own_filter,
             lines: ports.iter().map(|port| port.as_ref().map(PortLine::new)).collect(),
-            ports,
+            ports: ports.into(),
             live_addresses: parts.live_addresses.unwrap_or_else(|| Arc::clone(&addresses)),
             addresses,
             owners: Owners::new(&owned),
@@ -170,6 +170,23 @@ impl Snapshot {
             uplink,
             host,
         }
+    }
+
+    /// The same ports, services and cluster nodes, with other address maps of the same lineage.
+    #[must_use]
+    pub fn with_addresses(
+        &self,
+        generation: u64,
+        addresses: Arc<AddressMap>,
+        live_addresses: Arc<AddressMap>,
+    ) -> Self {
+        Self { generation, addresses, live_addresses, ..self.clone() }
+    }
+
+    /// Whether the generation and the address maps are all that `other` may have of its own:
+    /// [`Self::with_addresses`] made one of them of the other.
+    pub fn shares_ports(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.ports, &other.ports)
     }
 
     /// The port with this number.

@@ -5,6 +5,8 @@
 //! of them are empty, and the addresses in the others are the cluster's own, so that every lookup is
 //! short, whatever a packet asks for.
 
+use std::sync::Arc;
+
 use acl::Address;
 
 use super::PortId;
@@ -18,18 +20,18 @@ struct Slot {
 
 const EMPTY: Slot = Slot { address: Address::from_bits(0), port: None };
 
-/// Ports by address.
+/// Ports by address; copies share them.
 #[derive(Clone, Debug)]
 pub(super) struct Owners {
     /// A power of two of them, some of which are empty.
-    slots: Box<[Slot]>,
+    slots: Arc<[Slot]>,
 }
 
 impl Owners {
     /// The last port of each address.
     pub(super) fn new(all: &[(Address, PortId)]) -> Self {
         let count = (2 * all.len() + 1).next_power_of_two();
-        let mut slots = vec![EMPTY; count].into_boxed_slice();
+        let mut slots = vec![EMPTY; count];
         for &(address, port) in all {
             let mut at = place(address) & (count - 1);
             while slots[at].port.is_some() && slots[at].address != address {
@@ -37,7 +39,7 @@ impl Owners {
             }
             slots[at] = Slot { address, port: Some(port) };
         }
-        Self { slots }
+        Self { slots: slots.into() }
     }
 
     /// The port of an address.

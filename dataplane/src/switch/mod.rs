@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use acl::Address;
-use ahash::AHashMap;
 
 use crate::capture::LiveCapture;
 use crate::dns::{DnsTap, Ticket};
@@ -20,7 +19,7 @@ use crate::mailbox::{Command, Mailbox};
 use crate::port::{Port, PortGone, Queues, Tag};
 use crate::session::{Sessions, Timeouts};
 use crate::worker::{Inspect, Parts, Worker};
-use crate::{Counters, Frame, FreeList, Memory, Now, PortId, PortKind, Snapshot};
+use crate::{Counters, Frame, FreeList, Memory, Now, PortId, Snapshot};
 pub use ports::PortPart;
 use ports::Ports;
 pub use run::RxMode;
@@ -76,8 +75,8 @@ pub struct Switch {
     beside: AtomicU64,
     /// Distinguishes this process's tags from an earlier one's.
     process: u8,
-    /// Addresses of pods in it, with their ports.
-    pods: Mutex<AHashMap<Address, PortId>>,
+    /// The last snapshot, whose pods are known.
+    noted: Mutex<Arc<Snapshot>>,
     // Ends after the workers.
     housekeeper: Housekeeper,
 }
@@ -126,7 +125,7 @@ impl Switch {
             published: AtomicU64::new(0),
             beside: AtomicU64::new(u64::MAX),
             process: process(),
-            pods: Mutex::default(),
+            noted: Mutex::default(),
             housekeeper,
         };
         for (number, mailbox) in mailboxes.into_iter().enumerate() {
@@ -161,8 +160,7 @@ impl Switch {
     ///
     /// Sessions that touch the address of a pod whose port is not in it any more end.
     pub fn publish(&self, snapshot: &Arc<Snapshot>) {
-        self.note_pods(snapshot);
-        self.sessions.set_ports(snapshot.ports().count(), snapshot.uplink().is_some());
+        self.note_ports(snapshot);
         self.published.store(snapshot.generation, Ordering::Release);
         for worker in &self.workers {
             worker.mailbox.send(Command::Snapshot(Arc::clone(snapshot)));
@@ -182,19 +180,23 @@ impl Switch {
         self.sessions.depart_all(self.published.load(Ordering::Acquire) + 1);
     }
 
-    /// Remembers the pods of a snapshot, and ends the sessions of those that are not in it any more.
-    fn note_pods(&self, snapshot: &Snapshot) {
-        let ports = snapshot.ports().filter(|(_, port)| port.kind == PortKind::Pod);
-        let pods: AHashMap<Address, PortId> = ports
-            .flat_map(|(id, port)| port.addresses.iter().map(move |address| (*address, id)))
-            .collect();
-        let mut known = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        let departed = known.iter().filter(|(address, id)| pods.get(address) != Some(id));
-        let departed: Vec<Address> = departed.map(|(address, _)| *address).collect();
+    /// Divides sessions among the ports of a snapshot, and ends those of pods that are not in it any more.
+    fn note_ports(&self, snapshot: &Arc<Snapshot>) {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = std::mem::replace(&mut *noted, Arc::clone(snapshot));
+        if last.shares_ports(snapshot) {
+            return;
+        }
+        self.sessions.set_ports(snapshot.ports().count(), snapshot.uplink().is_some());
+        let addresses = last.ports().flat_map(|(_, port)| &port.addresses).copied();
+        let at = |snapshot: &Snapshot, address| snapshot.pod_of(address).map(|(id, _)| id);
+        let departed = |address: &Address| {
+            at(&last, *address).is_some_and(|id| at(snapshot, *address) != Some(id))
+        };
+        let departed: Vec<Address> = addresses.filter(departed).collect();
         if !departed.is_empty() {
             self.sessions.depart(departed, snapshot.generation);
         }
-        *known = pods;
     }
 
     /// Starts or stops packet tracing on every worker.
