@@ -87,7 +87,7 @@ pub struct State {
     /// each pod whose interface is known.
     pub rules: Arc<Snapshot>,
     /// Its ports, and those that failed.
-    pub ports: Vec<PortInfo>,
+    pub ports: Arc<[PortInfo]>,
     /// Pending attachments.
     pub waiting: Vec<WaitingStatus>,
     /// Ports lost lately, newest last.

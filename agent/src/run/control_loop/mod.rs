@@ -54,7 +54,7 @@ use std::time::{Duration, Instant};
 
 use control::Control;
 use local_api::{Answer, ApiError, ErrorKind, Request};
-use renderer::ServiceMaker;
+use renderer::{ServiceMaker, SnapshotMaker};
 
 use super::events::Event;
 use super::kernel::{Completion, InterfaceEvent, Operation, Programming, Programs};
@@ -72,6 +72,7 @@ pub(super) struct ControlLoop {
     early: VecDeque<Event>,
     control: Control,
     services: ServiceMaker,
+    snapshots: SnapshotMaker,
     /// Sends events until it is dropped.
     source: Source,
     source_info: SourceInfo,
@@ -93,6 +94,7 @@ pub(super) struct ControlLoop {
     kernel_rules: kernel_rules::KernelRules,
     health_checks: health_checks::HealthChecks,
     publications: publish::Publications,
+    status_publisher: publish_status::StatusPublisher,
     replies: replies::Replies,
     answers: names::Answers,
     liveness: liveness::Liveness,
@@ -150,7 +152,7 @@ impl ControlLoop {
         }
         if let Some(reading) = manifests {
             self.take_manifests(reading);
-            self.ports.changed(Change::Status);
+            self.ports.changed(Change::Objects);
         }
         true
     }
@@ -160,7 +162,7 @@ impl ControlLoop {
         match event {
             Event::Source(event, _slot) => {
                 self.source_event(event);
-                self.ports.changed(Change::Status);
+                self.ports.changed(Change::Objects);
             }
             Event::Request(request, reply) => self.request(request, reply),
             Event::SessionRules(pod, reply) => {
@@ -176,7 +178,7 @@ impl ControlLoop {
             Event::Completed(all) => all.into_iter().for_each(|it| self.completed(it)),
             Event::Names(changes, answer) => {
                 self.names_event(&changes, answer);
-                self.ports.changed(Change::Status);
+                self.ports.changed(Change::Objects);
             }
             Event::HostPort(mac) => {
                 self.host.iter_mut().for_each(|host| host.made(mac, &mut self.ports));

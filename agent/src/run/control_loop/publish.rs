@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use control::{ClusterNode, View};
-use renderer::{NodeContext, NodePort, snapshot};
+use renderer::{NodeContext, NodePort};
 
 use super::ControlLoop;
 use super::kernel_rules::Site;
@@ -38,13 +38,13 @@ impl ControlLoop {
             return;
         }
         if self.control.commit().is_some() || change == Change::Snapshot {
-            self.publish();
+            self.publish(change);
         } else {
-            self.publish_status();
+            self.publish_status(change);
         }
     }
 
-    fn publish(&mut self) {
+    fn publish(&mut self, change: Change) {
         let view = self.control.view();
         if let Some(host) = &mut self.host {
             let pods = &self.attachments.pods;
@@ -59,10 +59,12 @@ impl ControlLoop {
         let context = self.node_context(&view);
         let services = Arc::clone(&context.services);
         let node = &self.shared.config.node_name;
-        let snapshot = Arc::new(snapshot(&view, node, context, generation, &ports));
+        let snapshot = self.snapshots.snapshot(&view, node, context, generation, ports);
         let departed = self.control.take_departed();
         self.shared.switch.depart(departed.into_iter().map(Into::into));
-        self.follow_names(&view);
+        if !self.shared.state().snapshot.shares_ports(&snapshot) {
+            self.follow_names(&view);
+        }
         self.ports.prepare_flow_offload(&snapshot);
         self.shared.switch.publish(&snapshot);
         self.publications.pending.add(generation, self.publications.since);
@@ -74,8 +76,8 @@ impl ControlLoop {
         }
         self.program_kernel(&view);
         self.health_checks.reconcile(&view, &self.shared.config.node_name, &self.shared);
-        tracing::debug!("snapshot {generation} with {} ports", ports.len());
-        self.publish_status_with(snapshot);
+        tracing::debug!("snapshot {generation} with {} ports", snapshot.ports().count());
+        self.publish_status_with(snapshot, change);
     }
 
     /// Sets the desired state of the kernel's rules.

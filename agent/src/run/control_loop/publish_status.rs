@@ -1,17 +1,19 @@
 //! Publishes the shared status: ports and their names, pending attachments, faults.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use control::{PodKey, View};
+use control::View;
 use dataplane::{PortId, Underlay};
 
 use super::ControlLoop;
+use super::ports::Change;
 use crate::run::port::{ManagedPort, State as PortState};
 use crate::run::shared_status::{PortInfo, State};
 use crate::run::status::WaitingStatus;
 use observe::verdicts::Names;
-use renderer::{HOST, NodeContext, NodePort, PortRole, UPLINK};
+use renderer::{HOST, NodeContext, NodePort, PortRole, SnapshotMaker, UPLINK};
 
 /// Bytes of a tunnel's headers over IPv4.
 const TUNNEL_BYTES: u32 = 50;
@@ -21,82 +23,53 @@ pub(in crate::run) const NFTABLES: &str = "nftables";
 /// Maximum of faults shown.
 const MOST_FAULTS: usize = 200;
 
+/// The view that ports and names were published for.
+#[derive(Default)]
+pub(super) struct StatusPublisher {
+    view: Arc<View>,
+    /// Makes the snapshots with the rules that nftables enforces.
+    rules: SnapshotMaker,
+}
+
 impl ControlLoop {
     /// Publishes the status with the snapshot published last.
-    pub(super) fn publish_status(&self) {
-        self.publish_status_with(Arc::clone(&self.shared.state().snapshot));
+    pub(super) fn publish_status(&mut self, change: Change) {
+        let snapshot = Arc::clone(&self.shared.state().snapshot);
+        self.publish_status_with(snapshot, change);
     }
 
     /// Publishes the status if the kernel's configuration state or a pod's interface changed.
-    pub(super) fn publish_programming(&self) {
+    pub(super) fn publish_programming(&mut self) {
         let nftables = self.kernel_rules.nftables.as_ref();
         let moved = nftables.is_some_and(|nftables| nftables.take_moved());
         if moved || self.shared.state().programming != self.programming() {
-            self.publish_status();
+            self.publish_status(Change::Status);
         }
     }
 
-    pub(super) fn publish_status_with(&self, snapshot: Arc<dataplane::Snapshot>) {
-        let is_synced = self.initial_sync.is_none();
-        let mut names = Names::new();
-        let mut ports = Vec::new();
-        let mut waiting = Vec::new();
-        if let Some(host) = &self.host {
-            let addresses = host.gateways().iter().map(IpAddr::to_string).collect();
-            ports.push(port_info(HOST.to_owned(), &host.port, addresses, false));
-        }
-        if let Some(uplink) = &self.uplink {
-            let own = self.own_addresses().iter().map(IpAddr::to_string).collect();
-            ports.push(port_info(UPLINK.to_owned(), &uplink.port, own, false));
-        }
-        let mut rules = Arc::clone(&snapshot);
+    /// Publishes the status with this snapshot. Ports and names, which are many, are written out only if
+    /// `change` or the view concerns them.
+    pub(super) fn publish_status_with(
+        &mut self,
+        snapshot: Arc<dataplane::Snapshot>,
+        change: Change,
+    ) {
         let view = self.control.view();
-        let services = view.services.iter().flat_map(|(key, service)| {
-            let it = &service.service;
-            let all = [&it.cluster_ips, &it.external_ips, &it.load_balancer_ips];
-            let name: std::sync::Arc<str> = key.to_string().into();
-            let all: Vec<IpAddr> = all.into_iter().flatten().copied().collect();
-            all.into_iter().map(move |address| (address, std::sync::Arc::clone(&name)))
-        });
-        self.shared.broker.directory().set_services(services.collect());
-        let counting: std::collections::HashSet<&str> =
-            self.attachments.pods.counting().map(|it| it.pod.container_id.as_str()).collect();
-        for attached in self.attachments.pods.iter() {
-            let name = attached.key.to_string();
-            for address in &attached.pod.addresses {
-                names.insert(*address, name.as_str().into());
-            }
-            let addresses = attached.pod.addresses.iter().map(IpAddr::to_string).collect();
-            let closed = !view.pods.contains_key(&attached.key)
-                || !counting.contains(attached.pod.container_id.as_str());
-            ports.push(port_info(name.clone(), &attached.port, addresses, closed));
-            if let Some(wait) = &attached.waiting {
-                let reason = wait.reason(&attached.key, &attached.port, &self.control, is_synced);
-                waiting.push(WaitingStatus { pod: name, reason });
-            }
+        let last = std::mem::replace(&mut self.status_publisher.view, Arc::clone(&view));
+        if !Arc::ptr_eq(&last.services, &view.services) {
+            self.shared.broker.directory().set_services(service_names(&view));
         }
-        if let Some(nftables) = &self.kernel_rules.nftables {
-            let attachments = nftables.attachments();
-            rules = self.rules_of(&view, attachments.keys(), snapshot.generation);
-            for (key, pod) in view.pods.iter() {
-                let name = key.to_string();
-                for address in &pod.addresses {
-                    names.insert(*address, name.as_str().into());
-                }
-                let at = attachments.get(key);
-                let (interface, mode) = match at {
-                    None => (String::new(), "no interface found"),
-                    Some(at) => (at.interface.clone(), NFTABLES),
-                };
-                let addresses = pod.addresses.iter().map(IpAddr::to_string).collect();
-                let mode = mode.to_owned();
-                let closed = at.is_none();
-                ports.push(PortInfo { id: None, name, interface, mode, addresses, closed });
+        let has_same_ports = change <= Change::Objects
+            && Arc::ptr_eq(&last.pods, &view.pods)
+            && Arc::ptr_eq(&last.nodes, &view.nodes);
+        let ports = match has_same_ports {
+            true => Arc::clone(&self.shared.state().ports),
+            false => {
+                self.shared.broker.directory().set_names(self.pod_names(&view));
+                self.port_infos(&view).into()
             }
-        }
-        let special = |port: &PortInfo| port.name != HOST && port.name != UPLINK;
-        ports.sort_by(|a: &PortInfo, b| (special(a), &a.name).cmp(&(special(b), &b.name)));
-        self.shared.broker.directory().set_names(names);
+        };
+        let rules = self.rules(&view, &snapshot);
         let counts = self.control.counts().into_iter();
         let all_faults = || self.faults.iter().chain(self.control.host_network_faults());
         let mut faults: Vec<String> =
@@ -111,7 +84,7 @@ impl ControlLoop {
             snapshot,
             rules,
             ports,
-            waiting,
+            waiting: self.waiting(),
             lost: self.ports.lost().cloned().collect(),
             objects: counts.map(|(kind, count)| (kind.name().to_owned(), count)).collect(),
             skipped: self.skipped.clone(),
@@ -125,21 +98,82 @@ impl ControlLoop {
         self.shared.set_deciding(self.source_info.decides());
     }
 
-    /// Makes a snapshot with the rules of these pods.
-    fn rules_of<'a>(
-        &self,
+    /// The names of the pods here by their addresses.
+    fn pod_names(&self, view: &View) -> Names {
+        let attached = self.attachments.pods.iter().map(|it| (&it.key, &it.pod.addresses));
+        let enforced = self.kernel_rules.nftables.iter().flat_map(|_| view.pods.iter());
+        let all = attached.chain(enforced.map(|(key, pod)| (key, &pod.addresses)));
+        let named = all.flat_map(|(key, addresses)| {
+            let name: Arc<str> = key.to_string().into();
+            addresses.iter().map(move |address| (*address, Arc::clone(&name)))
+        });
+        named.collect()
+    }
+
+    /// Pending attachments.
+    fn waiting(&self) -> Vec<WaitingStatus> {
+        let is_synced = self.initial_sync.is_none();
+        let waiting = self.attachments.pods.iter().filter_map(|attached| {
+            let waiting = attached.waiting.as_ref()?;
+            let reason = waiting.reason(&attached.key, &attached.port, &self.control, is_synced);
+            Some(WaitingStatus { pod: attached.key.to_string(), reason })
+        });
+        waiting.collect()
+    }
+
+    /// All ports: the host port and the uplink first, then pods by name.
+    fn port_infos(&self, view: &View) -> Vec<PortInfo> {
+        let mut ports = Vec::new();
+        if let Some(host) = &self.host {
+            ports.push(port_info(HOST.to_owned(), &host.port, host.gateways(), false));
+        }
+        if let Some(uplink) = &self.uplink {
+            ports.push(port_info(UPLINK.to_owned(), &uplink.port, &self.own_addresses(), false));
+        }
+        let counting: HashSet<&str> =
+            self.attachments.pods.counting().map(|it| it.pod.container_id.as_str()).collect();
+        let mut pods = Vec::new();
+        for attached in self.attachments.pods.iter() {
+            let closed = !view.pods.contains_key(&attached.key)
+                || !counting.contains(attached.pod.container_id.as_str());
+            let (name, addresses) = (attached.key.to_string(), &attached.pod.addresses);
+            pods.push(port_info(name, &attached.port, addresses, closed));
+        }
+        if let Some(nftables) = &self.kernel_rules.nftables {
+            let attachments = nftables.attachments();
+            pods.extend(view.pods.iter().map(|(key, pod)| {
+                let at = attachments.get(key);
+                let (interface, mode) = match at {
+                    None => (String::new(), "no interface found"),
+                    Some(at) => (at.interface.clone(), NFTABLES),
+                };
+                let (name, addresses) = (key.to_string(), texts(&pod.addresses));
+                let (mode, closed) = (mode.to_owned(), at.is_none());
+                PortInfo { id: None, name, interface, mode, addresses, closed }
+            }));
+        }
+        pods.sort_by(|a, b| a.name.cmp(&b.name));
+        ports.extend(pods);
+        ports
+    }
+
+    /// The snapshot with the rules in force: the workers', or where nftables enforces, one with a port for
+    /// each pod whose interface is known.
+    fn rules(
+        &mut self,
         view: &View,
-        pods: impl Iterator<Item = &'a PodKey>,
-        generation: u64,
+        snapshot: &Arc<dataplane::Snapshot>,
     ) -> Arc<dataplane::Snapshot> {
-        let known = pods.filter_map(|key| Some((key, view.pods.get(key)?)));
+        let Some(nftables) = &self.kernel_rules.nftables else { return Arc::clone(snapshot) };
+        let attachments = nftables.attachments();
+        let known = attachments.keys().filter_map(|key| Some((key, view.pods.get(key)?)));
         let ports = known.zip(0..u16::MAX).map(|((key, pod), n)| {
             let role = PortRole::Pod(key.clone(), pod.addresses.clone());
             NodePort::new(PortId(n), role)
         });
-        let ports: Vec<NodePort> = ports.collect();
-        let node = &self.shared.config.node_name;
-        Arc::new(renderer::snapshot(view, node, NodeContext::default(), generation, &ports))
+        let (ports, generation) = (ports.collect(), snapshot.generation);
+        let (node, context) = (&self.shared.config.node_name, NodeContext::default());
+        self.status_publisher.rules.snapshot(view, node, context, generation, ports)
     }
 
     /// Returns the part of an uplink's MTU that is left for pods; an uplink that is not served has
@@ -153,7 +187,23 @@ impl ControlLoop {
     }
 }
 
-fn port_info(name: String, port: &ManagedPort, addresses: Vec<String>, closed: bool) -> PortInfo {
+/// The names of services by their addresses.
+fn service_names(view: &View) -> Names {
+    let named = view.services.iter().flat_map(|(key, view)| {
+        let service = &view.service;
+        let all = [&service.cluster_ips, &service.external_ips, &service.load_balancer_ips];
+        let name: Arc<str> = key.to_string().into();
+        all.into_iter().flatten().map(move |address| (*address, Arc::clone(&name)))
+    });
+    named.collect()
+}
+
+fn texts(addresses: &[IpAddr]) -> Vec<String> {
+    addresses.iter().map(IpAddr::to_string).collect()
+}
+
+fn port_info(name: String, port: &ManagedPort, addresses: &[IpAddr], closed: bool) -> PortInfo {
+    let addresses = texts(addresses);
     let (id, mode) = match &port.state {
         PortState::Open(open) => (Some(open.id), open.mode.clone()),
         PortState::Opening(_) => (None, "opening".to_owned()),

@@ -44,7 +44,7 @@ impl ControlLoop {
     /// Events.
     pub(super) fn follow_source(&mut self) {
         if self.end_initial_sync_if_late() {
-            self.ports.changed(Change::Status);
+            self.ports.changed(Change::Objects);
         }
         self.look_after_saving();
         self.write_reports();
@@ -340,6 +340,6 @@ impl ControlLoop {
                 self.source_info.save_error = Some(error);
             }
         }
-        self.ports.changed(Change::Status);
+        self.ports.changed(Change::Objects);
     }
 }

@@ -110,6 +110,8 @@ impl ControlLoop {
             kernel_rules,
             health_checks: Default::default(),
             publications: Default::default(),
+            status_publisher: Default::default(),
+            snapshots: Default::default(),
             replies: Default::default(),
             answers: Answers::new(answers),
             next_check: Instant::now(),

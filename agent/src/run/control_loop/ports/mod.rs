@@ -35,6 +35,8 @@ pub(super) use punt_link::PuntLink;
 pub(super) enum Change {
     #[default]
     None,
+    /// To publish the status, of which only what follows from the source's objects may have changed.
+    Objects,
     /// To publish the status.
     Status,
     /// To publish a snapshot.
