@@ -56,25 +56,27 @@ pub fn start(
     let manifests = folder.join("manifests");
     std::fs::create_dir(&manifests)?;
     std::fs::write(manifests.join("all.yaml"), objects)?;
+    let manifests = manifests.display().to_string();
+    let arguments = [&["--node-name", "n", "--manifests", &manifests], arguments].concat();
+    start_with(node, folder, &arguments)
+}
+
+/// The same with the name of the cluster node and the source of objects among the arguments.
+///
+/// # Errors
+/// If the path of this program is not known.
+pub fn start_with(
+    node: &Namespace,
+    folder: &Path,
+    arguments: &[&str],
+) -> Result<(Process, PathBuf)> {
     let (socket, own) = (folder.join("socket"), own_path()?);
     let path = |path: &Path| path.display().to_string();
-    let (manifests, at, state) = (path(&manifests), path(&socket), path(&folder.join("state")));
-    let command = [
-        own.as_str(),
-        "run",
-        "--node-name",
-        "n",
-        "--manifests",
-        &manifests,
-        "--socket",
-        &at,
-        "--state-dir",
-        &state,
-        "--rx-mode",
-        "adaptive",
-    ];
-    let switch = node.spawn([&command[..], arguments].concat());
-    switch.wait_for_line("ready: ", PATIENCE);
+    let (at, state) = (path(&socket), path(&folder.join("state")));
+    let command =
+        [own.as_str(), "run", "--socket", &at, "--state-dir", &state, "--rx-mode", "adaptive"];
+    let switch = node.spawn(command.into_iter().chain(arguments.iter().copied()));
+    switch.wait_for_line("local API at ", PATIENCE);
     Ok((switch, socket))
 }
 

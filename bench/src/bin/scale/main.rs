@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p bench --bin scale [-- --nodes 5000 --pods 150000 --seconds 20]
+//! cargo run --release -p bench --bin scale -- --switch --nodes 600      (as root)
 //! ```
 //!
 //! A process of its own serves generated objects of the size that real ones have ([`server`]), over HTTP,
@@ -10,6 +11,7 @@
 
 mod objects;
 mod server;
+mod switch;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -41,9 +43,36 @@ struct Args {
     #[arg(long, default_value_t = 20)]
     seconds: u64,
 
+    /// Measure a whole switch that has the pods of one cluster node attached
+    #[arg(long)]
+    switch: bool,
+
+    /// Changes a second for the whole switch
+    #[arg(long, default_value_t = 1_000)]
+    rate: u32,
+
     /// Serve the objects; a first line on stdout names the address
     #[arg(long, hide = true)]
     serve: bool,
+}
+
+/// What a process asks of the serving one.
+fn ask(address: SocketAddr, path: &str) -> Result<Value> {
+    let mut stream = TcpStream::connect(address)?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (_, body) = answer.split_once("\r\n\r\n").context("an answer")?;
+    Ok(serde_json::from_str(body)?)
+}
+
+/// A kubeconfig for the serving process.
+fn kubeconfig(address: SocketAddr) -> String {
+    json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
+        "users": [{"name": "u", "user": {}}]})
+    .to_string()
 }
 
 /// Longest time for taking events before they are committed, as the switch has it.
@@ -52,7 +81,13 @@ const BATCH: Duration = Duration::from_millis(20);
 const NODE: &str = "node-00000";
 
 fn main() -> Result<()> {
+    if std::env::args().nth(1).is_some_and(|word| word == "run") {
+        bench::attach::run();
+    }
     let args = Args::parse();
+    if args.switch {
+        return switch::measure(&args);
+    }
     if args.serve {
         return server::run(args.nodes, args.pods);
     }
@@ -83,12 +118,7 @@ impl Server {
 
     /// Sends a request of our own, and returns the answer's body.
     fn ask(&self, path: &str) -> Result<Value> {
-        let mut stream = TcpStream::connect(self.address)?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let (_, body) = answer.split_once("\r\n\r\n").context("an answer")?;
-        Ok(serde_json::from_str(body)?)
+        ask(self.address, path)
     }
 }
 
@@ -101,18 +131,11 @@ impl Drop for Server {
 
 async fn measure(args: &Args, server: &Server) -> Result<()> {
     let folder = TempDir::new("scale");
-    let kubeconfig = folder.path().join("kubeconfig");
-    std::fs::write(
-        &kubeconfig,
-        json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "clusters": [{"name": "c", "cluster": {"server": format!("http://{}", server.address)}}],
-            "users": [{"name": "u", "user": {}}]})
-        .to_string(),
-    )?;
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, kubeconfig(server.address))?;
     let before = memory("VmRSS")?;
     let (began, used) = (Instant::now(), cpu()?);
-    let connection = connect(&Access::Kubeconfig(kubeconfig)).await?;
+    let connection = connect(&Access::Kubeconfig(path)).await?;
     let (sender, mut events) = tokio::sync::mpsc::channel(256);
     let _watches = watch(&connection.client, Pace::default(), &sender);
     let mut control = Control::new(Scope::Node(NODE.into()));

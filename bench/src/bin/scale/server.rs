@@ -1,7 +1,8 @@
 //! Serves generated objects as the API server does: streaming lists, bookmarks, watches, selectors.
 //!
 //! It generates what it sends, so it needs no memory for the cluster. `/counts` answers what was sent,
-//! `/change?seconds=N` begins changes on the watches of pods and cluster nodes.
+//! `/change?seconds=N&rate=R` begins changes on the watches of pods and cluster nodes: R of pods a second, or
+//! as many as are taken where R is 0.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -27,8 +28,8 @@ struct Count {
 struct State {
     lists: BTreeMap<String, Count>,
     changes: (u64, u64),
-    /// Changes are sent until then.
-    until: Option<Instant>,
+    /// Changes are sent until then, at this rate.
+    until: Option<(Instant, u32)>,
 }
 
 type Shared = Arc<Mutex<State>>;
@@ -61,6 +62,7 @@ fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, State> {
 fn serve(stream: &TcpStream, cluster: Cluster, shared: &Shared) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut out = BufWriter::with_capacity(256 << 10, stream);
+    stream.set_nodelay(true)?;
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {
         return Ok(());
@@ -72,8 +74,13 @@ fn serve(stream: &TcpStream, cluster: Cluster, shared: &Shared) -> std::io::Resu
     match plural {
         "counts" => whole(&mut out, 200, &counts(&lock(shared))),
         "change" => {
-            let seconds = query.trim_start_matches("seconds=").parse().unwrap_or(0);
-            lock(shared).until = Some(Instant::now() + Duration::from_secs(seconds));
+            let number = |name: &str| {
+                let value =
+                    query.split('&').find_map(|it| it.strip_prefix(name)?.strip_prefix('='));
+                value.and_then(|value| value.parse().ok()).unwrap_or(0)
+            };
+            let until = Instant::now() + Duration::from_secs(number("seconds").into());
+            lock(shared).until = Some((until, number("rate")));
             whole(&mut out, 200, &json!({}))
         }
         _ if cluster.count(plural) == 0 && path.contains("podgate.io") => {
@@ -123,19 +130,27 @@ fn watch(
         out.flush()?;
     }
     let (mut version, mut n, mut marked) = (LISTED, 0, Instant::now());
+    let mut due = Instant::now();
     loop {
-        let is_changing = lock(shared).until.is_some_and(|until| Instant::now() < until);
-        if is_changing && matches!(plural, "pods" | "nodes") {
+        let changing = lock(shared).until.filter(|(until, _)| Instant::now() < *until);
+        if let Some((_, rate)) = changing
+            && matches!(plural, "pods" | "nodes")
+        {
             // Heartbeats of cluster nodes come beside changes of pods, in bursts of a hundred.
-            let burst = if plural == "pods" { 100 } else { 1 };
+            let burst = if plural == "pods" && rate == 0 { 100 } else { 1 };
             for _ in 0..burst {
                 version += 1;
-                n = (n + 7919) % cluster.count(plural);
+                // At a rate, each pod changes its label and changes it back.
+                let is_back = rate > 0 && version % 2 == 0;
+                if !is_back {
+                    n = (n + 7919) % cluster.count(plural);
+                }
                 if cluster.is_left_out(plural, n) {
                     continue;
                 }
                 let mut object = cluster.object(plural, n, version);
-                if plural == "pods" && version % 10 == 0 {
+                let is_relabelled = if rate > 0 { !is_back } else { version % 10 == 0 };
+                if plural == "pods" && is_relabelled {
                     object["metadata"]["labels"]["tier"] = "changed".into();
                 }
                 let line = event("MODIFIED", &object);
@@ -148,6 +163,10 @@ fn watch(
             out.flush()?;
             if plural == "nodes" {
                 std::thread::sleep(Duration::from_millis(60));
+            } else if rate > 0 {
+                // A pause that was too long is made up for, but not an idle time before the changes.
+                due = due.max(Instant::now() - BOOKMARK) + Duration::from_secs(1) / rate;
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
             }
             continue;
         }
