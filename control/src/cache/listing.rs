@@ -9,21 +9,22 @@ use crate::model::{
     NetworkPolicy, Node, Pod, Service,
 };
 use crate::{Kind, Object, ObjectRef};
+use ahash::RandomState;
 
 impl Cache {
     /// References of all objects.
-    pub(crate) fn references(&self) -> HashSet<ObjectRef> {
+    pub(crate) fn references(&self) -> HashSet<ObjectRef, RandomState> {
         Kind::ALL.into_iter().flat_map(|kind| self.references_of(kind)).collect()
     }
 
     /// References of all objects of a kind.
-    pub(crate) fn references_of(&self, kind: Kind) -> HashSet<ObjectRef> {
+    pub(crate) fn references_of(&self, kind: Kind) -> HashSet<ObjectRef, RandomState> {
         let named = |name: &Arc<str>| ObjectRef { kind, namespace: None, name: Arc::clone(name) };
         let within = |namespace: &Arc<str>, name: &Arc<str>| ObjectRef {
             namespace: Some(Arc::clone(namespace)),
             ..named(name)
         };
-        let mut all = HashSet::new();
+        let mut all = HashSet::default();
         match kind {
             Kind::Namespace => {
                 let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
@@ -106,11 +107,10 @@ impl Cache {
 
     /// Number of objects by kind; kinds without any are left out.
     pub(crate) fn counts(&self) -> BTreeMap<Kind, usize> {
-        let entries = || self.namespaces.values();
         let counts = [
-            (Kind::Namespace, entries().filter(|entry| entry.explicit).count()),
-            (Kind::Pod, entries().map(|entry| entry.pods.len()).sum()),
-            (Kind::NetworkPolicy, entries().map(|entry| entry.policies.len()).sum()),
+            (Kind::Namespace, self.sizes.namespaces),
+            (Kind::Pod, self.sizes.pods),
+            (Kind::NetworkPolicy, self.sizes.policies),
             (Kind::Node, self.nodes.len()),
             (Kind::Service, self.services.len()),
             (Kind::EndpointSlice, self.endpoint_slices.len()),

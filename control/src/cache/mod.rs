@@ -20,8 +20,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ahash::RandomState;
 use bound::Bound;
-use store::Store;
+use store::{Replaced, Store};
 
 use crate::model::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, EndpointSlice, Key, Labels,
@@ -42,9 +43,18 @@ pub(crate) struct Cache {
     services: Store<Key, Service>,
     endpoint_slices: Store<Key, EndpointSlice>,
     /// Addresses of local pods, bound before the API has them.
-    bound: HashMap<PodKey, Bound>,
+    bound: HashMap<PodKey, Bound, RandomState>,
+    /// Numbers of objects within namespaces, and of Namespace objects: status asks with every event.
+    sizes: Sizes,
     /// Label sets in use; equal ones are shared.
-    labels: HashSet<Arc<Labels>>,
+    labels: HashSet<Arc<Labels>, RandomState>,
+}
+
+#[derive(Debug, Default)]
+struct Sizes {
+    namespaces: usize,
+    pods: usize,
+    policies: usize,
 }
 
 /// A namespace and its objects; exists while it has a Namespace object or any other.
@@ -69,8 +79,8 @@ pub(crate) enum Change {
     None,
     /// The labels of a namespace, or whether they could be read.
     Namespace(Arc<str>),
-    /// A pod came, went or changed.
-    Pod(PodKey),
+    /// A pod, before and after.
+    Pod(PodKey, Replaced<Pod>),
     /// A policy, before and after.
     NetworkPolicy(Option<Arc<NetworkPolicy>>, Option<Arc<NetworkPolicy>>),
     /// A cluster policy, before and after.
@@ -113,7 +123,7 @@ impl Cache {
                 pod.labels = self.shared(pod.labels);
                 let key = pod.key.clone();
                 let pods = &mut self.entry(&key.namespace).pods;
-                pods.apply(Arc::clone(&key.name), pod).map(|_| Change::Pod(key))
+                pods.apply(Arc::clone(&key.name), pod).map(|it| Change::Pod(key, it))
             }
             Object::NetworkPolicy(policy) => {
                 let policies = &mut self.entry(&policy.key.namespace).policies;
@@ -145,14 +155,16 @@ impl Cache {
                 replaced.map(|(before, after)| services_of(before.iter().chain(&after)))
             }
         };
-        change.unwrap_or(Change::None)
+        self.counted(change)
     }
 
     fn apply_namespace(&mut self, namespace: Namespace) -> Change {
         let labels = self.shared(namespace.labels);
         let entry = self.entry(&namespace.name);
+        let is_new = !entry.explicit;
         let same = entry.labels == labels && entry.complete == namespace.complete;
         (entry.explicit, entry.labels, entry.complete) = (true, labels, namespace.complete);
+        self.sizes.namespaces += usize::from(is_new);
         if same { Change::None } else { Change::Namespace(namespace.name) }
     }
 
@@ -166,7 +178,8 @@ impl Cache {
             Kind::Pod => {
                 let entry = self.namespaces.get_mut(&namespace);
                 let replaced = entry.and_then(|entry| entry.pods.delete(name));
-                replaced.map(|_| Change::Pod(PodKey { namespace, name: Arc::clone(name) }))
+                let key = PodKey { namespace, name: Arc::clone(name) };
+                replaced.map(|replaced| Change::Pod(key, replaced))
             }
             Kind::NetworkPolicy => {
                 let entry = self.namespaces.get_mut(&namespace);
@@ -195,7 +208,7 @@ impl Cache {
         if self.namespaces.get(namespace).is_some_and(NamespaceEntry::is_needless) {
             self.namespaces.remove(namespace);
         }
-        change.unwrap_or(Change::None)
+        self.counted(change)
     }
 
     fn delete_namespace(&mut self, name: &Arc<str>) -> Option<Change> {
@@ -203,7 +216,24 @@ impl Cache {
         let bare = NamespaceEntry::mentioned(name);
         let same = entry.labels == bare.labels && entry.complete;
         (entry.explicit, entry.labels, entry.complete) = (false, bare.labels, true);
+        self.sizes.namespaces -= 1;
         (!same).then(|| Change::Namespace(Arc::clone(name)))
+    }
+
+    /// A change, whose objects within namespaces are counted.
+    fn counted(&mut self, change: Option<Change>) -> Change {
+        let change = change.unwrap_or(Change::None);
+        let (count, before, after) = match &change {
+            Change::Pod(_, (before, after)) => {
+                (&mut self.sizes.pods, before.is_some(), after.is_some())
+            }
+            Change::NetworkPolicy(before, after) => {
+                (&mut self.sizes.policies, before.is_some(), after.is_some())
+            }
+            _ => return change,
+        };
+        *count = *count + usize::from(after) - usize::from(before);
+        change
     }
 
     /// All namespaces, in order.

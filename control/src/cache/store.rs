@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 /// An object before and after a change; `None` where there was none, or is none any more.
@@ -20,12 +21,14 @@ impl<K, T> Default for Store<K, T> {
 impl<K: Ord, T: PartialEq> Store<K, T> {
     /// Adds or replaces an object; `None` if it equals the one that is there.
     pub(super) fn apply(&mut self, name: K, object: T) -> Option<Replaced<T>> {
-        if self.0.get(&name).is_some_and(|known| **known == object) {
-            return None;
+        match self.0.entry(name) {
+            Entry::Occupied(known) if **known.get() == object => None,
+            Entry::Occupied(mut known) => {
+                let object = Arc::new(object);
+                Some((Some(known.insert(Arc::clone(&object))), Some(object)))
+            }
+            Entry::Vacant(place) => Some((None, Some(Arc::clone(place.insert(Arc::new(object)))))),
         }
-        let object = Arc::new(object);
-        let before = self.0.insert(name, Arc::clone(&object));
-        Some((before, Some(object)))
     }
 
     /// Removes an object; `None` if there is none of this name.

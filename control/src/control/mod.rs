@@ -107,21 +107,25 @@ impl Control {
 
     /// Adds or replaces an object.
     pub fn apply(&mut self, object: Object) {
-        let reference = object.reference();
-        let known = self.known_pod(&reference);
-        let (before, uid) = (self.addresses_of(known), known.and_then(|pod| pod.uid.clone()));
         let change = self.cache.apply(object);
-        self.process(change, &before);
+        let before = self.addresses_before(&change);
         // Another pod of the same name and address: one event replaced it.
-        if uid.is_some() && uid != self.known_pod(&reference).and_then(|pod| pod.uid.clone()) {
+        let is_another = match &change {
+            Change::Pod(_, (Some(before), after)) => {
+                before.uid.is_some() && before.uid != after.as_ref().and_then(|pod| pod.uid.clone())
+            }
+            _ => false,
+        };
+        self.process(change, &before);
+        if is_another {
             self.note_departed(before);
         }
     }
 
     /// Removes an object, if it is known.
     pub fn delete(&mut self, reference: &ObjectRef) {
-        let before = self.addresses_of(self.known_pod(reference));
         let change = self.cache.delete(reference);
+        let before = self.addresses_before(&change);
         self.process(change, &before);
     }
 
@@ -137,7 +141,7 @@ impl Control {
         self.replace(stale, objects);
     }
 
-    fn replace(&mut self, mut stale: HashSet<ObjectRef>, objects: Vec<Object>) {
+    fn replace(&mut self, mut stale: HashSet<ObjectRef, RandomState>, objects: Vec<Object>) {
         for object in objects {
             stale.remove(&object.reference());
             self.apply(object);
@@ -153,7 +157,8 @@ impl Control {
     pub fn bind_address(&mut self, pod: PodKey, uid: Option<&str>, addresses: Vec<IpAddr>) {
         let before = self.cache.addresses(&pod).to_vec();
         if self.cache.bind(&pod, uid.map(Arc::from), addresses) {
-            self.process(Change::Pod(pod), &before);
+            let known = self.cache.pod(&pod).cloned();
+            self.process(Change::Pod(pod, (known.clone(), known)), &before);
         }
     }
 
@@ -161,7 +166,8 @@ impl Control {
     pub fn unbind(&mut self, pod: &PodKey) {
         let before = self.cache.addresses(pod).to_vec();
         if self.cache.unbind(pod) {
-            self.process(Change::Pod(pod.clone()), &before);
+            let known = self.cache.pod(pod).cloned();
+            self.process(Change::Pod(pod.clone(), (known.clone(), known)), &before);
         }
     }
 
@@ -312,10 +318,12 @@ impl Control {
         self.any_departed |= self.departed.len() > known;
     }
 
-    /// The pod that a reference names, if it is known; none for other objects.
-    fn known_pod(&self, reference: &ObjectRef) -> Option<&Arc<Pod>> {
-        let namespace = reference.namespace.clone().filter(|_| reference.kind == Kind::Pod)?;
-        self.cache.pod(&PodKey { namespace, name: Arc::clone(&reference.name) })
+    /// The addresses that a pod had before its change.
+    fn addresses_before(&self, change: &Change) -> Vec<IpAddr> {
+        match change {
+            Change::Pod(_, (before, _)) => self.addresses_of(before.as_ref()),
+            _ => Vec::new(),
+        }
     }
 
     /// The addresses at which a pod takes part in policies; none without one.

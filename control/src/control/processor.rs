@@ -16,7 +16,7 @@ impl Control {
             self.revision += 1;
         }
         match &change {
-            Change::Pod(_) => {}
+            Change::Pod(..) => {}
             Change::Namespace(_)
             | Change::NetworkPolicy(..)
             | Change::ClusterNetworkPolicy(..)
@@ -40,9 +40,8 @@ impl Control {
             }
             // Configured anew with every commit.
             Change::ClusterHostFirewall => {}
-            Change::Pod(key) => {
-                let pod = self.cache.pod(&key).cloned();
-                let pod = pod.as_ref();
+            Change::Pod(key, (_, after)) => {
+                let pod = after.as_ref();
                 let now = self.addresses_of(pod);
                 self.note_host_pod(&key, pod);
                 self.services.pod_changed();

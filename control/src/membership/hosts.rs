@@ -92,8 +92,10 @@ impl Membership {
     fn refresh(&mut self, cache: &Cache, address: IpAddr) {
         let Some(host) = self.hosts.get_mut(&address) else { return };
         host.reconcile(cache);
-        let sets = match (cache.pod(&host.owner), cache.namespaces().get(&host.owner.namespace)) {
-            (Some(pod), Some(entry)) => {
+        let entry = cache.namespaces().get(&host.owner.namespace);
+        let found = entry.and_then(|entry| Some((entry, entry.pods.get(&host.owner.name)?)));
+        let sets = match found {
+            Some((entry, pod)) => {
                 let covering = self.interests.covering(&host.owner.namespace, &entry.labels);
                 let mut sets: Vec<PeerSetId> = covering
                     .iter()
@@ -105,7 +107,7 @@ impl Membership {
                 sets.sort_unstable();
                 sets.into_boxed_slice()
             }
-            _ => Box::default(),
+            None => Box::default(),
         };
         if sets != host.sets {
             let before = mem::replace(&mut host.sets, sets);

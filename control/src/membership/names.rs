@@ -81,8 +81,8 @@ impl Membership {
     pub(super) fn refresh_numbers(&mut self, cache: &Cache, key: &PodKey) {
         let mut now: Vec<(NameId, u16)> = Vec::new();
         if !self.names.is_empty()
-            && let Some(pod) = cache.pod(key)
             && let Some(entry) = cache.namespaces().get(&key.namespace)
+            && let Some(pod) = entry.pods.get(&key.name)
         {
             let covering = self.interests.covering(&key.namespace, &entry.labels);
             now.extend(covering.iter().filter_map(|interest| match interest {
