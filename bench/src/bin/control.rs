@@ -1,10 +1,11 @@
 //! The control side at cluster scale, seen from one cluster node with 250 pods.
 //!
 //! ```text
-//! cargo run --release -p bench --bin control
+//! cargo run --release -p bench --bin control [-- --pods 1000,10000,150000]
 //! ```
 //!
-//! Clusters of 1,000, 10,000 and 150,000 pods, 50 to a namespace; three to four policies to a
+//! Clusters of 1,000, 10,000 and 150,000 pods or as many as are asked for, 50 to a namespace and 25 to a
+//! cluster node, of which there are 5,000 at most; three to four policies to a
 //! namespace, with selectors in and across namespaces, named ports and blocks with exceptions,
 //! one in five of them for egress, and two cluster-wide policies. Each event is applied alone, as
 //! if it had come alone, and is done when the only worker of a switch, which serves a memory port
@@ -14,6 +15,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use bench::{Samples, print_table};
+use clap::Parser;
+use clap::builder::RangedU64ValueParser;
 use control::objects::{Read, read};
 use control::{Control, Object, Scope};
 use dataplane::port::memory::Wire;
@@ -23,28 +26,42 @@ use renderer::{NodeContext, NodePort, PortRole, SnapshotMaker};
 use serde_json::{Value, json};
 
 const LOCAL_PODS: usize = 250;
+/// Each local pod is one of four at least.
+const LEAST_PODS: u64 = 4 * LOCAL_PODS as u64;
+/// Cluster nodes that Kubernetes supports.
+const MOST_NODES: usize = 5_000;
 const PODS_IN_NAMESPACE: usize = 50;
 const ROUNDS: usize = 2_000;
 const SUSTAINED: usize = 20_000;
 
+#[derive(Debug, Parser)]
+#[command(about = "The control side at cluster scale")]
+struct Args {
+    /// Pods of each cluster
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000, 150_000],
+        value_parser = RangedU64ValueParser::<usize>::new().range(LEAST_PODS..=1 << 24))]
+    pods: Vec<usize>,
+}
+
 fn main() {
-    if std::env::args().len() > 1 {
-        println!(
-            "cargo run --release -p bench --bin control\n\nTakes no arguments and ten seconds."
-        );
-        return;
-    }
+    let args = Args::parse();
     let mut rows: Vec<Vec<String>> = MEASURES.map(|name| vec![name.to_owned()]).into();
-    for (pods, nodes) in [(1_000, 40), (10_000, 400), (150_000, 5_000)] {
-        for (row, figure) in rows.iter_mut().zip(measure(&Cluster { pods, nodes })) {
+    for pods in &args.pods {
+        let cluster = Cluster { pods: *pods, nodes: (pods / 25).min(MOST_NODES) };
+        eprintln!("{pods} pods");
+        for (row, figure) in rows.iter_mut().zip(measure(&cluster)) {
             row.push(figure);
         }
     }
+    rows.iter_mut().zip(AIMS).for_each(|(row, aim)| row.push(aim.to_owned()));
+    let sizes = args.pods.iter().map(|pods| format!("{pods} pods"));
+    let columns: Vec<String> = ["measure".to_owned()]
+        .into_iter()
+        .chain(sizes)
+        .chain(["aim at 150000".to_owned()])
+        .collect();
     println!();
-    print_table(&["measure", "1,000 pods", "10,000 pods", "150,000 pods", "aim at 150,000"], &{
-        let with_aim = rows.into_iter().zip(AIMS);
-        with_aim.map(|(row, aim)| [row, vec![aim.to_owned()]].concat()).collect::<Vec<_>>()
-    });
+    print_table(&columns.iter().map(String::as_str).collect::<Vec<_>>(), &rows);
 }
 
 const MEASURES: [&str; 13] = [
