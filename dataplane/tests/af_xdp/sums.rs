@@ -13,6 +13,7 @@ use dataplane::port::memory::Wire;
 use dataplane::switch::{Config, RxMode};
 use dataplane::wire::{self, checksum, protocol};
 use dataplane::{AclBinding, Parts, PortId, PortKind, PortState, Snapshot, Switch};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use testkit::Namespace;
 use testkit::packet::udp;
 
@@ -103,10 +104,13 @@ impl Rig {
     fn transfer_to(&self, address: &str, sent: &[u8]) -> Vec<u8> {
         let (ready, is_ready) = channel();
         std::thread::scope(|scope| {
-            let server = scope.spawn(|| {
-                self.pods[1].enter(|| {
-                    let listener = TcpListener::bind("0.0.0.0:7000").unwrap();
-                    ready.send(()).unwrap();
+            // A port that is free: a program that another test starts holds the last socket for a moment. The
+            // end of this thread ends the channel.
+            let server = scope.spawn(move || {
+                self.pods[1].enter(move || {
+                    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+                    ready.send(listener.local_addr().unwrap().port()).unwrap();
+                    set_socket_timeout(&listener, Timeout::Recv, Some(PATIENCE)).unwrap();
                     let mut stream = listener.accept().unwrap().0;
                     stream.set_read_timeout(Some(PATIENCE)).unwrap();
                     let mut arrived = Vec::new();
@@ -114,9 +118,9 @@ impl Rig {
                     arrived
                 })
             });
-            is_ready.recv().unwrap();
+            let port = is_ready.recv().unwrap();
             self.pods[0].enter(|| {
-                let to = format!("{address}:7000").parse().unwrap();
+                let to = format!("{address}:{port}").parse().unwrap();
                 let mut stream = TcpStream::connect_timeout(&to, PATIENCE).unwrap();
                 stream.set_write_timeout(Some(PATIENCE)).unwrap();
                 stream.write_all(sent).unwrap();
@@ -134,7 +138,7 @@ impl Rig {
 
     fn datagram_to(&self, address: &str, payload: &[u8]) {
         self.pods[0].enter(|| {
-            let socket = UdpSocket::bind("0.0.0.0:4000").unwrap();
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.send_to(payload, (address.parse::<Ipv4Addr>().unwrap(), 7001)).unwrap();
         });
     }
