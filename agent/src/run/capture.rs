@@ -59,7 +59,15 @@ pub(super) fn stream(
     let mut captured = 0;
     let reason = loop {
         // Before the queue is drained: what was queued before the end is sent.
-        let is_detached = LiveCapture::is_detached(&capture);
+        let end = if LiveCapture::is_detached(&capture) {
+            Some("the port is closed")
+        } else if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            Some("time is over")
+        } else if stops() {
+            Some("podgate is ending")
+        } else {
+            has_left(&mut peer).then_some("ended by the client")
+        };
         while captured < most
             && let Some(packet) = capture.take()
         {
@@ -71,17 +79,8 @@ pub(super) fn stream(
         if captured >= most {
             break "count reached";
         }
-        if is_detached {
-            break "the port is closed";
-        }
-        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            break "time is over";
-        }
-        if stops() {
-            break "podgate is ending";
-        }
-        if has_left(&mut peer) {
-            break "ended by the client";
+        if let Some(reason) = end {
+            break reason;
         }
     };
     let summary = CaptureSummary { captured, dropped: capture.dropped(), reason: reason.into() };
@@ -153,5 +152,56 @@ fn message(port: &str, packet: &capture::CapturedPacket) -> CapturedPacket {
         },
         length: packet.original_length,
         data: STANDARD.encode(&packet.bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::BufRead;
+
+    use dataplane::graph::Node;
+    use dataplane::port::memory::Wire;
+    use dataplane::{Parts, PortKind, PortState, Snapshot};
+
+    use super::*;
+    use crate::run::shared_status::State;
+    use crate::run::shared_status::tests::started;
+
+    #[test]
+    fn what_is_captured_before_the_client_ends_it_is_sent() {
+        let folder = testkit::TempDir::new("capture");
+        let status = started(folder.path());
+        let wire = Wire::default();
+        status.switch.add_port(PortId(0), wire.port());
+        let ports = vec![Some(PortState::new("host", PortKind::Host))];
+        let parts = Parts { generation: 1, ports, ..Parts::default() };
+        let snapshot = Arc::new(Snapshot::new(parts));
+        status.switch.publish(&snapshot);
+        assert!(status.switch.wait_in_force(1, Duration::from_secs(10)));
+        status.set_state(State { snapshot, ..State::default() });
+        let wanted = Capture {
+            port: "host".into(),
+            filter: String::new(),
+            count: None,
+            seconds: None,
+            snaplen: None,
+        };
+        let received =
+            || status.switch.counters().map(|it| it.node(Node::Parse).packets.value()).sum::<u64>();
+        // The packet comes while the stream looks whether its reader has left.
+        let leaves = |_: &mut UnixStream| {
+            wire.send(testkit::packet::udp("10.0.0.1:1", "10.0.0.2:2").build());
+            while received() == 0 {
+                std::thread::yield_now();
+            }
+            true
+        };
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let reader = BufReader::new(theirs.try_clone().unwrap());
+        stream(reader, &mut theirs, &status, &wanted, leaves, || false).unwrap();
+        drop(theirs);
+        let lines: Vec<String> = BufReader::new(ours).lines().map(Result::unwrap).collect();
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines[2].contains(r#""captured":1"#), "{lines:?}");
     }
 }

@@ -284,25 +284,31 @@ impl SharedStatus {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeSet;
+    use std::path::Path;
 
     use super::*;
     use crate::config::Options;
     use crate::run::status::Status;
     use crate::run::workers::start_workers;
 
-    #[test]
-    fn a_stuck_source_shows_in_status_and_health() {
-        let folder = testkit::TempDir::new("stuck");
-        let state_dir = Some(folder.path().to_owned());
+    /// A switch with one worker, whose state is below `folder`.
+    pub(in crate::run) fn started(folder: &Path) -> SharedStatus {
+        let state_dir = Some(folder.to_owned());
         let options = Options { state_dir, workers: Some(1), ..Options::default() };
         let config = Config::resolve(options, "node-a", &BTreeSet::new()).unwrap();
         let (memory, frames) = dataplane::Memory::heap(2048, 64);
         let broker = EventBroker::new("node-a", 1);
         let switch = Arc::new(start_workers(&config, &memory, frames, &broker).unwrap());
         let (names, _) = crate::run::names::Names::open(&config);
-        let shared = SharedStatus::new(config, switch, broker, names);
+        SharedStatus::new(config, switch, broker, names)
+    }
+
+    #[test]
+    fn a_stuck_source_shows_in_status_and_health() {
+        let folder = testkit::TempDir::new("stuck");
+        let shared = started(folder.path());
         assert_eq!(Status::of(&shared).unhealthy_reasons, Vec::<String>::new());
         shared.set_source_stuck(true);
         let status = Status::of(&shared);
