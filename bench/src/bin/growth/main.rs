@@ -97,6 +97,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("\nload of the machine before and after: {before}, {}\n", load()?);
     print_table(&head, &rows);
     if let Some(folder) = &args.out {
+        fs::create_dir_all(folder)?;
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         let names: Vec<String> = head.iter().map(|name| (*name).to_owned()).collect();
         let rule = vec!["---".to_owned(); head.len()];
