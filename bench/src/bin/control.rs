@@ -382,7 +382,7 @@ fn micros(spent: Duration) -> f64 {
 fn known(cluster: &Cluster, control: &mut Control, rig: &mut Rig) -> Vec<usize> {
     let mut known = Vec::new();
     // Odd, so that pods of every application are among them.
-    let step = cluster.pods / 20_000 | 1;
+    let step = (cluster.pods / 20_000) | 1;
     for pod in (0..cluster.pods).step_by(step).filter(|pod| !cluster.is_local(*pod)) {
         let back = object(cluster.pod(pod, 0));
         let reference = back.reference();
