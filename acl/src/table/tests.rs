@@ -488,7 +488,8 @@ fn chains_of_networks() {
     }
 }
 
-/// Sets whose numbers are equal modulo 2,048 share a bit of the filter; the exact comparison behind it tells them apart.
+/// The filter has 2,048 bits, so sets whose numbers differ by 2,048 set the same one. A set that the filter lets through
+/// is looked for among the identity's own, so the wrong one is not found.
 #[test]
 fn thousands_of_peer_sets() {
     let host = |number: u32| Address::from_v4_bits(0x0a00_0000 | number);

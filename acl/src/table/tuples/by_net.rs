@@ -36,6 +36,14 @@ struct Nets {
     ranges: Option<Ranges>,
     /// By range of addresses: the innermost network around.
     innermost: Vec<u32>,
+}
+
+/// How these networks lie in each other.
+struct Nesting {
+    /// By end's number: its network's, or that of the next one around which is named; 0 for any end.
+    numbers: Vec<u32>,
+    /// By network: the one next around; that of 0 is itself.
+    around: Vec<u32>,
     /// By network: the last one inside it, which may be itself.
     last: Vec<u32>,
 }
@@ -63,34 +71,30 @@ struct OfDestination {
 }
 
 impl Nets {
-    /// Those that rules name, and by end's number theirs.
-    fn new(rules: &[Numbered], at: usize, ends: &Ends) -> (Self, Vec<u32>) {
-        let mut numbers = vec![0; ends.numbers(Kind::Net)];
-        rules.iter().for_each(|rule| numbers[number(rule.ends[at])] = 1);
-        numbers[0] = 0;
-        let mut nets = Vec::new();
-        for (net, number) in ends.nets.iter().zip(&mut numbers[1..]).filter(|(_, used)| **used > 0)
-        {
-            nets.push(*net);
-            *number = nets.len() as u32;
-        }
-        let mut last = vec![u32::MAX];
-        let mut open: Vec<u32> = Vec::new();
-        for (number, net) in (1..).zip(&nets) {
-            while let Some(inner) = open.pop_if(|outer| !nets[*outer as usize - 1].covers(*net)) {
-                last[inner as usize] = number - 1;
+    /// Those that rules name.
+    fn new(rules: &[Numbered], at: usize, ends: &Ends) -> (Self, Nesting) {
+        let mut is_named = vec![false; ends.numbers(Kind::Net)];
+        rules.iter().for_each(|rule| is_named[number(rule.ends[at])] = true);
+        let (mut numbers, mut around, mut nets) = (vec![0], vec![0], Vec::new());
+        for ((net, is_named), end) in ends.nets.iter().zip(&is_named[1..]).zip(1..) {
+            let outer = numbers[ends.around(end) as usize];
+            if *is_named {
+                around.push(outer);
+                nets.push(*net);
             }
-            open.push(number);
-            last.push(nets.len() as u32);
+            numbers.push(if *is_named { nets.len() as u32 } else { outer });
         }
-        let (ranges, innermost) = match nets.is_empty() {
-            true => (None, Vec::new()),
-            false => {
-                let (ranges, innermost) = Ranges::new(nets.iter().copied().zip(1..), 0, 1);
-                (Some(ranges), innermost)
-            }
-        };
-        (Self { ranges, innermost, last }, numbers)
+        let mut last: Vec<u32> = (0..).take(around.len()).collect();
+        for net in (1..last.len()).rev() {
+            let outer = around[net] as usize;
+            last[outer] = last[outer].max(last[net]);
+        }
+        let mut this = Self::default();
+        if !nets.is_empty() {
+            let (ranges, innermost) = Ranges::new(nets.into_iter().zip(1..), 0, 1);
+            (this.ranges, this.innermost) = (Some(ranges), innermost);
+        }
+        (this, Nesting { numbers, around, last })
     }
 
     /// The innermost network around an address.
@@ -98,23 +102,8 @@ impl Nets {
         self.ranges.as_ref().map_or(0, |ranges| self.innermost[ranges.find(address) as usize])
     }
 
-    /// By network: the one next around.
-    fn around(&self) -> Vec<u32> {
-        let mut around = vec![0; self.last.len()];
-        for net in 1..self.last.len() {
-            let mut outer = net as u32 - 1;
-            while self.last[outer as usize] < net as u32 {
-                outer = around[outer as usize];
-            }
-            around[net] = outer;
-        }
-        around
-    }
-
     fn bytes(&self) -> usize {
-        self.ranges.as_ref().map_or(0, Ranges::bytes)
-            + size_of_val(&*self.innermost)
-            + size_of_val(&*self.last)
+        self.ranges.as_ref().map_or(0, Ranges::bytes) + size_of_val(&*self.innermost)
     }
 }
 
@@ -134,17 +123,17 @@ impl ByNet {
         if rules.is_empty() {
             return Ok(Self::default());
         }
-        let [(sources, of_source), (destinations, of_destination)] =
+        let [(source_nets, sources), (destination_nets, destinations)] =
             [0, 1].map(|at: usize| Nets::new(rules, at, &ends[at]));
         let pair = |rule: &Numbered| {
-            (of_source[number(rule.ends[0])], of_destination[number(rule.ends[1])])
+            (sources.numbers[number(rule.ends[0])], destinations.numbers[number(rule.ends[1])])
         };
         let mut sorted: Vec<((u32, u32), u32, u32)> =
             rules.iter().map(|rule| (pair(rule), rule.rule, rule.demand)).collect();
         sorted.sort_unstable();
         let mut by_net = Self { rules: rules.len(), ..Self::default() };
         let mut pairs = sorted.chunk_by(|a, b| a.0 == b.0).peekable();
-        for (source, around) in (0..).zip(sources.around()) {
+        for (source, around) in (0..).zip(sources.around) {
             let from = by_net.destinations.len();
             let outer = by_net.sources.get(around as usize).map_or(NONE, |outer| outer.first);
             let mut of = OfSource { first: outer, around, destinations: from as u32 };
@@ -173,7 +162,7 @@ impl ByNet {
         }
         let behind = by_net.destinations.len() as u32;
         by_net.sources.push(OfSource { first: NONE, around: 0, destinations: behind });
-        by_net.fields = [sources, destinations];
+        by_net.fields = [source_nets, destination_nets];
         Ok(by_net)
     }
 
