@@ -27,8 +27,10 @@ const MOST_FAULTS: usize = 200;
 #[derive(Default)]
 pub(super) struct StatusPublisher {
     view: Arc<View>,
-    /// Makes the snapshots with the rules that nftables enforces.
+    /// Makes the snapshots with the rules that nftables enforces, in this context: without services or
+    /// other cluster nodes.
     rules: SnapshotMaker,
+    context: NodeContext,
 }
 
 impl ControlLoop {
@@ -172,8 +174,9 @@ impl ControlLoop {
             NodePort::new(PortId(n), role)
         });
         let (ports, generation) = (ports.collect(), snapshot.generation);
-        let (node, context) = (&self.shared.config.node_name, NodeContext::default());
-        self.status_publisher.rules.snapshot(view, node, context, generation, ports)
+        let StatusPublisher { rules, context, .. } = &mut self.status_publisher;
+        let node = &self.shared.config.node_name;
+        rules.snapshot(view, node, context.clone(), generation, ports)
     }
 
     /// Returns the part of an uplink's MTU that is left for pods; an uplink that is not served has
