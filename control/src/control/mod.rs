@@ -111,8 +111,8 @@ impl Control {
         let before = self.addresses_before(&change);
         // Another pod of the same name and address: one event replaced it.
         let is_another = match &change {
-            Change::Pod(_, (Some(before), after)) => {
-                before.uid.is_some() && before.uid != after.as_ref().and_then(|pod| pod.uid.clone())
+            Change::Pod(_, (Some(before), Some(after))) => {
+                before.uid.is_some() && before.uid != after.uid
             }
             _ => false,
         };
