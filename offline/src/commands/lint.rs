@@ -57,10 +57,12 @@ impl Lint {
             let (warnings, errors) = (counted(warnings, "warning"), counted(errors, "error"));
             let _ = writeln!(lines, "{warnings}, {errors}");
         }
-        let code = match () {
-            () if invalid > 0 => UNUSABLE,
-            () if self.strict && !findings.is_empty() => NO,
-            () => 0,
+        let code = if invalid > 0 {
+            UNUSABLE
+        } else if self.strict && !findings.is_empty() {
+            NO
+        } else {
+            0
         };
         Ok(print(&lines, code))
     }
