@@ -4,12 +4,12 @@
 //! cargo run --release -p bench --bin control [-- --pods 1000,10000,150000]
 //! ```
 //!
-//! Clusters of 1,000, 10,000 and 150,000 pods or as many as are asked for, 50 to a namespace and 25 to a
-//! cluster node, of which there are 5,000 at most; three to four policies to a
-//! namespace, with selectors in and across namespaces, named ports and blocks with exceptions,
-//! one in five of them for egress, and two cluster-wide policies. Each event is applied alone, as
-//! if it had come alone, and is done when the only worker of a switch, which serves a memory port
-//! for each local pod, has taken over the snapshot that came of it.
+//! Each namespace has 50 pods, and each cluster node 25, or more where there would be over 5,000
+//! cluster nodes. There are three to four policies to a namespace, with selectors in and across
+//! namespaces, named ports and blocks with exceptions, one in five of them for egress, and two
+//! cluster-wide policies. Each event is applied alone, as if it had come alone, and is done when the
+//! only worker of a switch, which serves a memory port for each local pod, has taken over the snapshot
+//! that came of it.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -54,14 +54,12 @@ fn main() {
         }
     }
     rows.iter_mut().zip(AIMS).for_each(|(row, aim)| row.push(aim.to_owned()));
-    let sizes = args.pods.iter().map(|pods| format!("{pods} pods"));
-    let columns: Vec<String> = ["measure".to_owned()]
-        .into_iter()
-        .chain(sizes)
-        .chain(["aim at 150000".to_owned()])
-        .collect();
+    let sizes: Vec<String> = args.pods.iter().map(|pods| format!("{pods} pods")).collect();
+    let mut head = vec!["measure"];
+    head.extend(sizes.iter().map(String::as_str));
+    head.push("aim at 150000");
     println!();
-    print_table(&columns.iter().map(String::as_str).collect::<Vec<_>>(), &rows);
+    print_table(&head, &rows);
 }
 
 const MEASURES: [&str; 13] = [

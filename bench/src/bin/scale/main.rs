@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p bench --bin scale [-- --nodes 5000 --pods 150000 --seconds 20]
-//! cargo run --release -p bench --bin scale -- --switch --nodes 600      (as root)
+//! cargo run --release -p bench --bin scale -- --switch --nodes 599      (as root)
 //! ```
 //!
 //! A process of its own serves generated objects of the size that real ones have ([`server`]), over HTTP,
@@ -115,11 +115,6 @@ impl Server {
         BufReader::new(child.stdout.take().context("stdout")?).read_line(&mut line)?;
         Ok(Self { child, address: line.trim().parse()? })
     }
-
-    /// Sends a request of our own, and returns the answer's body.
-    fn ask(&self, path: &str) -> Result<Value> {
-        ask(self.address, path)
-    }
 }
 
 impl Drop for Server {
@@ -150,7 +145,7 @@ async fn measure(args: &Args, server: &Server) -> Result<()> {
     buffer.work_in(&mut control);
     control.commit();
     let (synced, used) = (began.elapsed(), cpu()? - used);
-    let counts = server.ask("/counts")?;
+    let counts = ask(server.address, "/counts")?;
     print_initial(args, &control, &counts);
     println!();
     let mb = |bytes: u64| format!("{:.0}", bytes as f64 / 1e6);
@@ -164,8 +159,8 @@ async fn measure(args: &Args, server: &Server) -> Result<()> {
 
     // Changes, as fast as they are taken.
     let (mut count, mut longest, used) = (0_u64, Duration::ZERO, cpu()?);
-    let bytes_before = server.ask("/counts")?["changes"]["bytes"].as_u64().unwrap_or(0);
-    server.ask(&format!("/change?seconds={}", args.seconds))?;
+    let bytes_before = ask(server.address, "/counts")?["changes"]["bytes"].as_u64().unwrap_or(0);
+    ask(server.address, &format!("/change?seconds={}", args.seconds))?;
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(args.seconds) {
         let Ok(Some(event)) = tokio::time::timeout(BATCH, events.recv()).await else { continue };
@@ -180,7 +175,8 @@ async fn measure(args: &Args, server: &Server) -> Result<()> {
         longest = longest.max(batch.elapsed());
     }
     let took = began.elapsed().as_secs_f64();
-    let bytes = server.ask("/counts")?["changes"]["bytes"].as_u64().unwrap_or(0) - bytes_before;
+    let bytes =
+        ask(server.address, "/counts")?["changes"]["bytes"].as_u64().unwrap_or(0) - bytes_before;
     let share = (cpu()? - used).as_secs_f64() / count.max(1) as f64;
     rows.extend([
         row("changes taken a second", format!("{:.0}", count as f64 / took)),

@@ -8,8 +8,9 @@ use anyhow::{Context, Result, anyhow};
 use bench::attach;
 use bench::forwarder::own_path;
 use bench::print_table;
+use bench::rig::needs_root;
 use local_api::{AttachPod, Client, Request};
-use testkit::{Namespace, TempDir, is_root};
+use testkit::{Namespace, TempDir};
 
 use super::objects::Cluster;
 use super::{Args, NODE, ask, kubeconfig, row};
@@ -20,7 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// Processor time of a thread.
-#[derive(Clone)]
 struct Thread {
     id: String,
     name: String,
@@ -28,7 +28,7 @@ struct Thread {
 }
 
 pub(super) fn measure(args: &Args) -> Result<()> {
-    anyhow::ensure!(is_root(), "needs root, for network namespaces and AF_XDP");
+    needs_root().map_err(problem)?;
     let (node, others) = (Namespace::new("scale-node"), Namespace::new("scale-pods"));
     let folder = TempDir::new("scale");
     let (nodes, pods) = (args.nodes.to_string(), args.pods.to_string());
