@@ -6,10 +6,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher};
+use std::ops::Range;
 
 use ahash::RandomState;
 
 use super::ranges::Ranges;
+use super::sort::{Keyed, sort};
 use crate::prefix::Prefix;
 use crate::{AddressMap, End, PeerSetId, Rule};
 
@@ -69,13 +71,21 @@ pub(super) enum Covered {
 }
 
 impl Covered {
+    /// The classes that end `number` covers: those of a run and those of a list.
+    pub(super) fn parts(&self, number: u32) -> (Range<u32>, &[u32]) {
+        match self {
+            Self::Runs(runs) => {
+                let (first, count) = runs[number as usize];
+                (first..first + count, &[])
+            }
+            Self::Lists(lists) => (0..0, &lists[number as usize]),
+        }
+    }
+
     /// The classes that end `number` covers.
     pub(super) fn by(&self, number: u32) -> impl Iterator<Item = u32> + Clone + '_ {
-        let (first, count, list): (u32, u32, &[u32]) = match self {
-            Self::Runs(runs) => (runs[number as usize].0, runs[number as usize].1, &[]),
-            Self::Lists(lists) => (0, 0, &lists[number as usize]),
-        };
-        (first..first + count).chain(list.iter().copied())
+        let (run, list) = self.parts(number);
+        run.chain(list.iter().copied())
     }
 }
 
@@ -92,7 +102,7 @@ impl Ends {
         for (at, (_, rule)) in rules.iter().enumerate() {
             match end(rule) {
                 End::Any => {}
-                End::Net(net) => by_net.extend(Prefix::new(&net).map(|prefix| (prefix, at))),
+                End::Net(net) => by_net.extend(Prefix::new(&net).map(|prefix| (prefix, at as u32))),
                 End::Set(set) => {
                     let fresh = sets.len() as u32;
                     let number = *sets.entry(set).or_insert(fresh);
@@ -100,13 +110,13 @@ impl Ends {
                 }
             }
         }
-        by_net.sort_unstable_by_key(|(prefix, at)| (prefix.order(), *at));
         let mut nets: Vec<Prefix> = Vec::new();
-        for (prefix, at) in by_net {
+        for place in in_order(&by_net) {
+            let (prefix, at) = by_net[place as usize];
             if nets.last() != Some(&prefix) {
                 nets.push(prefix);
             }
-            named[at] = EndId { kind: Kind::Net, number: nets.len() as u32 };
+            named[at as usize] = EndId { kind: Kind::Net, number: nets.len() as u32 };
         }
         let mut around = vec![0; nets.len() + 1];
         let mut open: Vec<u32> = Vec::new();
@@ -241,6 +251,23 @@ impl Ends {
             }
         }
     }
+}
+
+/// The places of networks, by their [order](Prefix::order).
+fn in_order(nets: &[(Prefix, u32)]) -> impl Iterator<Item = u32> {
+    let mut places: Vec<Keyed> = (0..nets.len() as u32).map(|place| (0, place)).collect();
+    // By what counts least first.
+    let parts: [fn(Prefix) -> u64; 4] = [
+        |net| net.length().into(),
+        |net| net.first().bits() as u64,
+        |net| (net.first().bits() >> 64) as u64,
+        |net| net.is_v4().into(),
+    ];
+    for part in parts {
+        places.iter_mut().for_each(|(key, place)| *key = part(nets[*place as usize].0));
+        sort(&mut places);
+    }
+    places.into_iter().map(|(_, place)| place)
 }
 
 fn used_of<'a>(members: &'a [u32], used: &'a [bool]) -> impl Iterator<Item = u32> + 'a {

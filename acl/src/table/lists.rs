@@ -16,10 +16,8 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_mm512_min_epu32, _mm512_slli_epi32, _mm512_srai_epi32};
-use std::collections::HashMap;
 
-use ahash::RandomState;
-
+use super::index::Slices;
 use super::transport::{Matching, TooMany, Transport};
 use crate::Key;
 #[cfg(target_arch = "x86_64")]
@@ -105,35 +103,27 @@ impl<'a> Effective<'a> {
 
     /// Of rules over the same ends, which ascend, each with its demand: those that can be found.
     pub(super) fn of(&mut self, rules: impl Iterator<Item = (u32, u32)>) -> &[(u32, u32)] {
-        self.list += 1;
         self.rules.clear();
-        self.seen.fill(0);
-        for rule in rules {
-            let demand = rule.1 as usize;
-            if std::mem::replace(&mut self.last[demand], self.list) == self.list {
-                continue;
+        if let Some(matching) = self.matching {
+            self.seen.fill(0);
+            for rule in rules {
+                if matching.add(&mut self.seen, rule.1) {
+                    self.rules.push(rule);
+                    if matching.is_all(rule.1) {
+                        break;
+                    }
+                }
             }
-            if let Some(matching) = self.matching
-                && !add(&mut self.seen, matching.bits(demand))
-            {
-                continue;
-            }
-            self.rules.push(rule);
-            if self.matching.is_some_and(|matching| matching.is_all(demand)) {
-                break;
-            }
+        } else {
+            self.list += 1;
+            let (last, list) = (&mut self.last, self.list);
+            let is_first = |(_, demand): &(u32, u32)| {
+                std::mem::replace(&mut last[*demand as usize], list) != list
+            };
+            self.rules.extend(rules.filter(is_first));
         }
         &self.rules
     }
-}
-
-/// Adds bits to others; whether that changes any.
-pub(super) fn add(to: &mut [u64], bits: &[u64]) -> bool {
-    to.iter_mut().zip(bits).fold(false, |changed, (to, bits)| {
-        let before = *to;
-        *to |= bits;
-        changed | (*to != before)
-    })
 }
 
 /// Lists decided by class.
@@ -216,38 +206,39 @@ impl Lists for &Rows {
     }
 }
 
-/// Makes [`Rows`].
+/// Makes [`Rows`]; cells are written in the end.
 #[derive(Debug)]
 pub(super) struct RowsBuilder<'a> {
-    rows: Rows,
     matching: &'a Matching,
-    /// Rows by the conditions of their lists.
-    shapes: HashMap<Box<[u32]>, u32, RandomState>,
-    lists: HashMap<Box<[u32]>, ListId, RandomState>,
+    /// The rules of each list, behind [`NONE`].
+    rules: Slices,
+    /// By number.
+    lists: Vec<ListId>,
     /// By rule: the list of it alone, as most lists are, if there is one.
     alone: Vec<ListId>,
-    /// Lists there are.
-    count: usize,
-    /// Rules of the list that is made, and their conditions.
-    numbers: Vec<u32>,
+    /// The conditions of lists, by row.
+    shapes: Slices,
+    /// Those of the list that is made, and its rules.
     demands: Vec<u32>,
+    numbers: Vec<u32>,
     most_cells: usize,
 }
 
 impl<'a> RowsBuilder<'a> {
     /// Rows of so many cells at most.
     pub(super) fn new(matching: &'a Matching, most_cells: usize) -> Self {
-        let classes = matching.classes;
-        let rows = Rows { cells: vec![0; classes], rules: vec![NONE], classes, plain: false };
+        let (mut rules, mut shapes) = (Slices::default(), Slices::default());
+        // Of the empty list.
+        rules.number(&[NONE]);
+        shapes.number(&[]);
         Self {
-            rows,
             matching,
-            shapes: HashMap::default(),
-            lists: HashMap::default(),
+            rules,
+            lists: vec![ListId::EMPTY],
             alone: Vec::new(),
-            count: 0,
-            numbers: Vec::new(),
+            shapes,
             demands: Vec::new(),
+            numbers: Vec::new(),
             most_cells,
         }
     }
@@ -255,54 +246,45 @@ impl<'a> RowsBuilder<'a> {
     /// The rows, plain if these have so many cells at most. Then each list that `lists` visits is brought
     /// up to date: rows follow each other as lists are visited, behind the one of the empty list.
     pub(super) fn finish(
-        mut self,
+        self,
         most_plain: usize,
         lists: impl FnOnce(&mut dyn FnMut(&mut ListId)),
     ) -> Rows {
-        let classes = self.rows.classes;
-        let largest = self.rows.rules.iter().filter(|rule| **rule != NONE).max();
-        if (self.count + 1) * classes > most_plain
+        let classes = self.matching.classes;
+        let rules = self.rules.items;
+        let largest = rules.iter().filter(|rule| **rule != NONE).max();
+        if self.lists.len() * classes > most_plain
             || largest.is_some_and(|rule| *rule >= PLAIN_RULES)
         {
-            self.rows.cells.push(0);
-            return self.rows;
-        }
-        let mut plain = vec![NO_RULE; classes];
-        let mut moved: HashMap<u32, u32, RandomState> = HashMap::from_iter([(0, 0)]);
-        lists(&mut |list| {
-            let cells = *moved.entry(list.rules).or_insert_with(|| {
-                let row = &self.rows.cells[list.cells as usize..][..classes];
-                let rules = &self.rows.rules[list.rules as usize..];
-                let first = plain.len() as u32;
-                plain.extend(row.iter().map(|place| rules[usize::from(*place)] as u16));
-                first
-            });
-            *list = ListId { rules: 0, cells };
-        });
-        plain.push(0);
-        Rows { cells: plain, rules: Vec::new(), classes, plain: true }
-    }
-
-    /// The row of lists with the demands of the list that is made.
-    fn row(&mut self) -> Result<u32, TooMany> {
-        let shape = &*self.demands;
-        if let Some(row) = self.shapes.get(shape) {
-            return Ok(*row);
-        }
-        let first = self.rows.cells.len();
-        if first > self.most_cells {
-            return Err(TooMany);
-        }
-        self.rows.cells.resize(first + self.matching.classes, 0);
-        let cells = &mut self.rows.cells[first..];
-        // Backwards, so that the first of the rules that match stays.
-        for (place, demand) in shape.iter().enumerate().rev() {
-            for class in &self.matching.by_demand[*demand as usize] {
-                cells[usize::from(*class)] = place as u16 + 1;
+            let mut cells = vec![0; self.shapes.count() * classes + 1];
+            for (shape, row) in (0..self.shapes.count()).zip(cells.chunks_mut(classes)) {
+                // Backwards, so that the first of the rules that match stays.
+                for (place, demand) in self.shapes.of(shape as u32).iter().enumerate().rev() {
+                    self.matching.write(*demand, place as u16 + 1, row);
+                }
             }
+            return Rows { cells, rules, classes, plain: false };
         }
-        self.shapes.insert(shape.into(), first as u32);
-        Ok(first as u32)
+        let mut plain = vec![NO_RULE; self.lists.len() * classes + 1];
+        let mut end = classes;
+        // By list, where its rules begin: its row.
+        let mut moved = vec![0; rules.len()];
+        lists(&mut |list| {
+            let row = &mut moved[list.rules as usize];
+            if *row == 0 && *list != ListId::EMPTY {
+                *row = end as u32;
+                let cells = &mut plain[end..end + classes];
+                let demands = self.shapes.of(list.cells / classes as u32).iter();
+                for (demand, rule) in demands.zip(&rules[list.rules as usize + 1..]).rev() {
+                    self.matching.write(*demand, *rule as u16, cells);
+                }
+                end += classes;
+            }
+            *list = ListId { rules: 0, cells: *row };
+        });
+        plain.truncate(end + 1);
+        plain[end] = 0;
+        Rows { cells: plain, rules: Vec::new(), classes, plain: true }
     }
 }
 
@@ -313,34 +295,33 @@ impl MakeLists for RowsBuilder<'_> {
     }
 
     fn list(&mut self, rules: &[(u32, u32)]) -> Result<ListId, TooMany> {
-        if rules.is_empty() {
-            return Ok(ListId::EMPTY);
+        if let [(rule, _)] = rules
+            && let Some(list) = self.alone.get(*rule as usize)
+            && *list != ListId::EMPTY
+        {
+            return Ok(*list);
         }
-        let known = match rules {
-            [(rule, _)] => self.alone.get(*rule as usize),
-            _ => {
-                self.numbers.clear();
-                self.numbers.extend(rules.iter().map(|(rule, _)| *rule));
-                self.lists.get(&*self.numbers)
-            }
-        };
-        if let Some(list) = known.filter(|list| **list != ListId::EMPTY) {
+        self.numbers.clear();
+        self.numbers.push(NONE);
+        self.numbers.extend(rules.iter().map(|(rule, _)| rule));
+        let number = self.rules.number(&self.numbers);
+        if let Some(list) = self.lists.get(number as usize) {
             return Ok(*list);
         }
         self.demands.clear();
-        self.demands.extend(rules.iter().map(|(_, demand)| *demand));
-        let list = ListId { rules: self.rows.rules.len() as u32, cells: self.row()? };
-        self.rows.rules.push(NONE);
-        self.rows.rules.extend(rules.iter().map(|(rule, _)| *rule));
-        self.count += 1;
+        self.demands.extend(rules.iter().map(|(_, demand)| demand));
+        let row = self.shapes.number(&self.demands) as usize * self.matching.classes;
+        if row > self.most_cells {
+            return Err(TooMany);
+        }
+        let list = ListId { rules: self.rules.start(number), cells: row as u32 };
+        self.lists.push(list);
         if let [(rule, _)] = rules {
             let least = *rule as usize + 1;
             if self.alone.len() < least {
                 self.alone.resize(least, ListId::EMPTY);
             }
             self.alone[*rule as usize] = list;
-        } else {
-            self.lists.insert(self.numbers.as_slice().into(), list);
         }
         Ok(list)
     }

@@ -14,6 +14,7 @@ mod decide;
 mod ends;
 mod field;
 mod hidden;
+mod index;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 mod lists;
@@ -22,6 +23,7 @@ mod plan;
 mod ranges;
 mod report;
 mod scan;
+mod sort;
 mod transport;
 mod tuples;
 

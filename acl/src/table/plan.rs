@@ -13,7 +13,6 @@
 //! by ports.
 
 use std::collections::{HashMap, HashSet};
-use std::rc::Rc;
 
 use ahash::RandomState;
 
@@ -242,24 +241,20 @@ impl Input {
             .collect();
         let mut any = effective.of(any.into_iter()).to_vec();
         for (at, (ends, field)) in self.ends.iter().zip(&mut fields).enumerate() {
-            let mut own = [Kind::Net, Kind::Set].map(|kind| vec![Vec::new(); ends.numbers(kind)]);
-            for rule in self.rules.iter().filter(in_list) {
-                let EndId { kind, number } = rule.ends[at];
-                if let Some(own) = own.get_mut(kind as usize) {
-                    own[number as usize].push((rule.rule, rule.demand));
-                }
-            }
-            let mut merger = Merger { lists: &mut *lists, effective: &mut *effective };
-            for (kind, own) in [Kind::Net, Kind::Set].into_iter().zip(&own) {
-                if own.iter().all(Vec::is_empty) {
+            let mut merger =
+                Merger { lists: &mut *lists, effective: &mut *effective, both: Vec::new() };
+            for kind in [Kind::Net, Kind::Set] {
+                let of_kind = |rule: &&Numbered| rule.ends[at].kind == kind && in_list(rule);
+                let own = ByEnd::new(self.rules.iter().filter(of_kind), at, ends.numbers(kind));
+                if own.rules.is_empty() {
                     continue;
                 }
                 // Every key has an element of this kind, which may bring these along.
                 let few = any.len() * ends.elements(kind) <= 4 * self.rules.len() + 4096;
                 let base = if few { std::mem::take(&mut any) } else { Vec::new() };
                 match kind {
-                    Kind::Net => merger.nets(base, own, ends, field)?,
-                    _ => merger.identities(&base, own, ends, field)?,
+                    Kind::Net => merger.nets(base, &own, ends, field)?,
+                    _ => merger.identities(&base, &own, ends, field)?,
                 }
             }
         }
@@ -328,13 +323,40 @@ impl Input {
     }
 }
 
-/// A list of rules, each with its demand.
-type Merged = Rc<Vec<(u32, u32)>>;
+/// Rules by an end, which ascend, each with its demand.
+struct ByEnd {
+    /// By end's number: where its rules begin. And two more numbers.
+    starts: Vec<u32>,
+    rules: Vec<(u32, u32)>,
+}
+
+impl ByEnd {
+    /// Of rules that name so many ends in a field.
+    fn new<'a>(rules: impl Iterator<Item = &'a Numbered> + Clone, at: usize, ends: usize) -> Self {
+        let mut starts = vec![0_u32; ends + 2];
+        rules.clone().for_each(|rule| starts[rule.ends[at].number as usize + 2] += 1);
+        (1..starts.len()).for_each(|end| starts[end] += starts[end - 1]);
+        let mut sorted = vec![(0, 0); starts[ends + 1] as usize];
+        for rule in rules {
+            let next = &mut starts[rule.ends[at].number as usize + 1];
+            sorted[*next as usize] = (rule.rule, rule.demand);
+            *next += 1;
+        }
+        Self { starts, rules: sorted }
+    }
+
+    fn of(&self, number: u32) -> &[(u32, u32)] {
+        let [start, end] = [number, number + 1].map(|end| self.starts[end as usize] as usize);
+        &self.rules[start..end]
+    }
+}
 
 /// Merges the lists of ends into those of elements.
 struct Merger<'a, 'm, L> {
     lists: &'a mut L,
     effective: &'a mut Effective<'m>,
+    /// Rules of the list that is made.
+    both: Vec<(u32, u32)>,
 }
 
 impl<L: MakeLists> Merger<'_, '_, L> {
@@ -342,24 +364,28 @@ impl<L: MakeLists> Merger<'_, '_, L> {
     fn nets(
         &mut self,
         base: Vec<(u32, u32)>,
-        own: &[Vec<(u32, u32)>],
+        own: &ByEnd,
         ends: &Ends,
         field: &mut Field,
     ) -> Result<(), TooMany> {
-        let mut merged: Vec<(Merged, ListId)> = Vec::with_capacity(own.len());
-        merged.push((Rc::new(base.clone()), self.lists.list(&base)?));
-        field.set_list(Kind::Net, 0, merged[0].1);
-        for net in 1..own.len() {
-            let (outer, list) = &merged[ends.around(net as u32) as usize];
-            let of_net = if own[net].is_empty() {
-                (Rc::clone(outer), *list)
-            } else {
-                let both = self.merge([&**outer, &own[net]].into_iter());
-                let list = self.lists.list(&both)?;
-                (Rc::new(both), list)
-            };
-            field.set_list(Kind::Net, net as u32, of_net.1);
-            merged.push(of_net);
+        // By network: its list, and where the rules of that stand.
+        let mut lists = vec![(self.lists.list(&base)?, 0, base.len())];
+        let mut rules = base;
+        field.set_list(Kind::Net, 0, lists[0].0);
+        for net in 1..ends.numbers(Kind::Net) as u32 {
+            let mut list = lists[ends.around(net) as usize];
+            let own = own.of(net);
+            if !own.is_empty() {
+                let (_, start, end) = list;
+                merge(&rules[start..end], own, &mut self.both);
+                let of_net = self.effective.of(self.both.iter().copied());
+                if of_net != &rules[start..end] {
+                    list = (self.lists.list(of_net)?, rules.len(), rules.len() + of_net.len());
+                    rules.extend(of_net);
+                }
+            }
+            field.set_list(Kind::Net, net, list.0);
+            lists.push(list);
         }
         Ok(())
     }
@@ -367,26 +393,34 @@ impl<L: MakeLists> Merger<'_, '_, L> {
     /// By identity: the rules of the sets it is in, and `base`.
     fn identities(
         &mut self,
-        base: &Vec<(u32, u32)>,
-        own: &[Vec<(u32, u32)>],
+        base: &[(u32, u32)],
+        own: &ByEnd,
         ends: &Ends,
         field: &mut Field,
     ) -> Result<(), TooMany> {
         for identity in 0..ends.elements(Kind::Set) as u32 {
-            let sets = ends.members(identity).iter().map(|set| &own[*set as usize]);
-            let merged = self.merge([base].into_iter().chain(sets));
-            field.set_list(Kind::Set, identity, self.lists.list(&merged)?);
+            self.both.clear();
+            self.both.extend(base);
+            ends.members(identity).iter().for_each(|set| self.both.extend(own.of(*set)));
+            // Made of runs that ascend, which the sort takes as they are.
+            self.both.sort();
+            let of_identity = self.effective.of(self.both.iter().copied());
+            field.set_list(Kind::Set, identity, self.lists.list(of_identity)?);
         }
         Ok(())
     }
+}
 
-    /// The rules of some lists in order, less those that earlier ones leave nothing of.
-    fn merge<'a>(&mut self, lists: impl Iterator<Item = &'a Vec<(u32, u32)>>) -> Vec<(u32, u32)> {
-        let mut all: Vec<(u32, u32)> = lists.flatten().copied().collect();
-        // Made of runs that ascend, which the sort takes as they are.
-        all.sort();
-        self.effective.of(all.into_iter()).to_vec()
+/// Both of two lists of rules that ascend.
+fn merge(mut some: &[(u32, u32)], others: &[(u32, u32)], both: &mut Vec<(u32, u32)>) {
+    both.clear();
+    for other in others {
+        let before = some.partition_point(|rule| rule.0 < other.0);
+        both.extend(&some[..before]);
+        both.push(*other);
+        some = &some[before..];
     }
+    both.extend(some);
 }
 
 /// The rules that a packet could match.

@@ -18,25 +18,22 @@
 
 #![allow(unsafe_code)]
 
-mod classes;
 mod paths;
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
     _mm512_and_si512, _mm512_mullo_epi32, _mm512_slli_epi32, _mm512_srli_epi32,
 };
-use std::collections::HashMap;
 
-use ahash::RandomState;
-
-use super::ends::{Ends, Kind};
+use super::ends::{Classes, Ends, Kind};
 use super::field::{Both, Field};
+use super::index::Index;
 use super::lists::{Effective, ListId, MakeLists};
+use super::sort::{Keyed, sort};
 use super::transport::TooMany;
 use super::tuples::Numbered;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::lanes::{Lanes, halves, pairs, plus, splat, words};
-use classes::Classes;
 use paths::Paths;
 
 /// Lists by pair of classes.
@@ -68,22 +65,19 @@ const LAYERS: usize = 4;
 /// Destinations in a block.
 const BLOCK: usize = 32;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Block([u16; BLOCK]);
-
 /// Bounds on each layer of a table of so many rules.
 #[derive(Clone, Copy)]
 struct Room {
     /// Words of its index.
     index: usize,
     /// Rules over all its pairs, which is what it takes to make.
-    entries: usize,
+    entries: u64,
 }
 
 impl Room {
     fn new(rules: usize) -> Self {
         let index = ((1 << 16) + 96 * rules).min(1 << 20);
-        Self { index, entries: (1 << 16) + 32 * rules }
+        Self { index, entries: (1 << 16) + 32 * rules as u64 }
     }
 }
 
@@ -120,13 +114,13 @@ impl Crossed {
         }
         let mut fields = ends.each_ref().map(|ends| Field::new(ends, Both::Layers(parts.len())));
         let mut layers = Vec::new();
-        for (at, (rules, classes)) in parts.iter().enumerate() {
-            let Some(layer) = Layer::new(rules, classes, lists, effective)? else {
+        for (at, part) in parts.iter().enumerate() {
+            let Some(layer) = Layer::new(part, lists, effective)? else {
                 return Ok(None);
             };
             let scales = [layer.per_source() as u32, 1];
             for ((field, classes), (kind, scale)) in
-                fields.iter_mut().zip(classes).zip(kinds.into_iter().zip(scales))
+                fields.iter_mut().zip(&part.classes).zip(kinds.into_iter().zip(scales))
             {
                 for (element, class) in (0..).zip(&classes.of) {
                     field.set_class(kind, element, at, class * scale);
@@ -154,7 +148,12 @@ impl Crossed {
 }
 
 /// Rules of one layer, which ascend, with the classes of both fields.
-type Part = (Vec<Numbered>, [Classes; 2]);
+struct Part {
+    rules: Vec<Numbered>,
+    classes: [Classes; 2],
+    /// How many classes there are.
+    counts: [usize; 2],
+}
 
 /// Of these rules as many as have room in one layer, those over fewest pairs, and the rest.
 fn narrow(
@@ -184,76 +183,137 @@ fn narrow(
         }
         let pairs = |rule: &Numbered| {
             let covered =
-                [0, 1].map(|at: usize| covered[at][rule.ends[at].number as usize] as usize);
+                [0, 1].map(|at: usize| u64::from(covered[at][rule.ends[at].number as usize]));
             covered[0] * covered[1]
         };
-        let mut total: usize = few.iter().map(pairs).sum();
+        let mut total: u64 = few.iter().map(pairs).sum();
         if total <= room.entries && index <= room.index {
-            let classes =
-                |at: usize| Classes::new(&few, at, &ends[at], kinds[at], 8 * room.entries);
-            let classes = [classes(0)?, classes(1)?];
-            wide.sort_unstable_by_key(|rule: &Numbered| rule.rule);
-            return Some(((few, classes), wide));
+            let mut counts = [1; 2];
+            let classes = [0, 1].map(|at: usize| {
+                let mut next = 1;
+                let classes = ends[at].classes(kinds[at], &used[at], &mut next);
+                counts[at] = next as usize;
+                classes
+            });
+            wide.sort_by_key(|rule: &Numbered| rule.rule);
+            return Some((Part { rules: few, classes, counts }, wide));
         }
         // By what does not depend on the order of rules; those over the same ends stay together.
-        few.sort_unstable_by_key(|rule| (pairs(rule), rule.ends));
+        let both = |rule: &Numbered| {
+            let [source, destination] = rule.ends.map(|end| u64::from(end.number));
+            source << 32 | destination
+        };
+        let mut order: Vec<Keyed> = few.iter().map(both).zip(0..).collect();
+        sort(&mut order);
+        order.iter_mut().for_each(|(key, at)| *key = pairs(&few[*at as usize]));
+        sort(&mut order);
         // An index that is too large has too many classes in both fields, of which wide rules make few.
         let least = if index > room.index { few.len().div_ceil(4) } else { 0 };
+        let mut is_wide = vec![false; few.len()];
         let (mut taken, mut last) = (0, None);
-        while let Some(rule) =
-            few.pop_if(|rule| total > room.entries || taken < least || last == Some(rule.ends))
-        {
-            total -= pairs(&rule);
-            last = Some(rule.ends);
+        while let Some((pairs, at)) = order.pop_if(|(_, at)| {
+            total > room.entries || taken < least || last == Some(few[*at as usize].ends)
+        }) {
+            total -= pairs;
+            last = Some(few[at as usize].ends);
             taken += 1;
-            wide.push(rule);
+            is_wide[at as usize] = true;
         }
-        if few.is_empty() {
+        if order.is_empty() {
             return None;
         }
-        few.sort_unstable_by_key(|rule| rule.rule);
+        let mut is_wide = is_wide.into_iter();
+        wide.extend(few.extract_if(.., |_| is_wide.next().unwrap_or(false)));
+    }
+}
+
+/// By class of a field: the rules that cover it, by their places, which ascend.
+struct ByClass {
+    /// Where those of a class begin. And one more number.
+    starts: Vec<u32>,
+    rules: Vec<u32>,
+}
+
+impl ByClass {
+    /// Of sources. Rules that cover no destination are left out.
+    fn new(part: &Part) -> Self {
+        let [sources, destinations] = &part.classes;
+        let rules = || {
+            (0..).zip(&part.rules).filter(|(_, rule): &(u32, &Numbered)| {
+                destinations.covered.by(rule.ends[1].number).next().is_some()
+            })
+        };
+        let mut starts = vec![0_u32; part.counts[0] + 2];
+        for (_, rule) in rules() {
+            let count = |class: u32| starts[class as usize + 2] += 1;
+            sources.covered.by(rule.ends[0].number).for_each(count);
+        }
+        (1..starts.len()).for_each(|class| starts[class] += starts[class - 1]);
+        let mut places = vec![0; starts.last().map_or(0, |all| *all as usize)];
+        for (at, rule) in rules() {
+            sources.covered.by(rule.ends[0].number).for_each(|class| {
+                let next = &mut starts[class as usize + 1];
+                places[*next as usize] = at;
+                *next += 1;
+            });
+        }
+        Self { starts, rules: places }
+    }
+
+    fn of(&self, class: usize) -> &[u32] {
+        &self.rules[self.starts[class] as usize..self.starts[class + 1] as usize]
     }
 }
 
 impl Layer {
     fn new(
-        rules: &[Numbered],
-        [sources, destinations]: &[Classes; 2],
+        part: &Part,
         lists: &mut impl MakeLists,
         effective: &mut Effective<'_>,
     ) -> Result<Option<Self>, TooMany> {
-        let classes = [sources.rules.len(), destinations.rules.len()];
-        let per_source = classes[1].div_ceil(BLOCK);
-        let covers = destinations.classes_of(rules.len());
-        let mut paths = Paths::new(effective.matching());
-        let mut index = vec![0; classes[0] * per_source];
-        let mut blocks = vec![Block([0; BLOCK])];
-        let mut known: HashMap<Block, u32, RandomState> = HashMap::default();
+        let rules = &part.rules;
+        let per_source = part.counts[1].div_ceil(BLOCK);
+        let of_sources = ByClass::new(part);
+        let covered = &part.classes[1].covered;
+        let mut paths = Paths::new(effective.matching(), rules);
+        let mut index = vec![0; part.counts[0] * per_source];
+        // The block without a list comes first.
+        let mut cells = vec![0_u16; BLOCK];
+        let mut known = Index::default();
+        known.number(hash(&known, &cells), 0, |_| false);
         let mut made = vec![ListId::EMPTY];
         // By path: its list's number, once it has one.
         let mut numbers: Vec<Option<u16>> = vec![Some(0)];
-        let mut reached = vec![[Paths::EMPTY; BLOCK]; per_source];
+        let mut reached = vec![Paths::EMPTY; per_source * BLOCK];
         let mut touched: Vec<usize> = Vec::new();
-        for (of_source, index) in sources.rules.iter().zip(index.chunks_mut(per_source)) {
-            for rule in of_source.iter() {
-                let Numbered { demand, .. } = rules[*rule as usize];
+        for (source, index) in index.chunks_mut(per_source).enumerate() {
+            let mut touch = |block: usize| {
+                if std::mem::replace(&mut index[block], u32::MAX) == 0 {
+                    touched.push(block);
+                }
+            };
+            for rule in of_sources.of(source) {
                 // Many pairs are of one path.
                 let mut last = None;
-                for class in &covers[*rule as usize] {
-                    let (block, at) = (*class as usize / BLOCK, *class as usize % BLOCK);
-                    let path = &mut reached[block][at];
+                let mut extend = |path: &mut u32| {
                     *path = match last {
                         Some((before, after)) if before == *path => after,
                         _ => {
-                            let after = paths.extend(*path, *rule, demand);
+                            let after = paths.extend(*path, *rule);
                             last = Some((*path, after));
                             after
                         }
                     };
-                    if index[block] == 0 {
-                        index[block] = u32::MAX;
-                        touched.push(block);
-                    }
+                };
+                let (run, list) = covered.parts(rules[*rule as usize].ends[1].number);
+                let run = run.start as usize..run.end as usize;
+                if !run.is_empty() {
+                    (run.start / BLOCK..=(run.end - 1) / BLOCK).for_each(&mut touch);
+                    reached[run].iter_mut().for_each(&mut extend);
+                }
+                for class in list {
+                    touch(*class as usize / BLOCK);
+                    extend(&mut reached[*class as usize]);
                 }
             }
             if paths.seen.len() > MOST_WORDS {
@@ -261,29 +321,38 @@ impl Layer {
             }
             numbers.resize(paths.count(), None);
             for at in touched.drain(..) {
-                let mut block = Block([0; BLOCK]);
-                let reached = std::mem::replace(&mut reached[at], [Paths::EMPTY; BLOCK]);
-                for (path, cell) in reached.iter().zip(&mut block.0) {
-                    *cell = match numbers[*path as usize] {
+                let reached = &mut reached[at * BLOCK..][..BLOCK];
+                let fresh = cells.len();
+                for path in &*reached {
+                    let number = match numbers[*path as usize] {
                         Some(number) => number,
                         None => {
                             let Ok(fresh) = u16::try_from(made.len()) else { return Ok(None) };
-                            let rules =
-                                paths.rules(*path).into_iter().map(|at| &rules[at as usize]);
-                            let list = effective.of(rules.map(|rule| (rule.rule, rule.demand)));
-                            made.push(lists.list(list)?);
+                            let list = paths.rules(*path);
+                            made.push(match effective.matching() {
+                                // A path has no others.
+                                Some(_) => lists.list(list)?,
+                                None => lists.list(effective.of(list.iter().copied()))?,
+                            });
                             *numbers[*path as usize].insert(fresh)
                         }
                     };
+                    cells.push(number);
                 }
-                index[at] = *known.entry(block).or_insert_with(|| {
-                    blocks.push(block);
-                    blocks.len() as u32 - 1
-                });
+                reached.fill(Paths::EMPTY);
+                let block =
+                    known.number(hash(&known, &cells[fresh..]), (fresh / BLOCK) as u32, |known| {
+                        cells[known as usize * BLOCK..][..BLOCK] == cells[fresh..]
+                    });
+                if block as usize * BLOCK < fresh {
+                    cells.truncate(fresh);
+                }
+                index[at] = block;
             }
         }
-        let cells = blocks.iter().flat_map(|block| block.0).chain([0]).collect();
-        Ok(Some(Self { index: index.into(), cells, lists: made.into(), row: None, classes }))
+        cells.push(0);
+        let (cells, lists) = (cells.into(), made.into());
+        Ok(Some(Self { index: index.into(), cells, lists, row: None, classes: part.counts }))
     }
 
     /// Blocks for each class of source.
@@ -354,4 +423,12 @@ impl Layer {
     pub(super) fn lists(&self) -> usize {
         self.lists.len()
     }
+}
+
+/// The hash of a block.
+fn hash(index: &Index, cells: &[u16]) -> u64 {
+    let (four, _) = cells.as_chunks::<4>();
+    index.hash(
+        four.iter().map(|four| four.iter().fold(0, |word, cell| word << 16 | u64::from(*cell))),
+    )
 }

@@ -12,12 +12,15 @@ mod axes;
 mod lanes;
 mod ports;
 
+use std::hash::{Hash, Hasher};
+use std::ops::Range;
+
 use super::bits::ones;
 use crate::{Key, PortRange, Rule, TcpFlags};
 use ports::Ports;
 
 /// The conditions of a rule on everything but the addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transport {
     pub(super) protocol: Option<u8>,
     pub(super) source_ports: PortRange,
@@ -51,6 +54,17 @@ impl Transport {
     }
 }
 
+impl Hash for Transport {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let ports = [self.source_ports, self.destination_ports].into_iter();
+        let ports = ports.flat_map(|range| [range.first, range.last]);
+        state.write_u64(ports.fold(0, |word, port| word << 16 | u64::from(port)));
+        let TcpFlags { value, mask } = self.tcp_flags;
+        let protocol = self.protocol.map_or(0x100, u32::from);
+        state.write_u32(protocol << 16 | u32::from(value) << 8 | u32::from(mask));
+    }
+}
+
 /// Maps a key to its class; class 0 matches no rule.
 #[derive(Clone, Debug)]
 pub(super) struct TransportClasses {
@@ -76,9 +90,11 @@ pub(super) struct TooMany;
 /// The classes that match each demand.
 #[derive(Debug)]
 pub(super) struct Matching {
-    pub(super) by_demand: Vec<Vec<u16>>,
+    by_demand: Vec<Vec<u16>>,
     /// The same as bits, so many words for each demand.
     bits: Vec<u64>,
+    /// By demand: the words that are not zero lie between these.
+    spans: Vec<(u32, u32)>,
     words: usize,
     /// Classes there are.
     pub(super) classes: usize,
@@ -93,7 +109,12 @@ impl Matching {
                 bits[usize::from(class / 64)] |= 1 << (class % 64);
             }
         }
-        Self { by_demand, bits, words, classes }
+        let span = |classes: &Vec<u16>| {
+            let word = |class: &u16| u32::from(class / 64);
+            (classes.first().map_or(0, word), classes.last().map_or(0, |last| word(last) + 1))
+        };
+        let spans = by_demand.iter().map(span).collect();
+        Self { by_demand, bits, spans, words, classes }
     }
 
     /// Words of a set of classes.
@@ -101,14 +122,45 @@ impl Matching {
         self.words
     }
 
-    /// The classes that match a demand.
-    pub(super) fn bits(&self, demand: usize) -> &[u64] {
-        &self.bits[demand * self.words..][..self.words]
+    /// The classes that match a demand, between two words of bits.
+    fn bits(&self, demand: u32) -> (Range<usize>, &[u64]) {
+        let (first, end) = self.spans[demand as usize];
+        let span = first as usize..end as usize;
+        (span.clone(), &self.bits[demand as usize * self.words..][span])
+    }
+
+    /// Whether a demand matches classes that are not among those seen.
+    #[inline]
+    pub(super) fn adds(&self, seen: &[u64], demand: u32) -> bool {
+        let (span, bits) = self.bits(demand);
+        seen[span].iter().zip(bits).any(|(seen, bits)| bits & !seen != 0)
+    }
+
+    /// Adds the classes that match a demand; whether there are any others than those seen.
+    #[inline]
+    pub(super) fn add(&self, seen: &mut [u64], demand: u32) -> bool {
+        let (span, bits) = self.bits(demand);
+        let mut fresh = 0;
+        for (seen, bits) in seen[span].iter_mut().zip(bits) {
+            fresh |= bits & !*seen;
+            *seen |= bits;
+        }
+        fresh != 0
+    }
+
+    /// Writes a number to the cells of the classes that match a demand.
+    pub(super) fn write(&self, demand: u32, number: u16, row: &mut [u16]) {
+        if self.is_all(demand) {
+            row[1..].fill(number);
+        } else {
+            let classes = &self.by_demand[demand as usize];
+            classes.iter().for_each(|class| row[usize::from(*class)] = number);
+        }
     }
 
     /// Whether every class matches a demand, but class 0, which matches none.
-    pub(super) fn is_all(&self, demand: usize) -> bool {
-        self.by_demand[demand].len() + 1 >= self.classes
+    pub(super) fn is_all(&self, demand: u32) -> bool {
+        self.by_demand[demand as usize].len() + 1 >= self.classes
     }
 }
 

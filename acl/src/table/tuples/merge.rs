@@ -21,6 +21,9 @@ const ENTRIES_MOST: u64 = 1 << 22;
 const ENTRIES_OF_ALL: u64 = 128;
 const ENTRIES_OF_ALL_MORE: u64 = 1 << 22;
 
+/// Powers of two that fan-outs are compared with; a pair with a larger one fits no tuple beside others.
+const BOUNDS: usize = 40;
+
 /// The pairs of ends of some rules, each with so many rules.
 pub(super) type Pair = ([EndId; 2], u32);
 
@@ -78,50 +81,68 @@ impl Merger<'_> {
             }
             // By the product, the source's and the destination's share of it.
             let most = (0..3).map(|by| self.most(&rest, by, &fan_out));
-            let Some((most, entries)) = most.max_by_key(|(most, _)| most.len()) else { break };
-            if most.is_empty() {
+            let Some((count, by, bound)) = most.max_by_key(|(count, ..)| *count) else { break };
+            if count == 0 {
                 break;
             }
-            let mut taken = most.iter().peekable();
-            self.room -= entries;
-            rest.retain(|pair| taken.next_if_eq(&pair).is_none());
+            let few = |pair: &mut u32| self.bound(*pair, by, &fan_out) <= bound;
+            let most: Vec<u32> = rest.extract_if(.., few).collect();
+            self.room -= self.entries(&most, &self.fan_out(&most));
             tuples.push(most);
         }
         rest
     }
 
-    /// As many pairs of `rest` as fit a tuple, those with the smallest fan-out; and its entries.
-    fn most(&self, rest: &[u32], by: usize, fan_out: &[Vec<u32>; 2]) -> (Vec<u32>, u64) {
-        let value = |pair: u32| {
-            let [source, destination] = self.fan_out_of(pair, fan_out);
-            match by {
-                0 => source * destination,
-                1 => source,
-                _ => destination,
-            }
+    /// The power of two that a pair's fan-out is not above.
+    fn bound(&self, pair: u32, by: usize, fan_out: &[Vec<u32>; 2]) -> usize {
+        let [source, destination] = self.fan_out_of(pair, fan_out);
+        let value = match by {
+            0 => source * destination,
+            1 => source,
+            _ => destination,
         };
-        let mut best = (Vec::new(), 0);
-        let (mut low, mut high) = (0, 40);
+        (value.next_power_of_two().trailing_zeros() as usize).min(BOUNDS)
+    }
+
+    /// How many pairs of `rest` fit a tuple, those with the smallest fan-out; what is that by, and its bound.
+    fn most(&self, rest: &[u32], by: usize, fan_out: &[Vec<u32>; 2]) -> (usize, usize, usize) {
+        let bounds: Vec<u8> =
+            rest.iter().map(|pair| self.bound(*pair, by, fan_out) as u8).collect();
+        // By bound: pairs up to there, their rules, and entries at most, as fewer pairs have a smaller fan-out.
+        let mut up_to = [(0, 0, 0); BOUNDS + 1];
+        for (pair, bound) in rest.iter().zip(&bounds) {
+            let (count, rules, entries) = &mut up_to[usize::from(*bound)];
+            *count += 1;
+            *rules += u64::from(self.pairs[*pair as usize].1);
+            *entries += self.entries_of(*pair, fan_out);
+        }
+        for bound in 1..up_to.len() {
+            let before = up_to[bound - 1];
+            let (count, rules, entries) = &mut up_to[bound];
+            (*count, *rules, *entries) =
+                (*count + before.0, *rules + before.1, *entries + before.2);
+        }
+        let mut best = (0, by, 0);
+        let (mut low, mut high) = (0, BOUNDS);
         // So many are too many, as all of them are.
         let mut failed = rest.len();
         // Whether so many fit does not quite follow the bound: the search is a heuristic.
         while low < high {
             let bound = (low + high) / 2;
-            let some: Vec<u32> =
-                rest.iter().copied().filter(|pair| value(*pair) <= 1 << bound).collect();
+            let (count, rules, entries) = up_to[bound];
             // Fan-outs are dear to count, and often nearly all alike: some bounds take the same pairs, or none.
-            let fitting = match some.len() {
-                0 => Some(0),
-                count if count >= failed => None,
-                _ => self.fitting(&some, &self.fan_out(&some)),
-            };
-            if let Some(entries) = fitting {
+            let fits = count < failed
+                && (entries <= self.granted(rules) || {
+                    let some =
+                        rest.iter().zip(&bounds).filter(|(_, of)| usize::from(**of) <= bound);
+                    let some: Vec<u32> = some.map(|(pair, _)| *pair).collect();
+                    self.fitting(&some, &self.fan_out(&some)).is_some()
+                });
+            if fits {
                 low = bound + 1;
-                if some.len() > best.0.len() {
-                    best = (some, entries);
-                }
+                best = best.max((count, by, bound));
             } else {
-                (failed, high) = (some.len(), bound);
+                (failed, high) = (count, bound);
             }
         }
         best
@@ -141,21 +162,28 @@ impl Merger<'_> {
         [0, 1].map(|field| u64::from(fan_out[field][ends[field].number as usize]))
     }
 
+    /// Entries of a pair.
+    fn entries_of(&self, pair: u32, fan_out: &[Vec<u32>; 2]) -> u64 {
+        let [source, destination] = self.fan_out_of(pair, fan_out);
+        source * destination * u64::from(self.pairs[pair as usize].1)
+    }
+
     /// Entries of a tuple of these pairs.
     fn entries(&self, some: &[u32], fan_out: &[Vec<u32>; 2]) -> u64 {
-        let entries = |pair: &u32| {
-            let [source, destination] = self.fan_out_of(*pair, fan_out);
-            source * destination * u64::from(self.pairs[*pair as usize].1)
-        };
-        some.iter().map(entries).sum()
+        some.iter().map(|pair| self.entries_of(*pair, fan_out)).sum()
+    }
+
+    /// Entries that a tuple of so many rules may have.
+    fn granted(&self, rules: u64) -> u64 {
+        let granted = (self.each * rules).min((16 * rules).max(ENTRIES_MOST)) + ENTRIES_MORE;
+        granted.min(self.room)
     }
 
     /// Entries of a tuple of these pairs, if it may have so many.
     fn fitting(&self, some: &[u32], fan_out: &[Vec<u32>; 2]) -> Option<u64> {
-        let rules: u64 = some.iter().map(|pair| u64::from(self.pairs[*pair as usize].1)).sum();
-        let granted = (self.each * rules).min((16 * rules).max(ENTRIES_MOST)) + ENTRIES_MORE;
+        let rules = some.iter().map(|pair| u64::from(self.pairs[*pair as usize].1)).sum();
         let entries = self.entries(some, fan_out);
-        (entries <= granted.min(self.room)).then_some(entries)
+        (entries <= self.granted(rules)).then_some(entries)
     }
 }
 

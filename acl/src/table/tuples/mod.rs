@@ -19,13 +19,11 @@ mod lanes;
 mod merge;
 mod probe;
 
-use std::collections::HashMap;
-
-use ahash::RandomState;
-
 use super::ends::{EndId, Ends, Kind};
 use super::field::{Both, Field};
+use super::index::Index;
 use super::lists::{Effective, ListId, Lists, MakeLists};
+use super::sort::{Keyed, sort};
 use super::transport::TooMany;
 use crate::Key;
 use by_net::ByNet;
@@ -74,15 +72,18 @@ impl Tuples {
         most: usize,
     ) -> Result<(Self, [Field; 2]), TooMany> {
         let mut pairs: Vec<Pair> = Vec::new();
-        let mut known: HashMap<[EndId; 2], u32, RandomState> = HashMap::default();
+        let mut known = Index::default();
         let mut pair_of = Vec::with_capacity(rules.len());
         let mut best = Vec::new();
         for rule in rules {
-            let pair = *known.entry(rule.ends).or_insert_with(|| {
+            let words = rule.ends.map(|end| (end.kind as u64) << 32 | u64::from(end.number));
+            let hash = known.hash(words.into_iter());
+            let fresh = pairs.len() as u32;
+            let pair = known.number(hash, fresh, |pair| pairs[pair as usize].0 == rule.ends);
+            if pair == fresh {
                 pairs.push((rule.ends, 0));
                 best.push(rule.rule);
-                pairs.len() as u32 - 1
-            });
+            }
             pairs[pair as usize].1 += 1;
             pair_of.push(pair);
         }
@@ -121,7 +122,7 @@ impl Tuples {
             }));
         }
         // Every pair of classes with every rule over it.
-        let mut entries: Vec<(u64, u32)> = Vec::with_capacity(2 * rules.len());
+        let mut entries: Vec<Keyed> = Vec::with_capacity(2 * rules.len());
         for ((at, rule), pair) in (0..).zip(rules).zip(&pair_of) {
             let Some([sources, destinations]) = classes.get(tuple_of[*pair as usize]) else {
                 continue;
@@ -132,12 +133,18 @@ impl Tuples {
                 entries.extend(destinations.map(|destination| (join(source, destination), at)));
             }
         }
-        entries.sort_unstable();
-        let mut cells: Vec<(u64, ListId)> = Vec::new();
+        sort(&mut entries);
+        let mut cells: Vec<(u64, ListId)> = Vec::with_capacity(entries.len());
+        let rule = |at: u32| {
+            let Numbered { rule, demand, .. } = rules[at as usize];
+            (rule, demand)
+        };
         for same in entries.chunk_by(|a, b| a.0 == b.0) {
-            let rules = same.iter().map(|(_, at)| &rules[*at as usize]);
-            let list = effective.of(rules.map(|rule| (rule.rule, rule.demand)));
-            cells.push((same[0].0, lists.list(list)?));
+            let list = match same {
+                [(_, alone)] => lists.list(&[rule(*alone)])?,
+                _ => lists.list(effective.of(same.iter().map(|(_, at)| rule(*at))))?,
+            };
+            cells.push((same[0].0, list));
         }
         let is_left = |pair: u32| tuple_of[pair as usize] == MOST;
         let left = rules.iter().zip(&pair_of).filter(|(_, pair)| is_left(**pair));
