@@ -3,6 +3,7 @@
 use acl::Address;
 
 use super::Node;
+use super::decapsulate::Arrival;
 use super::dns::HeldAnswers;
 use super::encapsulate::Tunnel;
 use super::icmp_error::RateLimiter;
@@ -35,10 +36,12 @@ pub(crate) struct Context<'a> {
     /// Sessions to re-evaluate, in the order of the packets on the session node's list.
     pub(super) stale: &'a mut Vec<Stale>,
     pub(super) tunnel: LastTunnel,
-    /// UDP port of the overlay; no port where there is none.
+    /// UDP port of the overlay in the order of the wire; no port where there is none.
     pub(super) tunnel_port: u32,
     /// Whether packets and bytes of sessions are counted.
     pub(super) counts: bool,
+    /// Whether packets are traced: each node then does its part by itself.
+    pub(super) traces: bool,
     pub(crate) now: Now,
 }
 
@@ -49,6 +52,8 @@ pub(super) struct LastTunnel {
     pub(super) ends: Option<(Address, Address)>,
     /// Outer source, and the peer whose tunnel ends there.
     pub(super) peer: Option<(Address, u16)>,
+    /// The same for a packet that parse may take out itself.
+    pub(super) from: Option<Arrival>,
     /// The tunnel that the last packet left in.
     pub(super) to: Option<Tunnel>,
 }

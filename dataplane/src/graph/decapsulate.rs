@@ -2,11 +2,78 @@
 
 use super::{Context, Next, anti_spoofing, session};
 use crate::packet::Packet;
-use crate::wire::{self, Headers, Kind, Plain, vxlan};
-use crate::{Adjacency, Outcome};
+use crate::wire::vxlan::{self, Outer};
+use crate::wire::{self, Headers, Kind};
+use crate::{Adjacency, Egress, Outcome, PortId};
+
+/// A tunnel that packets come by, over IPv4.
+pub(super) struct Arrival {
+    in_port: PortId,
+    in_traits: u8,
+    peer: Adjacency,
+    outer: Outer,
+}
+
+/// Remembers the tunnel of a packet whose outer headers, which are plain and of IPv4, anti-spoofing has
+/// verified.
+#[inline(never)]
+pub(super) fn note_arrival(context: &mut Context<'_>, packet: &Packet) {
+    let Some(overlay) = context.snapshot.underlay().overlay() else { return };
+    let (flow, routes) = (&packet.headers.flow, context.snapshot.routes());
+    let Some(n) = routes.peer_at(flow.source) else { return };
+    let Some(peer) = routes.peer(n) else { return };
+    context.tunnel.from = Some(Arrival {
+        in_port: packet.in_port,
+        in_traits: packet.in_traits,
+        peer: Adjacency::peer(n),
+        outer: Outer::new(overlay, flow, peer.least_hop_limit),
+    });
+}
+
+/// Takes a packet out of its tunnel if that is the last one noted, what is inside is plain IPv4, and there is
+/// nothing wrong and no congestion; otherwise changes nothing.
+#[inline(always)]
+pub(super) fn take_out(context: &mut Context<'_>, packet: &mut Packet) -> bool {
+    let Some(from) = &context.tunnel.from else { return false };
+    let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
+    if from.in_port != packet.in_port || !from.outer.is_of(frame, length) {
+        return false;
+    }
+    let inside = &frame[Outer::LENGTH..];
+    let length = length - Outer::LENGTH;
+    let Some(plain) = wire::parse_plain_v4(inside, length, &mut packet.headers) else {
+        return false;
+    };
+    context.memory.advance(&mut packet.frame, Outer::LENGTH);
+    packet.hash = context.sessions.hash_v4(&packet.headers.flow);
+    context.sessions.prefetch(packet.hash);
+    packet.in_traits = from.in_traits;
+    packet.from_peer = from.peer;
+    packet.note(Some(plain));
+    true
+}
 
 #[inline(always)]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    match packet.from_peer.egress() {
+        // Parse has taken it out.
+        Egress::Peer(peer) if may_enter(context, packet, peer) => {
+            anti_spoofing::onward(context, packet)
+        }
+        Egress::Peer(_) => Next::End(Outcome::SpoofedAddress),
+        Egress::Port(_) => step_other(context, packet),
+    }
+}
+
+/// Whether a packet that came out of a peer's tunnel is from an address behind it.
+#[inline(always)]
+fn may_enter(context: &Context<'_>, packet: &Packet, peer: u16) -> bool {
+    context.snapshot.routes().leads_to(peer, packet.headers.flow.source)
+}
+
+/// The same for packets that are still in their tunnels.
+#[inline(never)]
+fn step_other(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let refused = Next::End(Outcome::TunnelRefused);
     let Some(overlay) = context.snapshot.underlay().overlay() else { return refused };
     let outer = &packet.headers;
@@ -27,18 +94,6 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let class = vxlan::class(frame, outer);
     context.memory.advance(&mut packet.frame, inside);
     let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
-    let Some(plain) = wire::parse_plain_v4(frame, length, &mut packet.headers) else {
-        return other(context, packet, peer, class);
-    };
-    packet.hash = context.sessions.hash_v4(&packet.headers.flow);
-    context.sessions.prefetch(packet.hash);
-    go_on(context, packet, peer, class, Some(plain))
-}
-
-/// The same where what is inside is not plain IPv4.
-#[inline(never)]
-fn other(context: &mut Context<'_>, packet: &mut Packet, peer: u16, class: u8) -> Next {
-    let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
     let plain = match wire::parse_into(frame, length, &mut packet.headers) {
         Ok(plain) => plain,
         Err(outcome) => {
@@ -48,21 +103,10 @@ fn other(context: &mut Context<'_>, packet: &mut Packet, peer: u16, class: u8) -
     };
     // Neighbour discovery happens on the underlay, never inside a tunnel.
     if !matches!(packet.headers.kind, Kind::Ipv4 | Kind::Ipv6) {
-        return Next::End(Outcome::TunnelRefused);
+        return refused;
     }
     session::expect(context, packet);
-    go_on(context, packet, peer, class, plain)
-}
-
-#[inline(always)]
-fn go_on(
-    context: &mut Context<'_>,
-    packet: &mut Packet,
-    peer: u16,
-    class: u8,
-    plain: Option<Plain>,
-) -> Next {
-    if !context.snapshot.routes().leads_to(peer, packet.headers.flow.source) {
+    if !may_enter(context, packet, peer) {
         return Next::End(Outcome::SpoofedAddress);
     }
     let frame = context.memory.bytes_mut(&mut packet.frame);

@@ -212,8 +212,12 @@ impl Graph {
             policy_batch,
             stale,
             tunnel: LastTunnel::default(),
-            tunnel_port: snapshot.underlay().overlay().map_or(u32::MAX, |it| it.port.into()),
+            tunnel_port: snapshot
+                .underlay()
+                .overlay()
+                .map_or(u32::MAX, |it| it.port.to_be().into()),
             counts: sessions.counts_packets(),
+            traces: tracer.is_some(),
             now,
         };
         let mut follower = tracer.as_deref_mut();

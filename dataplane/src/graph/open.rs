@@ -205,6 +205,7 @@ mod tests {
             tunnel: Default::default(),
             tunnel_port: u32::MAX,
             counts: false,
+            traces: false,
             now: Now::default(),
         };
         context.translate(&mut packet, Translation::forward(to(2), Default::default()));

@@ -1,20 +1,39 @@
 //! Checks the headers.
 
-use super::{Context, Next, Node, anti_spoofing, session};
+use super::{Context, Next, Node, anti_spoofing, decapsulate, session};
 use crate::packet::Packet;
-use crate::wire::{self, Headers, Kind, Plain};
+use crate::wire::{self, Headers, Kind, Plain, vxlan};
 
 #[inline(always)]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
+    if vxlan::may_be_to(context.tunnel_port, frame) {
+        return step_outer(context, packet);
+    }
     let Some(plain) = wire::parse_plain_v4(frame, length, &mut packet.headers) else {
         return step_other(context, packet);
     };
-    if is_to_overlay(context, packet) {
-        return step_tunnel(context, packet, Some(plain));
-    }
     packet.hash = context.sessions.hash_v4(&packet.headers.flow);
     go_on(context, packet, plain)
+}
+
+/// The same for packets that may be to the overlay's port over IPv4. Most come by one tunnel, and are taken out
+/// of it here.
+#[inline(never)]
+fn step_outer(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    if decapsulate::take_out(context, packet) {
+        return Next::Node(Node::Decapsulate);
+    }
+    let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
+    let Some(plain) = wire::parse_plain_v4(frame, length, &mut packet.headers) else {
+        return step_other(context, packet);
+    };
+    let next = step_tunnel(context, packet, Some(plain));
+    if next == Next::Node(Node::Decapsulate) && !context.traces {
+        decapsulate::note_arrival(context, packet);
+        decapsulate::take_out(context, packet);
+    }
+    next
 }
 
 /// The same for packets that are not plain IPv4.
@@ -65,7 +84,7 @@ fn step_any(context: &mut Context<'_>, packet: &mut Packet) -> Next {
 /// Whether a packet may be a tunnel packet, by its port.
 #[inline(always)]
 fn is_to_overlay(context: &Context<'_>, packet: &Packet) -> bool {
-    u32::from(packet.headers.flow.destination_port) == context.tunnel_port
+    u32::from(packet.headers.flow.destination_port.to_be()) == context.tunnel_port
 }
 
 /// The same for those packets: of a tunnel packet, the session of the packet inside is looked for.

@@ -12,8 +12,8 @@ pub(super) const V6_HEADER: usize = 40;
 /// Extension headers looked into before a packet is refused.
 const MOST_EXTENSIONS: usize = 8;
 
-pub(super) const MORE_FRAGMENTS: u16 = 0x2000;
-pub(super) const FRAGMENT_OFFSET: u16 = 0x1fff;
+const MORE_FRAGMENTS: u16 = 0x2000;
+const FRAGMENT_OFFSET: u16 = 0x1fff;
 
 #[inline]
 pub(super) fn parse_v4(frame: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
@@ -66,6 +66,14 @@ pub(super) fn header_sums_up(header: &[u8]) -> bool {
     let sum = word(0) + word(4) + word(8) + word(12) + word(16);
     // Folded it would be 0xffff, in either order of bytes. (It is not 0: the version is in it.)
     checksum::is_zero(sum)
+}
+
+/// Whether an IPv4 header is of a fragment.
+#[inline(always)]
+pub(super) fn is_fragment(header: &[u8]) -> bool {
+    const BITS: u16 = (MORE_FRAGMENTS | FRAGMENT_OFFSET).to_be();
+    let word: [u8; 2] = header[6..8].try_into().expect("two bytes");
+    u16::from_ne_bytes(word) & BITS != 0
 }
 
 #[inline]

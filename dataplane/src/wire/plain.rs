@@ -3,7 +3,7 @@
 
 use acl::Address;
 
-use super::ip::{FRAGMENT_OFFSET, MORE_FRAGMENTS, V4_HEADER, V6_HEADER, header_sums_up};
+use super::ip::{V4_HEADER, V6_HEADER, header_sums_up, is_fragment};
 use super::{
     ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Flow, Fragment, Headers, Kind, MacWord, Plain, Role,
     checksum, protocol, transport, v6_at,
@@ -155,14 +155,6 @@ static IS_ONE_HOST: [bool; 256] = {
     }
     table
 };
-
-/// Whether an IPv4 header is of a fragment.
-#[inline(always)]
-fn is_fragment(header: &[u8]) -> bool {
-    const BITS: u16 = (MORE_FRAGMENTS | FRAGMENT_OFFSET).to_be();
-    let word: [u8; 2] = header[6..8].try_into().expect("two bytes");
-    u16::from_ne_bytes(word) & BITS != 0
-}
 
 #[cfg(test)]
 mod tests {

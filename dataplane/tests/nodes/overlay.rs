@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use dataplane::graph::trace::{Filter, Tracing};
 use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::wire::vxlan::Vxlan;
-use dataplane::wire::{self, protocol};
+use dataplane::wire::{self, checksum, protocol};
 use dataplane::{Outcome, Parts, Peer, Routes, Underlay};
+use proptest::prelude::*;
 use testkit::packet::{arp_request, ping, tcp, udp};
 
 use crate::rig::{Rig, assert_is, host, ip, left_open, pod, uplink};
@@ -176,6 +178,74 @@ fn a_neighbours_tunnel_packets_have_passed_no_router() {
             assert_eq!(Rig::new(parts).send(UPLINK, outer.ttl(hops).build()), expected, "{hops}");
         }
     }
+}
+
+proptest! {
+    /// Parse takes most packets out of their tunnels, but none while packets are traced: whatever is in a
+    /// packet, both ways end alike.
+    #[test]
+    fn whoever_takes_a_packet_out_of_its_tunnel(
+        least_hop_limit in prop::sample::select(vec![0, 255]),
+        packets in prop::collection::vec(tunnel_packet(), 1..20),
+    ) {
+        let rig = || {
+            let mut parts = parts(1, false, Services::default());
+            let mut peers = parts.routes.peers().to_vec();
+            peers[0].least_hop_limit = least_hop_limit;
+            parts.routes = Arc::new(Routes::new(peers));
+            Rig::new(parts)
+        };
+        let (mut quick, mut general) = (rig(), rig());
+        general.follow(Some(Arc::new(Tracing::endless(Filter::default(), 1))));
+        let ends = [&mut quick, &mut general].map(|rig| rig.send_all(UPLINK, packets.clone()));
+        prop_assert_eq!(&ends[0], &ends[1]);
+        for port in [POD, HOST, UPLINK] {
+            let left = [&mut quick, &mut general].map(|rig| {
+                std::iter::from_fn(|| rig.receive(port)).collect::<Vec<_>>()
+            });
+            prop_assert_eq!(&left[0], &left[1]);
+        }
+    }
+}
+
+/// Packets of cluster node 2's tunnel to cluster node 1, some with a few bytes changed.
+fn tunnel_packet() -> impl Strategy<Value = Vec<u8>> {
+    let changes = prop::collection::vec((0..110_usize, any::<u8>()), 0..3);
+    let kinds = (any::<[bool; 3]>(), any::<[u8; 2]>());
+    (changes, kinds, 0..8_usize).prop_map(
+        |(changes, ([is_tcp, is_v4, mends], classes), padding)| {
+            let (from, to) = match is_v4 {
+                true => ("10.2.0.2:1", "10.1.0.2:53"),
+                false => ("[fd02::2]:1", "[fd01::2]:53"),
+            };
+            let inner = match is_tcp {
+                true => tcp(from, to).syn().build(),
+                false => udp(from, to).payload(b"some").build(),
+            };
+            let header = [&[0x08, 0, 0, 0][..], &(4096_u32 << 8).to_be_bytes()].concat();
+            let outer = udp("192.0.2.2:50000", "192.0.2.1:4789").ttl(255);
+            let mut frame = outer.payload(&[&header, &inner[..]].concat()).build();
+            frame.resize(frame.len() + padding, 0);
+            // Congestion marks: most are the same outside and inside.
+            for (at, class) in [(15, classes[0]), (65, classes[1])] {
+                if is_v4 && class < 64 {
+                    frame[at] = class % 4;
+                }
+            }
+            for (at, value) in changes {
+                let length = frame.len();
+                frame[at % length] = value;
+            }
+            for ip in [14, 64] {
+                if mends && frame[ip] == 0x45 {
+                    frame[ip + 10..ip + 12].fill(0);
+                    let sum = !checksum::fold(checksum::sum(&frame[ip..ip + 20]));
+                    frame[ip + 10..ip + 12].copy_from_slice(&sum.to_be_bytes());
+                }
+            }
+            frame
+        },
+    )
 }
 
 #[test]
