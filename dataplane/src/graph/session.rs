@@ -14,7 +14,7 @@ use super::reevaluate::Stale;
 use super::{Context, Next, Node, Translation, service};
 use crate::packet::Packet;
 use crate::policy::{self, Decision};
-use crate::session::{Found, Passing, TupleOrigin, Tuples, Unpassed};
+use crate::session::{Found, Passing, Translated, TupleOrigin, Tuples, Unpassed};
 use crate::wire::{self, Flow, Fragment, Headers, Kind, Mac, Role, protocol};
 use crate::{Adjacency, Outcome, PortKind, Verdict};
 
@@ -88,15 +88,20 @@ fn pass(context: &Context<'_>, packet: &mut Packet, adjacency: Adjacency) -> Nex
 #[inline(never)]
 fn translated<const FIRST: bool>(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let passing = passing(context, &packet.headers);
-    let Some(it) = context.sessions.pass_translated(packet.guess, &passing) else {
+    let translations = &mut *context.translations;
+    let place = translations.len();
+    let note = |it: Translated| {
+        translations.push(match it.forward {
+            true => Translation::forward(it.other, it.return_mac),
+            false => Translation::reverse(&it.other, it.return_mac),
+        });
+    };
+    let Some(adjacency) = context.sessions.pass_translated(packet.guess, &passing, note) else {
+        context.translations.truncate(place);
         return look::<FIRST>(context, packet);
     };
-    let translation = match it.forward {
-        true => Translation::forward(it.other, it.return_mac),
-        false => Translation::reverse(&it.other, it.return_mac),
-    };
-    context.translate(packet, translation);
-    pass(context, packet, it.adjacency)
+    packet.translation = place as u16;
+    pass(context, packet, adjacency)
 }
 
 #[inline(never)]
@@ -315,6 +320,6 @@ fn related_translation(error: &Flow, forward: bool, tuples: Tuples) -> Translati
     // A router's address stays; the far end has another address here.
     let source = if error.source == left.destination { sent.destination } else { error.source };
     let to = Flow { source, destination: sent.source, ..*error };
-    let (quoted, return_mac) = (Some(sent), tuples.return_mac);
+    let (quoted, return_mac) = (Some(Box::new(sent)), tuples.return_mac);
     Translation { to, quoted, return_mac, returns: forward && return_mac != Mac::default() }
 }

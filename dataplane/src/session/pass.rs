@@ -19,11 +19,9 @@ pub enum Unpassed {
     Undecided,
 }
 
-/// The way of a packet of a translated session.
+/// The translation of a packet of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translated {
-    /// The next hop.
-    pub adjacency: Adjacency,
     /// Whether the packet is of the initiator's direction.
     pub forward: bool,
     /// In the initiator's direction the reply tuple reversed, else the original tuple.
@@ -65,20 +63,29 @@ impl Sessions {
         self.go(record, &seen, &packet()).ok_or(Unpassed::Undecided)
     }
 
-    /// The same for a translated session; see [`TupleOrigin::Entering`](super::TupleOrigin).
+    /// The same for a translated session; see [`TupleOrigin::Entering`](super::TupleOrigin). Its
+    /// translation is noted before it is certain that the packet passes.
     #[inline(always)]
-    pub fn pass_translated(&self, guess: Guess, packet: &Passing<'_>) -> Option<Translated> {
+    pub fn pass_translated(
+        &self,
+        guess: Guess,
+        packet: &Passing<'_>,
+        note: impl FnOnce(Translated),
+    ) -> Option<Adjacency> {
         let (record, translation) = self.record(guess).zip(self.translation(guess))?;
         let peek = record.peek().filter(Peek::is_translated)?;
-        let words = Words::of(packet.flow);
-        // Each tuple is read where it is needed, as few registers are left.
-        let forward = !peek.responder().is_reverse_of(&words);
-        let is_it = !forward || translation.initiator().is(&words);
-        let other = if forward { peek.responder() } else { translation.initiator() };
-        let return_mac = translation.return_mac();
-        let seen = peek.rest(forward, is_it)?;
-        let adjacency = self.go(record, &seen, packet)?;
-        Some(Translated { adjacency, forward, other: other.flow(), return_mac })
+        let (flow, return_mac) = (Words::of(packet.flow), translation.return_mac());
+        // Each direction has code of its own, and reads the tuples where they are needed: few registers are left.
+        let initiator = translation.initiator();
+        if initiator.has_ends_of(&flow) && initiator.is(&flow) {
+            note(Translated { forward: true, other: peek.responder().flow(), return_mac });
+            return self.go(record, &peek.rest(true, true)?, packet);
+        }
+        if peek.responder().is_reverse_of(&flow) {
+            note(Translated { forward: false, other: translation.initiator().flow(), return_mac });
+            return self.go(record, &peek.rest(false, true)?, packet);
+        }
+        None
     }
 
     #[inline(always)]
@@ -168,13 +175,12 @@ mod tests {
             let now_s = 11 + idle_s;
             let guess = quick.guess(quick.hash(&flow));
             let passing = Passing { flow: &flow, tcp_flags: last, generation, now_s };
-            let translated = match quick.pass(guess, &flow, || passing) {
-                Err(Unpassed::Translated) => quick.pass_translated(guess, &passing),
-                _ => None,
-            };
-            let passed = match translated {
-                Some(it) => Some(it.adjacency),
-                None => quick.pass(guess, &flow, || passing).ok(),
+            let mut translated = None;
+            let passed = match quick.pass(guess, &flow, || passing) {
+                Err(Unpassed::Translated) => {
+                    quick.pass_translated(guess, &passing, |it| translated = Some(it))
+                }
+                passed => passed.ok(),
             };
             let found = generally(general, &flow, last, now_s);
             if let Some(adjacency) = passed {

@@ -22,29 +22,27 @@ pub fn rewrite(frame: &mut [u8], headers: &Headers, to: &Flow) {
 #[inline(always)]
 pub(crate) fn rewrite_plain(frame: &mut [u8], headers: &Headers, to: &Flow) {
     match headers.kind {
-        Kind::Ipv4 => rewrite_plain_v4(frame, &headers.flow, to),
+        Kind::Ipv4 => rewrite_plain_v4(frame, to),
         _ => rewrite(frame, headers, to),
     }
 }
 
 #[inline(never)]
-fn rewrite_plain_v4(frame: &mut [u8], old: &Flow, to: &Flow) {
+fn rewrite_plain_v4(frame: &mut [u8], to: &Flow) {
     const L3: usize = super::ETHERNET;
     const L4: usize = L3 + ip::V4_HEADER;
     let Some(start) = frame.first_chunk_mut::<{ L4 + 4 }>() else { return };
-    let v4 = |address: Address| address.bits() as u32;
-    let ports = |flow: &Flow| u32::from(flow.source_port) << 16 | u32::from(flow.destination_port);
-    let change = checksum::change_of_32(v4(old.source), v4(to.source))
-        + checksum::change_of_32(v4(old.destination), v4(to.destination));
-    start[L3 + 12..L3 + 16].copy_from_slice(&v4(to.source).to_be_bytes());
-    start[L3 + 16..L3 + 20].copy_from_slice(&v4(to.destination).to_be_bytes());
-    start[L4..L4 + 4].copy_from_slice(&ports(to).to_be_bytes());
-    update(start, L3 + 10, change);
-    let change = change + checksum::change_of_32(ports(old), ports(to));
+    let mut replace = |at: usize, new: u32| {
+        let field = start[at..].first_chunk_mut().expect("inside");
+        checksum::change_of_32(u32::from_ne_bytes(std::mem::replace(field, new.to_ne_bytes())), new)
+    };
+    let addresses = replace(L3 + 12, v4(to.source)) + replace(L3 + 16, v4(to.destination));
+    let all = addresses + replace(L4, ports(to));
+    update(start, L3 + 10, addresses);
     let is_udp = to.protocol == protocol::UDP;
     let at = L4 + if is_udp { checksum::UDP_FIELD } else { checksum::TCP_FIELD };
     let Some(field) = frame.get_mut(at..at + 2) else { return };
-    update_transport(field, is_udp, change);
+    update_transport(field, is_udp, all);
 }
 
 /// Rewrites an ICMP error: its own addresses into those of `to`, and those of the packet that it
@@ -67,48 +65,63 @@ pub fn rewrite_error(frame: &mut [u8], headers: &Headers, to: &Flow, quoted: &Fl
 #[inline(always)]
 fn addresses(packet: &mut [u8], l3: usize, kind: Kind, old: &Flow, to: &Flow) -> u64 {
     if kind == Kind::Ipv4 {
-        let v4 = |address: Address| address.bits() as u32;
         let change = checksum::change_of_32(v4(old.source), v4(to.source))
             + checksum::change_of_32(v4(old.destination), v4(to.destination));
         let header = &mut packet[l3..l3 + ip::V4_HEADER];
-        header[12..16].copy_from_slice(&v4(to.source).to_be_bytes());
-        header[16..20].copy_from_slice(&v4(to.destination).to_be_bytes());
+        header[12..16].copy_from_slice(&v4(to.source).to_ne_bytes());
+        header[16..20].copy_from_slice(&v4(to.destination).to_ne_bytes());
         update(header, 10, change);
         return change;
     }
     let header = &mut packet[l3..l3 + ip::V6_HEADER];
-    header[8..24].copy_from_slice(&to.source.bits().to_be_bytes());
-    header[24..40].copy_from_slice(&to.destination.bits().to_be_bytes());
-    checksum::change(old.source.bits(), to.source.bits())
-        + checksum::change(old.destination.bits(), to.destination.bits())
+    header[8..24].copy_from_slice(&v6(to.source).to_ne_bytes());
+    header[24..40].copy_from_slice(&v6(to.destination).to_ne_bytes());
+    checksum::change(v6(old.source), v6(to.source))
+        + checksum::change(v6(old.destination), v6(to.destination))
+}
+
+// Numbers as they stand in packets: sums are the same in either order of bytes (RFC 1071, section 2).
+
+#[inline]
+fn v4(address: Address) -> u32 {
+    (address.bits() as u32).to_be()
+}
+
+#[inline]
+fn v6(address: Address) -> u128 {
+    address.bits().to_be()
+}
+
+#[inline]
+fn ports(flow: &Flow) -> u32 {
+    (u32::from(flow.source_port) << 16 | u32::from(flow.destination_port)).to_be()
 }
 
 /// Updates the checksum in a header, which is inside of it.
 #[inline]
 fn update(header: &mut [u8], at: usize, change: u64) {
-    let sum = checksum::updated(u16::from_be_bytes([header[at], header[at + 1]]), change);
-    header[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    let sum = checksum::updated(u16::from_ne_bytes([header[at], header[at + 1]]), change);
+    header[at..at + 2].copy_from_slice(&sum.to_ne_bytes());
 }
 
 /// Writes the ports of a transport header, as far as it is there, and updates its checksum. The
 /// addresses have changed its pseudo header by `addresses`.
 #[inline(always)]
 fn transport(segment: &mut [u8], old: &Flow, to: &Flow, addresses: u64, whole: bool) {
-    let ports = |flow: &Flow| u32::from(flow.source_port) << 16 | u32::from(flow.destination_port);
     // It is the requester's port; the other one is 0.
-    let identifier = |flow: &Flow| flow.source_port | flow.destination_port;
+    let identifier = |flow: &Flow| (flow.source_port | flow.destination_port).to_be();
     let is_v4 = to.source.is_v4();
     let (at, change) = match to.protocol {
         protocol::TCP | protocol::UDP | protocol::SCTP => {
             let Some(field) = segment.first_chunk_mut() else { return };
-            *field = ports(to).to_be_bytes();
+            *field = ports(to).to_ne_bytes();
             let at = if to.protocol == protocol::TCP { 16 } else { 6 };
             (at, checksum::change_of_32(ports(old), ports(to)))
         }
         protocol::ICMP | protocol::ICMPV6 if is_v4 == (to.protocol == protocol::ICMP) => {
             // The sequence number behind it stays.
             let Some(field) = segment.get_mut(4..6) else { return };
-            field.copy_from_slice(&identifier(to).to_be_bytes());
+            field.copy_from_slice(&identifier(to).to_ne_bytes());
             (2, checksum::change_of_32(identifier(old).into(), identifier(to).into()))
         }
         _ => return,
@@ -132,7 +145,7 @@ fn transport(segment: &mut [u8], old: &Flow, to: &Flow, addresses: u64, whole: b
 /// Updates the checksum of a transport header in this field.
 #[inline(always)]
 fn update_transport(field: &mut [u8], is_udp: bool, change: u64) {
-    let stated = u16::from_be_bytes([field[0], field[1]]);
+    let stated = u16::from_ne_bytes([field[0], field[1]]);
     let sum = checksum::updated(stated, change);
     // To UDP 0 means that there is none.
     let sum = match (is_udp, stated, sum) {
@@ -140,7 +153,7 @@ fn update_transport(field: &mut [u8], is_udp: bool, change: u64) {
         (true, _, 0) => 0xffff,
         _ => sum,
     };
-    field.copy_from_slice(&sum.to_be_bytes());
+    field.copy_from_slice(&sum.to_ne_bytes());
 }
 
 #[cfg(test)]

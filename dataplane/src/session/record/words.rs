@@ -75,6 +75,12 @@ impl Words {
         differs == 0
     }
 
+    /// Whether both have the same ports and protocol.
+    #[inline]
+    pub(in crate::session) fn has_ends_of(&self, flow: &Self) -> bool {
+        self.ends & (PORTS | PROTOCOL) == flow.ends
+    }
+
     /// Whether `flow` is the reverse of this.
     #[inline]
     pub(in crate::session) fn is_reverse_of(&self, flow: &Self) -> bool {
