@@ -47,12 +47,22 @@ struct V4 {
 struct V6 {
     /// Finds how many of the distinct upper halves are below that of an address.
     tree: Tree<u64>,
-    /// By upper half: itself, and the largest one.
-    upper: Box<[u64]>,
-    /// By upper half: how many ranges end before it; and how many there are, twice.
-    first: Box<[u32]>,
-    /// The lower halves, in the order of ranges.
+    /// By upper half; one for addresses above them, and one more.
+    upper: Box<[Upper]>,
+    /// The lower halves that count: not the largest one, which no address is above. Networks of /64 or less have no
+    /// others.
     lower: Box<[u64]>,
+}
+
+/// An upper half in which ranges end.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(16))]
+struct Upper {
+    half: u64,
+    /// How many ranges end before it.
+    before: u32,
+    /// Where its lower halves begin.
+    lower: u32,
 }
 
 impl Ranges {
@@ -122,7 +132,6 @@ impl Ranges {
             + self.v4.tree.bytes()
             + v6.tree.bytes()
             + size_of_val(&*v6.upper)
-            + size_of_val(&*v6.first)
             + size_of_val(&*v6.lower)
     }
 }
@@ -141,23 +150,19 @@ impl V4 {
 
 impl V6 {
     fn new(ends: &[u128]) -> Self {
-        let (mut upper, mut first): (Vec<u64>, Vec<u32>) = (Vec::new(), Vec::new());
-        for (at, end) in (0..).zip(ends) {
-            let half = (end >> 64) as u64;
-            if upper.last() != Some(&half) {
-                upper.push(half);
-                first.push(at);
-            }
+        let half = |end: &u128| (end >> 64) as u64;
+        let (mut upper, mut lower) = (Vec::new(), Vec::new());
+        let mut before = 0;
+        for same in ends.chunk_by(|a, b| half(a) == half(b)) {
+            upper.push(Upper { half: half(&same[0]), before, lower: lower.len() as u32 });
+            before += same.len() as u32;
+            lower.extend(same.iter().map(|end| *end as u64).filter(|low| *low < u64::MAX));
         }
         // No key is above the largest half: a tree leaves it out.
-        let tree = Tree::new(&upper[..upper.partition_point(|half| *half < u64::MAX)]);
-        if upper.last() != Some(&u64::MAX) {
-            upper.push(u64::MAX);
-            first.push(ends.len() as u32);
-        }
-        first.push(ends.len() as u32);
-        let lower = ends.iter().map(|end| *end as u64).collect();
-        Self { tree, upper: upper.into(), first: first.into(), lower }
+        let halves = upper.iter().map(|upper| upper.half).filter(|half| *half < u64::MAX);
+        let halves: Vec<u64> = halves.collect();
+        upper.extend([Upper { half: u64::MAX, before, lower: lower.len() as u32 }; 2]);
+        Self { tree: Tree::new(&halves), upper: upper.into(), lower: lower.into() }
     }
 
     #[inline]
@@ -168,16 +173,12 @@ impl V6 {
     /// The range of an address of which so many upper halves are below its own.
     #[inline(always)]
     fn within(&self, at: u32, bits: u128) -> u32 {
-        let (at, high, low) = (at as usize, (bits >> 64) as u64, bits as u64);
-        let (first, next) = (self.first[at] as usize, self.first[at + 1] as usize);
-        let same = u32::from(self.upper[at] == high);
-        let inside = match next - first {
-            0 => 0,
-            // So for networks of /64 or less.
-            1 => usize::from(self.lower[first] < low),
-            _ => rank(&self.lower[first..next], low),
-        };
-        first as u32 + inside as u32 * same
+        let [upper, next] = [self.upper[at as usize], self.upper[at as usize + 1]];
+        let (high, low) = ((bits >> 64) as u64, bits as u64);
+        if upper.lower == next.lower || upper.half != high {
+            return upper.before;
+        }
+        upper.before + rank(&self.lower[upper.lower as usize..next.lower as usize], low) as u32
     }
 
     /// The ranges of those addresses that are IPv6, from `before` on.
