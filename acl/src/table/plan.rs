@@ -95,10 +95,7 @@ enum Allowed {
 pub(super) fn compile(rules: &[Rule], addresses: &AddressMap) -> Parts {
     let input = Input::new(rules, addresses);
     let by_class = |allowed| input.by_class(allowed, PLAIN);
-    let parts = match input.rows_are_small() {
-        true => by_class(Allowed::Crossed).or_else(|| by_class(Allowed::Tuples(MOST))),
-        false => None,
-    };
+    let parts = by_class(Allowed::Crossed).or_else(|| by_class(Allowed::Tuples(MOST)));
     parts.unwrap_or_else(|| input.by_cuts(Allowed::Crossed))
 }
 
@@ -135,6 +132,7 @@ const CELLS_MORE: usize = 1 << 23;
 
 /// Rules that can match, with their transport conditions by number.
 struct Input {
+    /// If rows are worth their memory.
     transport: Result<(TransportClasses, Matching), TooMany>,
     rules: Vec<Numbered>,
     demands: Vec<Transport>,
@@ -148,9 +146,9 @@ impl Input {
         drop_covered(&mut rules);
         let input = Self::of(&rules, addresses);
         // Thousands of ranges may overlap. Unless that halves the rules, their order is no reason for another structure.
-        match input.rows_are_small() {
-            true => input,
-            false => input.less_hidden(&rules, addresses, rules.len() / 2),
+        match input.transport {
+            Ok(_) => input,
+            Err(TooMany) => input.less_hidden(&rules, addresses, rules.len() / 2),
         }
     }
 
@@ -169,8 +167,8 @@ impl Input {
             }),
             ends: [source, destination],
         });
-        let rules = rules.collect();
-        let transport = TransportClasses::new(&demands);
+        let rules: Vec<Numbered> = rules.collect();
+        let transport = TransportClasses::new(&demands, most_classes(&rules, demands.len()));
         Self { transport, rules, demands, ends: [sources, destinations] }
     }
 
@@ -180,16 +178,6 @@ impl Input {
         let left = rules.iter().zip(seen).filter(|(_, seen)| *seen).map(|(rule, _)| *rule);
         let left: Vec<(u32, &Rule)> = left.collect();
         if left.len() <= few { Self::of(&left, addresses) } else { self }
-    }
-
-    /// Whether rows, if each pair of ends that rules name has one, or each demand if these are fewer, are worth their
-    /// memory.
-    fn rows_are_small(&self) -> bool {
-        let Ok((_, matching)) = &self.transport else { return false };
-        let most = CELLS_EXPECTED * self.rules.len() + CELLS_EXPECTED_MORE;
-        let are_small = |rows: usize| rows * matching.classes <= most;
-        let ends = || self.rules.iter().map(|rule| rule.ends).collect::<HashSet<_, RandomState>>();
-        are_small(self.demands.len()) || are_small(ends().len())
     }
 
     /// With lists decided by transport class, if these are few.
@@ -321,6 +309,18 @@ impl Input {
         }
         wide
     }
+}
+
+/// Transport classes for which rows, if each pair of ends that rules name has one, or each demand if these are fewer,
+/// are worth their memory.
+fn most_classes(rules: &[Numbered], demands: usize) -> usize {
+    let cells = CELLS_EXPECTED * rules.len() + CELLS_EXPECTED_MORE;
+    let by_demand = cells / demands.max(1);
+    if by_demand > usize::from(u16::MAX) {
+        return by_demand;
+    }
+    let ends: HashSet<_, RandomState> = rules.iter().map(|rule| rule.ends).collect();
+    by_demand.max(cells / ends.len())
 }
 
 /// Rules by an end, which ascend, each with its demand.

@@ -1,17 +1,14 @@
 //! Makes transport classes: each axis is cut where a range begins or ends, and the classes of the axes
 //! are crossed.
 
-use std::collections::HashMap;
-
-use ahash::RandomState;
-
 use super::ports::Ports;
 use super::{TooMany, Transport, TransportClasses};
+use crate::table::index::Index;
 use crate::{PortRange, TcpFlags};
 
 /// Most distinct demands.
 const MOST: usize = 1024;
-/// Most cells in the cross product of the axes, and most classes.
+/// Most cells in the cross product of the axes.
 const CELLS: usize = 1 << 16;
 /// Most cuts on one axis over all protocols, each of which may need a page.
 const CUTS: usize = 4096;
@@ -19,15 +16,18 @@ const CUTS: usize = 4096;
 /// The demands that a class of keys matches.
 pub(super) type Bits = [u64; MOST / 64];
 
-/// The classes for these distinct demands, with the demands that each class matches.
-pub(super) fn classes(demands: &[Transport]) -> Result<(TransportClasses, Vec<Bits>), TooMany> {
+/// The classes for these distinct demands, so many at most, with the demands that each class matches.
+pub(super) fn classes(
+    demands: &[Transport],
+    most: usize,
+) -> Result<(TransportClasses, Vec<Bits>), TooMany> {
     if demands.len() > MOST {
         return Err(TooMany);
     }
-    let none = Bits::default();
-    let mut interner = Interner { known: HashMap::from_iter([(none, 0)]), bits: vec![none] };
-    let classes = Index { demands }.classes(&mut interner)?;
-    Ok((classes, interner.bits))
+    let mut sets = Sets::new(demands, most);
+    sets.number(Bits::default())?;
+    let classes = Axes { demands }.classes(&mut sets)?;
+    Ok((classes, sets.sets))
 }
 
 /// One axis: for each protocol group its ranges, and for each class what it matches.
@@ -36,30 +36,44 @@ struct Axis {
     classes: Vec<Bits>,
 }
 
-/// Numbers classes by what they match.
-struct Interner {
-    known: HashMap<Bits, u16, RandomState>,
-    bits: Vec<Bits>,
+/// Numbers sets of demands.
+struct Sets {
+    known: Index,
+    sets: Vec<Bits>,
+    /// Words that differ.
+    words: usize,
+    most: usize,
 }
 
-impl Interner {
-    fn class(&mut self, bits: Bits) -> Result<u16, TooMany> {
-        if let Some(class) = self.known.get(&bits) {
-            return Ok(*class);
+impl Sets {
+    /// So many at most.
+    fn new(demands: &[Transport], most: usize) -> Self {
+        let words = demands.len().div_ceil(64);
+        let most = most.min(1 << u16::BITS);
+        Self { known: Index::default(), sets: Vec::new(), words, most }
+    }
+
+    fn number(&mut self, set: Bits) -> Result<u16, TooMany> {
+        let Self { known, sets, words, most } = self;
+        let fresh = sets.len();
+        let hash = known.hash(set[..*words].iter().copied());
+        let number = known.number(hash, fresh as u32, |number| sets[number as usize] == set);
+        if number as usize == fresh {
+            if fresh == *most {
+                return Err(TooMany);
+            }
+            sets.push(set);
         }
-        let class = u16::try_from(self.bits.len()).map_err(|_| TooMany)?;
-        self.known.insert(bits, class);
-        self.bits.push(bits);
-        Ok(class)
+        Ok(number as u16)
     }
 }
 
-struct Index<'a> {
+struct Axes<'a> {
     demands: &'a [Transport],
 }
 
-impl Index<'_> {
-    fn classes(&self, interner: &mut Interner) -> Result<TransportClasses, TooMany> {
+impl Axes<'_> {
+    fn classes(&self, sets: &mut Sets) -> Result<TransportClasses, TooMany> {
         let mut protocols: Vec<Option<u8>> = vec![None];
         let mut groups = [0; 256];
         for protocol in self.demands.iter().filter_map(|demand| demand.protocol) {
@@ -74,14 +88,16 @@ impl Index<'_> {
                 protocols.push(Some(protocol));
             }
         }
-        let mut destination = self.axis(&protocols, |demand| demand.destination_ports)?;
-        let mut source = self.axis(&protocols, |demand| demand.source_ports)?;
         let any_source = self.demands.iter().all(|demand| demand.source_ports == PortRange::ANY);
-        if any_source {
-            // The destination's classes distinguish the protocols.
-            source.classes = vec![[u64::MAX; MOST / 64]];
-        }
         let (flags, flag_classes) = self.flags();
+        let alone = any_source && flags.is_none();
+        let most = if alone { sets.most } else { usize::MAX };
+        let mut destination = self.axis(&protocols, most, |demand| demand.destination_ports)?;
+        let source = match any_source {
+            // The destination's classes distinguish the protocols.
+            true => Axis { groups: Vec::new(), classes: vec![[u64::MAX; MOST / 64]] },
+            false => self.axis(&protocols, usize::MAX, |demand| demand.source_ports)?,
+        };
         let cells = destination.classes.len() * source.classes.len() * flag_classes.len();
         if cells > CELLS {
             return Err(TooMany);
@@ -91,12 +107,11 @@ impl Index<'_> {
             for source in &source.classes {
                 for flags in &flag_classes {
                     let bits = std::array::from_fn(|at| destination[at] & source[at] & flags[at]);
-                    cross.push(interner.class(bits)?);
+                    cross.push(sets.number(bits)?);
                 }
             }
         }
         cross.push(0);
-        let alone = any_source && flags.is_none();
         if alone {
             for (_, class) in destination.groups.iter_mut().flatten() {
                 *class = cross[usize::from(*class)];
@@ -115,13 +130,15 @@ impl Index<'_> {
         })
     }
 
+    /// Of so many classes at most.
     fn axis(
         &self,
         protocols: &[Option<u8>],
+        most: usize,
         ports: impl Fn(&Transport) -> PortRange,
     ) -> Result<Axis, TooMany> {
-        let mut axis = Axis { groups: Vec::new(), classes: Vec::new() };
-        let mut known: HashMap<Bits, u16, RandomState> = HashMap::default();
+        let mut groups = Vec::new();
+        let mut sets = Sets::new(self.demands, most);
         let mut cuts = 0;
         for protocol in protocols {
             // Where demands begin and end to match.
@@ -142,16 +159,15 @@ impl Index<'_> {
                     bits[number / 64] ^= 1 << (number % 64);
                 }
                 let Ok(first) = u16::try_from(same[0].0) else { break };
-                let class = *known.entry(bits).or_insert_with(|| {
-                    axis.classes.push(bits);
-                    (axis.classes.len() - 1) as u16
-                });
-                ranges.push((first, class));
+                ranges.push((first, sets.number(bits)?));
             }
             cuts += ranges.len();
-            axis.groups.push(ranges);
+            if cuts > CUTS {
+                return Err(TooMany);
+            }
+            groups.push(ranges);
         }
-        if cuts > CUTS { Err(TooMany) } else { Ok(axis) }
+        Ok(Axis { groups, classes: sets.sets })
     }
 
     fn flags(&self) -> (Option<Box<[u32; 256]>>, Vec<Bits>) {

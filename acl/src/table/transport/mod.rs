@@ -165,9 +165,9 @@ impl Matching {
 }
 
 impl TransportClasses {
-    /// The classes for these distinct demands.
-    pub(super) fn new(demands: &[Transport]) -> Result<(Self, Matching), TooMany> {
-        let (classes, matched) = axes::classes(demands)?;
+    /// The classes for these distinct demands, so many at most.
+    pub(super) fn new(demands: &[Transport], most: usize) -> Result<(Self, Matching), TooMany> {
+        let (classes, matched) = axes::classes(demands, most)?;
         let mut by_demand = vec![Vec::new(); demands.len()];
         for (class, bits) in matched.iter().enumerate() {
             ones(bits).for_each(|demand| by_demand[demand].push(class as u16));
