@@ -1,12 +1,14 @@
-//! Free frames: a list for each worker, backed by a shared one.
+//! Free frames: a list for each worker, backed by a shared one of batches.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crossbeam_queue::ArrayQueue;
 
 use super::{Frame, Memory};
 
-/// Frames moved from the shared list to a worker's own one at a time.
+/// Frames that a worker gives to the shared list, or takes, at a time.
 const BATCH: usize = 64;
 /// Most frames that a worker keeps: those of some vectors, so that a vector's frames are still in
 /// the processor's cache when the next one takes them.
@@ -19,35 +21,74 @@ pub struct FreeList {
     own: Vec<Frame>,
     /// Frames in `own` from which on half of them go to the shared list.
     most: usize,
-    shared: Arc<ArrayQueue<Frame>>,
+    shared: Arc<Shared>,
+    /// An empty batch, to be filled next.
+    spare: Vec<Frame>,
+}
+
+/// Free frames of all workers, in batches.
+struct Shared {
+    batches: ArrayQueue<Vec<Frame>>,
+    /// Frames in them.
+    frames: AtomicUsize,
+    /// Lists for further batches.
+    empty: ArrayQueue<Vec<Frame>>,
+}
+
+impl Shared {
+    /// With room for so many frames, each of which may be a batch of its own.
+    fn new(frames: usize) -> Self {
+        let (batches, empty) = (ArrayQueue::new(frames.max(1)), ArrayQueue::new(BATCH));
+        Self { batches, frames: AtomicUsize::new(0), empty }
+    }
+
+    /// Adds a batch; returns an empty one.
+    fn give(&self, batch: Vec<Frame>) -> Vec<Frame> {
+        self.frames.fetch_add(batch.len(), Relaxed);
+        // There is room for every frame there is.
+        let _ = self.batches.push(batch);
+        self.empty.pop().unwrap_or_default()
+    }
+
+    /// A batch, in exchange for an empty one.
+    fn take(&self, empty: Vec<Frame>) -> Option<Vec<Frame>> {
+        if empty.capacity() > 0 {
+            // Where there are enough of them, it is released.
+            let _ = self.empty.push(empty);
+        }
+        let batch = self.batches.pop()?;
+        self.frames.fetch_sub(batch.len(), Relaxed);
+        Some(batch)
+    }
 }
 
 impl FreeList {
     /// A list for one worker that holds `frames` of this memory for all of them.
     pub fn new(memory: &Arc<Memory>, frames: Vec<Frame>) -> Self {
-        let shared = ArrayQueue::new(frames.len().max(1));
-        for frame in frames {
-            shared.push(frame).expect("room for every frame");
-        }
-        Self::over(memory, Arc::new(shared))
+        // Many workers must not keep all of them.
+        let most = (frames.len() / 64).clamp(5 * BATCH, MOST_KEPT);
+        let mut list = Self::over(memory, Arc::new(Shared::new(frames.len())), most);
+        list.own = frames;
+        list.share_all();
+        list.own = Vec::with_capacity(most);
+        list
     }
 
     /// A list for another worker over the same frames.
     pub fn share(&self) -> Self {
-        Self::over(&self.memory, Arc::clone(&self.shared))
+        Self::over(&self.memory, Arc::clone(&self.shared), self.most)
     }
 
-    fn over(memory: &Arc<Memory>, shared: Arc<ArrayQueue<Frame>>) -> Self {
-        // Many workers must not keep all of them.
-        let most = (shared.capacity() / 64).clamp(5 * BATCH, MOST_KEPT);
-        Self { memory: Arc::clone(memory), own: Vec::with_capacity(most), most, shared }
+    fn over(memory: &Arc<Memory>, shared: Arc<Shared>, most: usize) -> Self {
+        let (own, spare) = (Vec::with_capacity(most), Vec::new());
+        Self { memory: Arc::clone(memory), own, most, shared, spare }
     }
 
     /// A free frame, if there is one.
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
         if self.own.is_empty() {
-            self.refill(BATCH);
+            self.refill(1);
         }
         self.own.pop()
     }
@@ -56,15 +97,21 @@ impl FreeList {
     #[inline]
     pub fn take_many(&mut self, count: usize, frames: &mut Vec<Frame>) {
         if self.own.len() < count {
-            self.refill(count.max(BATCH));
+            self.refill(count);
         }
         let from = self.own.len().saturating_sub(count);
         frames.extend(self.own.drain(from..));
     }
 
+    /// Takes batches until there are so many frames.
     #[cold]
     fn refill(&mut self, count: usize) {
-        self.own.extend(std::iter::from_fn(|| self.shared.pop()).take(count));
+        while self.own.len() < count
+            && let Some(mut batch) = self.shared.take(std::mem::take(&mut self.spare))
+        {
+            self.own.append(&mut batch);
+            self.spare = batch;
+        }
     }
 
     /// Frees a frame and all further frames of its packet.
@@ -96,24 +143,26 @@ impl FreeList {
     /// cache.
     #[cold]
     fn share_surplus(&mut self) {
-        let surplus = self.own.len() - self.most / 2;
-        for frame in self.own.drain(..surplus) {
-            // The shared list has room for every frame there is.
-            let _ = self.shared.push(frame);
-        }
+        self.share_first(self.own.len() - self.most / 2);
     }
 
     /// Moves the worker's own frames to the shared list.
     pub(crate) fn share_all(&mut self) {
-        for frame in self.own.drain(..) {
-            // The shared list has room for every frame there is.
-            let _ = self.shared.push(frame);
+        self.share_first(self.own.len());
+    }
+
+    fn share_first(&mut self, count: usize) {
+        let mut frames = self.own.drain(..count);
+        while frames.len() > 0 {
+            self.spare.reserve(BATCH);
+            self.spare.extend(frames.by_ref().take(BATCH));
+            self.spare = self.shared.give(std::mem::take(&mut self.spare));
         }
     }
 
     /// Free frames this worker can reach.
     pub fn len(&self) -> usize {
-        self.own.len() + self.shared.len()
+        self.own.len() + self.shared.frames.load(Relaxed)
     }
 
     /// Whether no frame is free.
