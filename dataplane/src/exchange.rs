@@ -18,9 +18,11 @@
 //! another queue than the first one. All fragments of a datagram go to one worker, chosen by a hash
 //! of addresses, protocol and identification. They may be reordered with whole packets of their
 //! connection, as they may in the interface.
+//!
+//! Packets are handed over in batches: two workers meet once for many packets.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize};
 
 use ahash::RandomState;
 use crossbeam_queue::ArrayQueue;
@@ -30,8 +32,14 @@ use crate::sync::Ordering;
 use crate::wire::datagram::Datagram;
 use crate::{Frame, PortId};
 
-/// Frames that the ring towards one worker holds.
+/// Packets that the ring towards one worker holds.
 const RING: usize = 4096;
+/// Batches that it holds; each may be of one packet.
+const BATCHES: usize = 1024;
+/// Packets that are handed over at a time, at most.
+pub(crate) const BATCH: usize = 64;
+/// Empty lists that are kept for later batches.
+const EMPTY: usize = 64;
 const NOBODY: u8 = u8::MAX;
 
 /// A packet on its way to another worker.
@@ -52,12 +60,19 @@ pub(crate) enum HandoffKind {
     Egress,
 }
 
-/// Why a frame could not be handed over; it comes back.
-pub(crate) enum Refused {
-    /// No worker serves the port.
-    NoWorker(Frame),
-    /// The ring is full.
-    Full(Frame),
+/// The way of packets towards one worker.
+struct Ring {
+    batches: ArrayQueue<Vec<Handoff>>,
+    /// Packets in them.
+    packets: AtomicUsize,
+    empty: ArrayQueue<Vec<Handoff>>,
+}
+
+impl Default for Ring {
+    fn default() -> Self {
+        let (batches, empty) = (ArrayQueue::new(BATCHES), ArrayQueue::new(EMPTY));
+        Self { batches, packets: AtomicUsize::new(0), empty }
+    }
 }
 
 /// State shared by the workers of a switch.
@@ -66,7 +81,7 @@ pub(crate) struct Exchange {
     /// By port and worker: the worker that transmits for it.
     senders: Box<[AtomicU8]>,
     epochs: Box<[AtomicU32]>,
-    rings: Box<[ArrayQueue<Handoff>]>,
+    rings: Box<[Ring]>,
     doorbells: Box<[Arc<Doorbell>]>,
     hasher: RandomState,
 }
@@ -78,7 +93,7 @@ impl Exchange {
             workers,
             senders: (0..ports * workers).map(|_| AtomicU8::new(NOBODY)).collect(),
             epochs: (0..ports).map(|_| AtomicU32::new(0)).collect(),
-            rings: (0..workers).map(|_| ArrayQueue::new(RING)).collect(),
+            rings: (0..workers).map(|_| Ring::default()).collect(),
             doorbells: (0..workers).map(|_| Arc::default()).collect(),
             hasher: RandomState::new(),
         })
@@ -119,21 +134,11 @@ impl Exchange {
         epoch.map_or(0, |it| it.load(Ordering::Relaxed))
     }
 
-    /// Hands a frame that leaves by `port` to the worker that transmits for `worker`; the caller
-    /// [wakes](Self::wake) it.
-    pub(crate) fn hand_over(
-        &self,
-        worker: usize,
-        frame: Frame,
-        port: PortId,
-    ) -> Result<usize, Refused> {
-        let sender = self.senders_of(port).get(worker);
-        let sender = sender.map_or(NOBODY, |sender| sender.load(Ordering::Acquire));
+    /// The worker that transmits by a port for `worker`, which has no part of it.
+    pub(crate) fn sender(&self, worker: usize, port: PortId) -> Option<usize> {
+        let sender = self.senders_of(port).get(worker)?.load(Ordering::Acquire);
         // The worker itself: it has dropped its part, and the owners are not updated yet.
-        if sender == NOBODY || usize::from(sender) == worker {
-            return Err(Refused::NoWorker(frame));
-        }
-        self.push(sender.into(), frame, port, HandoffKind::Egress)
+        (sender != NOBODY && usize::from(sender) != worker).then_some(sender.into())
     }
 
     /// The worker that handles the fragments of a datagram that came in at a port.
@@ -143,26 +148,20 @@ impl Exchange {
         self.owners(port).nth(choice)
     }
 
-    /// Hands a frame received on `port` to another worker; the caller wakes it.
-    pub(crate) fn hand_in(
-        &self,
-        worker: usize,
-        frame: Frame,
-        port: PortId,
-    ) -> Result<usize, Refused> {
-        self.push(worker, frame, port, HandoffKind::Ingress)
-    }
-
-    fn push(
-        &self,
-        to: usize,
-        frame: Frame,
-        port: PortId,
-        kind: HandoffKind,
-    ) -> Result<usize, Refused> {
-        let handoff = Handoff { frame, port, epoch: self.epoch(port), kind };
-        let pushed = self.rings[to].push(handoff).map_err(|handoff| Refused::Full(handoff.frame));
-        pushed.map(|()| to)
+    /// Hands a batch of at most [`BATCH`] packets to a worker, which the caller [wakes](Self::wake). What its ring
+    /// has no room for stays in the list.
+    pub(crate) fn hand_over(&self, to: usize, batch: &mut Vec<Handoff>) {
+        let ring = &self.rings[to];
+        let before = ring.packets.fetch_add(batch.len(), Ordering::Relaxed);
+        let fits = RING.saturating_sub(before).min(batch.len());
+        let mut rest = match fits < batch.len() {
+            true => batch.split_off(fits),
+            false => ring.empty.pop().unwrap_or_else(|| Vec::with_capacity(BATCH)),
+        };
+        std::mem::swap(batch, &mut rest);
+        let back = if rest.is_empty() { Some(rest) } else { ring.batches.push(rest).err() };
+        back.into_iter().for_each(|mut it| batch.append(&mut it));
+        ring.packets.fetch_sub(batch.len(), Ordering::Relaxed);
     }
 
     /// Wakes a worker that has hand-offs, if it sleeps; once for many frames.
@@ -170,13 +169,23 @@ impl Exchange {
         self.doorbells[worker].ring();
     }
 
+    /// The next batch for a worker, which [gives the list back](Self::give_back).
     #[inline]
-    pub(crate) fn take(&self, worker: usize) -> Option<Handoff> {
-        self.rings[worker].pop()
+    pub(crate) fn take(&self, worker: usize) -> Option<Vec<Handoff>> {
+        let ring = &self.rings[worker];
+        let batch = ring.batches.pop()?;
+        ring.packets.fetch_sub(batch.len(), Ordering::Relaxed);
+        Some(batch)
+    }
+
+    /// Keeps an empty list for a later batch.
+    pub(crate) fn give_back(&self, worker: usize, empty: Vec<Handoff>) {
+        // Where there are enough of them, it is released.
+        let _ = self.rings[worker].empty.push(empty);
     }
 
     pub(crate) fn has_frames(&self, worker: usize) -> bool {
-        !self.rings[worker].is_empty()
+        !self.rings[worker].batches.is_empty()
     }
 
     fn senders_of(&self, port: PortId) -> &[AtomicU8] {
@@ -212,24 +221,65 @@ mod tests {
         assert_eq!(exchange.owners(PortId(3)).count(), 0, "there is no such port");
     }
 
+    fn batch(frames: impl IntoIterator<Item = Frame>) -> Vec<Handoff> {
+        let kind = HandoffKind::Egress;
+        let handoff = |frame| Handoff { frame, port: PortId(1), epoch: 1, kind };
+        frames.into_iter().map(handoff).collect()
+    }
+
+    fn indices<'a>(batch: impl IntoIterator<Item = &'a Handoff>) -> Vec<u32> {
+        batch.into_iter().map(|it| it.frame.index()).collect()
+    }
+
     #[test]
     fn frames_go_to_the_sender_in_order_and_to_nobody_else() {
         let exchange = Exchange::new(3, 2);
         let (_memory, frames) = Memory::heap(512, 4);
         exchange.set_owners(PortId(1), &[0, 1]);
-        for frame in frames {
-            assert!(exchange.hand_over(2, frame, PortId(1)).is_ok());
+        let sender = exchange.sender(2, PortId(1)).expect("a sender");
+        let mut frames = frames.into_iter();
+        for count in [1, 3] {
+            let mut batch = batch(frames.by_ref().take(count));
+            exchange.hand_over(sender, &mut batch);
+            assert!(batch.is_empty());
         }
-        let taken: Vec<_> = std::iter::from_fn(|| exchange.take(0)).collect();
-        let indices: Vec<u32> = taken.iter().map(|it| it.frame.index()).collect();
-        assert_eq!(indices, [0, 1, 2, 3]);
+        let taken: Vec<_> = std::iter::from_fn(|| exchange.take(0)).flatten().collect();
+        assert_eq!(indices(&taken), [0, 1, 2, 3]);
         assert!(taken.iter().all(|it| (it.port, it.kind) == (PortId(1), HandoffKind::Egress)));
         assert!(!exchange.has_frames(1) && !exchange.has_frames(2));
-        let frame = taken.into_iter().next().unwrap().frame;
-        let refused = exchange.hand_over(1, frame, PortId(1));
-        let Err(Refused::NoWorker(frame)) = refused else { panic!("it has a part of its own") };
-        let refused = exchange.hand_over(1, frame, PortId(0));
-        assert!(matches!(refused, Err(Refused::NoWorker(_))));
+        assert_eq!(exchange.sender(1, PortId(1)), None, "it has a part of its own");
+        assert_eq!(exchange.sender(1, PortId(0)), None);
+    }
+
+    /// What a ring has no room for comes back, the last packets of a batch first.
+    #[test]
+    fn a_ring_is_bounded_by_packets_and_by_batches() {
+        let all = (RING + BATCH) as u32;
+        let (_memory, frames) = Memory::heap(512, all);
+        let mut frames = frames.into_iter();
+        let exchange = Exchange::new(1, 1);
+        for count in std::iter::repeat_n(BATCH, RING / BATCH - 1).chain([BATCH - 10]) {
+            let mut batch = batch(frames.by_ref().take(count));
+            exchange.hand_over(0, &mut batch);
+            assert!(batch.is_empty());
+        }
+        let mut left = batch(frames.by_ref().take(BATCH));
+        exchange.hand_over(0, &mut left);
+        assert_eq!(indices(&left), (RING as u32..all - 10).collect::<Vec<_>>());
+        exchange.hand_over(0, &mut left);
+        assert_eq!(left.len(), BATCH - 10, "and comes back again");
+        let taken: Vec<_> = std::iter::from_fn(|| exchange.take(0)).flatten().collect();
+        assert_eq!(indices(&taken), (0..RING as u32).collect::<Vec<_>>());
+        let frames = taken.into_iter().map(|it| it.frame);
+        let mut handed = 0;
+        for frame in frames {
+            let mut batch = batch([frame]);
+            exchange.hand_over(0, &mut batch);
+            handed += 1 - batch.len();
+        }
+        assert_eq!(handed, BATCHES);
+        assert_eq!(std::iter::from_fn(|| exchange.take(0)).count(), BATCHES);
+        assert_eq!(exchange.rings[0].packets.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use crate::capture::Direction;
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Handoff};
 use crate::housekeeper::Task;
 use crate::mailbox::{Command, Mailbox};
 use crate::port::{Buffers, Port};
@@ -78,6 +78,8 @@ pub struct Worker {
     inspect: Option<Box<dyn Inspect>>,
     packets: Vec<Packet>,
     frames: Vec<Frame>,
+    /// Packets for other workers, by their numbers.
+    outgoing: Vec<Vec<Handoff>>,
     /// Workers with hand-offs since they were last woken.
     left: Vec<usize>,
     sweep_at: u32,
@@ -106,6 +108,7 @@ impl Worker {
     pub(crate) fn new(parts: Parts) -> Self {
         let mut graph = Graph::default();
         graph.fit(parts.memory.count() as usize);
+        let outgoing = (0..parts.exchange.workers()).map(|_| Vec::new()).collect();
         let part = parts.sessions.capacity() / parts.exchange.workers().max(1) as u32;
         Self {
             number: parts.number,
@@ -122,6 +125,7 @@ impl Worker {
             inspect: parts.inspect,
             packets: Vec::with_capacity(VECTOR),
             frames: Vec::with_capacity(VECTOR),
+            outgoing,
             left: Vec::new(),
             sweep_at: part * parts.number as u32,
             swept: Now::default(),
@@ -364,6 +368,7 @@ impl Drop for Worker {
             self.give_up(port, leaving);
         }
         self.packets.drain(..).for_each(|packet| self.free.put(packet.frame));
+        self.outgoing.drain(..).flatten().for_each(|handoff| self.free.put(handoff.frame));
         self.graph.take_waiting().for_each(|packet| self.free.put(packet.frame));
     }
 }

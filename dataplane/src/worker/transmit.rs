@@ -28,7 +28,7 @@ impl Worker {
                 let frames = leaving.iter_mut().map(|packet| packet.frame.take());
                 match self.slots.place_of(port) {
                     Some(place) => self.slots.leave_at(place, frames, &self.memory),
-                    None => frames.for_each(|frame| self.leave_elsewhere(frame, port)),
+                    None => self.leave_elsewhere(frames, port),
                 }
             } else if let Some((packet, rest)) = std::mem::take(&mut left).split_first_mut() {
                 self.keep(packet, now);
@@ -52,10 +52,15 @@ impl Worker {
         }
     }
 
-    /// Passes a frame to the trunk of its port, or to another worker.
-    fn leave_elsewhere(&mut self, frame: Frame, port: PortId) {
-        if let Err(frame) = self.slots.leave(port, frame, &self.memory) {
-            self.hand_over(frame, port);
+    /// Passes frames to the trunk of their port, or to another worker.
+    fn leave_elsewhere(&mut self, frames: impl Iterator<Item = Frame>, port: PortId) {
+        if self.slots.of(port).is_none() {
+            return self.hand_over(frames, port);
+        }
+        for frame in frames {
+            if let Err(frame) = self.slots.leave(port, frame, &self.memory) {
+                self.hand_over(std::iter::once(frame), port);
+            }
         }
     }
 
@@ -92,13 +97,13 @@ impl Worker {
                 self.free.put(packet.frame);
                 continue;
             }
-            self.leave_elsewhere(packet.frame, packet.out_port);
+            self.leave_elsewhere(std::iter::once(packet.frame), packet.out_port);
         }
     }
 
     pub(super) fn send(&mut self) {
-        // Wakes the others first: sending may take a while.
-        self.wake_others();
+        // The others first: sending may take a while.
+        self.pass_on();
         let mut gone = Vec::new();
         for slot in self.slots.iter_mut() {
             if slot.leaving.is_empty() && !slot.port.is_sending() {
