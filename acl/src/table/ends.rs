@@ -170,6 +170,20 @@ impl Ends {
         self.around[net as usize]
     }
 
+    /// The networks in `used` numbered anew from 1: by network its number, or that of the one next around which is in
+    /// use; and by number the one next around.
+    pub(super) fn only(&self, used: &[bool]) -> (Vec<u32>, Vec<u32>) {
+        let (mut numbers, mut around) = (vec![0], vec![0]);
+        for (net, used) in used.iter().enumerate().skip(1) {
+            let outer = numbers[self.around[net] as usize];
+            numbers.push(if *used { around.len() as u32 } else { outer });
+            if *used {
+                around.push(outer);
+            }
+        }
+        (numbers, around)
+    }
+
     /// The named sets that an identity is in.
     pub(super) fn members(&self, identity: u32) -> &[u32] {
         &self.members[identity as usize]
@@ -189,10 +203,7 @@ impl Ends {
         match kind {
             Kind::Any => {}
             Kind::Net => {
-                for net in (1..counts.len()).rev() {
-                    let inside = counts[net];
-                    counts[self.around[net] as usize] += inside;
-                }
+                add_inside(&mut counts, &self.around);
             }
             Kind::Set => {
                 counts.fill(0);
@@ -253,19 +264,31 @@ impl Ends {
     }
 }
 
+/// Adds to what is counted of networks what is counted of those inside.
+pub(super) fn add_inside(counts: &mut [u32], around: &[u32]) {
+    for net in (1..counts.len()).rev() {
+        counts[around[net] as usize] += counts[net];
+    }
+}
+
 /// The places of networks, by their [order](Prefix::order).
 fn in_order(nets: &[(Prefix, u32)]) -> impl Iterator<Item = u32> {
-    let mut places: Vec<Keyed> = (0..nets.len() as u32).map(|place| (0, place)).collect();
-    // By what counts least first.
-    let parts: [fn(Prefix) -> u64; 4] = [
-        |net| net.length().into(),
-        |net| net.first().bits() as u64,
-        |net| (net.first().bits() >> 64) as u64,
-        |net| net.is_v4().into(),
-    ];
-    for part in parts {
-        places.iter_mut().for_each(|(key, place)| *key = part(nets[*place as usize].0));
+    let v4 = |net: Prefix| (net.first().bits() as u64) << 8 | u64::from(net.length());
+    let mut places: Vec<Keyed> = nets.iter().map(|(net, _)| v4(*net)).zip(0..).collect();
+    if nets.iter().all(|(net, _)| net.is_v4()) {
         sort(&mut places);
+    } else {
+        // By what counts least first.
+        let parts: [fn(Prefix) -> u64; 4] = [
+            |net| net.length().into(),
+            |net| net.first().bits() as u64,
+            |net| (net.first().bits() >> 64) as u64,
+            |net| net.is_v4().into(),
+        ];
+        for part in parts {
+            places.iter_mut().for_each(|(key, place)| *key = part(nets[*place as usize].0));
+            sort(&mut places);
+        }
     }
     places.into_iter().map(|(_, place)| place)
 }

@@ -7,7 +7,7 @@ use ahash::RandomState;
 
 use super::bits::ones;
 use super::ends::{EndId, Ends, Kind};
-use super::transport::Transport;
+use super::transport::{Demands, Transport};
 use super::tuples::Numbered;
 use crate::{End, PortRange, Rule, TcpFlags};
 
@@ -24,14 +24,17 @@ pub(super) fn drop_covered(rules: &mut Vec<(u32, &Rule)>) {
     if hiding.is_empty() {
         return;
     }
-    let mut first: HashMap<Transport, u32, RandomState> = HashMap::default();
+    let mut demands = Demands::default();
+    // By demand: the first rule over no end that holds it.
+    let mut first = Vec::new();
     rules.retain(|(number, rule)| {
-        // Any ends are covered.
-        let first = first.entry(Transport::of(rule)).or_insert_with(|| {
+        let demand = demands.number(Transport::of(rule)) as usize;
+        if demand == first.len() {
+            // Any ends are covered.
             let covering = hiding.iter().filter(|(_, wide)| wide.covers(rule));
-            covering.map(|(number, _)| *number).min().unwrap_or(u32::MAX)
-        });
-        *number <= *first
+            first.push(covering.map(|(number, _)| *number).min().unwrap_or(u32::MAX));
+        }
+        *number <= first[demand]
     });
 }
 

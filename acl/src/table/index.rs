@@ -116,10 +116,16 @@ impl Slices {
         let number =
             known.number(known.hash_of(of), fresh, |number| slice(items, starts, number) == of);
         if number == fresh {
-            items.extend(of);
-            starts.push(items.len() as u32);
+            self.push(of);
         }
         number
+    }
+
+    /// The number of a slice that is not sought again.
+    pub(super) fn push(&mut self, of: &[u32]) -> u32 {
+        self.items.extend(of);
+        self.starts.push(self.items.len() as u32);
+        self.starts.len() as u32 - 2
     }
 }
 

@@ -218,8 +218,9 @@ pub(super) struct RowsBuilder<'a> {
     alone: Vec<ListId>,
     /// The conditions of lists, by row.
     shapes: Slices,
-    /// Those of the list that is made, and its rules.
-    demands: Vec<u32>,
+    /// By condition: its shape, if there is a list of it alone.
+    shape_alone: Vec<u32>,
+    /// Rules of the list that is made, then their conditions.
     numbers: Vec<u32>,
     most_cells: usize,
 }
@@ -229,18 +230,50 @@ impl<'a> RowsBuilder<'a> {
     pub(super) fn new(matching: &'a Matching, most_cells: usize) -> Self {
         let (mut rules, mut shapes) = (Slices::default(), Slices::default());
         // Of the empty list.
-        rules.number(&[NONE]);
-        shapes.number(&[]);
+        rules.push(&[NONE]);
+        shapes.push(&[]);
         Self {
             matching,
             rules,
             lists: vec![ListId::EMPTY],
             alone: Vec::new(),
             shapes,
-            demands: Vec::new(),
+            shape_alone: vec![0; matching.demands()],
             numbers: Vec::new(),
             most_cells,
         }
+    }
+
+    /// The list of one rule.
+    fn alone(&mut self, rule: u32, demand: u32) -> Result<ListId, TooMany> {
+        let least = rule as usize + 1;
+        if self.alone.len() < least {
+            self.alone.resize(least.next_power_of_two(), ListId::EMPTY);
+        }
+        let known = self.alone[rule as usize];
+        if known != ListId::EMPTY {
+            return Ok(known);
+        }
+        let shape = &mut self.shape_alone[demand as usize];
+        if *shape == 0 {
+            *shape = self.shapes.push(&[demand]);
+        }
+        let shape = *shape;
+        let number = self.rules.push(&[NONE, rule]);
+        let list = self.add(number, shape)?;
+        self.alone[rule as usize] = list;
+        Ok(list)
+    }
+
+    /// A list by the numbers of its rules and its shape.
+    fn add(&mut self, rules: u32, shape: u32) -> Result<ListId, TooMany> {
+        let row = shape as usize * self.matching.classes;
+        if row > self.most_cells {
+            return Err(TooMany);
+        }
+        let list = ListId { rules: self.rules.start(rules), cells: row as u32 };
+        self.lists.push(list);
+        Ok(list)
     }
 
     /// The rows, plain if these have so many cells at most. Then each list that `lists` visits is brought
@@ -295,34 +328,22 @@ impl MakeLists for RowsBuilder<'_> {
     }
 
     fn list(&mut self, rules: &[(u32, u32)]) -> Result<ListId, TooMany> {
-        if let [(rule, _)] = rules
-            && let Some(list) = self.alone.get(*rule as usize)
-            && *list != ListId::EMPTY
-        {
-            return Ok(*list);
-        }
-        self.numbers.clear();
-        self.numbers.push(NONE);
-        self.numbers.extend(rules.iter().map(|(rule, _)| rule));
-        let number = self.rules.number(&self.numbers);
-        if let Some(list) = self.lists.get(number as usize) {
-            return Ok(*list);
-        }
-        self.demands.clear();
-        self.demands.extend(rules.iter().map(|(_, demand)| demand));
-        let row = self.shapes.number(&self.demands) as usize * self.matching.classes;
-        if row > self.most_cells {
-            return Err(TooMany);
-        }
-        let list = ListId { rules: self.rules.start(number), cells: row as u32 };
-        self.lists.push(list);
-        if let [(rule, _)] = rules {
-            let least = *rule as usize + 1;
-            if self.alone.len() < least {
-                self.alone.resize(least, ListId::EMPTY);
+        match rules {
+            [] => Ok(ListId::EMPTY),
+            [(rule, demand)] => self.alone(*rule, *demand),
+            _ => {
+                self.numbers.clear();
+                self.numbers.push(NONE);
+                self.numbers.extend(rules.iter().map(|(rule, _)| rule));
+                let number = self.rules.number(&self.numbers);
+                if let Some(list) = self.lists.get(number as usize) {
+                    return Ok(*list);
+                }
+                self.numbers.clear();
+                self.numbers.extend(rules.iter().map(|(_, demand)| demand));
+                let shape = self.shapes.number(&self.numbers);
+                self.add(number, shape)
             }
-            self.alone[*rule as usize] = list;
         }
-        Ok(list)
     }
 }

@@ -12,7 +12,7 @@
 //! of the widest ends go to tuples as well. Where there are too many transport classes, lists are cut
 //! by ports.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use ahash::RandomState;
 
@@ -22,7 +22,7 @@ use super::field::{Both, Field};
 use super::hidden::{drop_covered, seen};
 use super::lists::{Effective, ListId, MakeLists, PLAIN, Rows, RowsBuilder};
 use super::scan::{Scans, ScansBuilder};
-use super::transport::{Matching, TooMany, Transport, TransportClasses};
+use super::transport::{Demands, Matching, TooMany, Transport, TransportClasses};
 use super::tuples::{MOST, Numbered, Tuples};
 use crate::prefix::Prefix;
 use crate::{AddressMap, End, Rule};
@@ -156,18 +156,15 @@ impl Input {
     fn of(rules: &[(u32, &Rule)], addresses: &AddressMap) -> Self {
         let (sources, source) = Ends::of(rules, |rule| rule.source, addresses);
         let (destinations, destination) = Ends::of(rules, |rule| rule.destination, addresses);
-        let mut demands = Vec::new();
-        let mut known: HashMap<Transport, u32, RandomState> = HashMap::default();
+        let mut demands = Demands::default();
         let numbered = rules.iter().zip(source.into_iter().zip(destination));
         let rules = numbered.map(|((rule, of), (source, destination))| Numbered {
             rule: *rule,
-            demand: *known.entry(Transport::of(of)).or_insert_with_key(|demand| {
-                demands.push(*demand);
-                demands.len() as u32 - 1
-            }),
+            demand: demands.number(Transport::of(of)),
             ends: [source, destination],
         });
         let rules: Vec<Numbered> = rules.collect();
+        let demands = demands.all;
         let transport = TransportClasses::new(&demands, most_classes(&rules, demands.len()));
         Self { transport, rules, demands, ends: [sources, destinations] }
     }

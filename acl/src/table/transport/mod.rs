@@ -12,10 +12,10 @@ mod axes;
 mod lanes;
 mod ports;
 
-use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
 use super::bits::ones;
+use super::index::Index;
 use crate::{Key, PortRange, Rule, TcpFlags};
 use ports::Ports;
 
@@ -46,6 +46,16 @@ impl Transport {
             && self.tcp_flags.matches(key.tcp_flags)
     }
 
+    /// All of it in numbers.
+    fn words(&self) -> [u64; 2] {
+        let Self { protocol, source_ports, destination_ports, tcp_flags } = self;
+        let ports = [source_ports, destination_ports].into_iter();
+        let ports = ports.flat_map(|range| [range.first, range.last]);
+        let flags = u64::from(tcp_flags.value) << 8 | u64::from(tcp_flags.mask);
+        let protocol = protocol.map_or(0x100, u64::from);
+        [ports.fold(0, |word, port| word << 16 | u64::from(port)), protocol << 16 | flags]
+    }
+
     /// Number of combinations of protocol and ports that match.
     pub(super) fn extent(&self) -> u64 {
         let ports = |range: PortRange| u64::from(range.last - range.first) + 1;
@@ -54,14 +64,24 @@ impl Transport {
     }
 }
 
-impl Hash for Transport {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let ports = [self.source_ports, self.destination_ports].into_iter();
-        let ports = ports.flat_map(|range| [range.first, range.last]);
-        state.write_u64(ports.fold(0, |word, port| word << 16 | u64::from(port)));
-        let TcpFlags { value, mask } = self.tcp_flags;
-        let protocol = self.protocol.map_or(0x100, u32::from);
-        state.write_u32(protocol << 16 | u32::from(value) << 8 | u32::from(mask));
+/// Numbers distinct demands.
+#[derive(Debug, Default)]
+pub(super) struct Demands {
+    pub(super) all: Vec<Transport>,
+    known: Index,
+}
+
+impl Demands {
+    /// The number of a demand, the next one if it is new.
+    pub(super) fn number(&mut self, demand: Transport) -> u32 {
+        let Self { all, known } = self;
+        let hash = known.hash(demand.words().into_iter());
+        let fresh = all.len() as u32;
+        let number = known.number(hash, fresh, |number| all[number as usize] == demand);
+        if number == fresh {
+            all.push(demand);
+        }
+        number
     }
 }
 
@@ -115,6 +135,11 @@ impl Matching {
         };
         let spans = by_demand.iter().map(span).collect();
         Self { by_demand, bits, spans, words, classes }
+    }
+
+    /// Demands there are.
+    pub(super) fn demands(&self) -> usize {
+        self.by_demand.len()
     }
 
     /// Words of a set of classes.

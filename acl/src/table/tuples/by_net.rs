@@ -10,6 +10,7 @@
 //! ```
 
 use super::Numbered;
+use crate::prefix::Prefix;
 use crate::table::ends::{EndId, Ends, Kind};
 use crate::table::lists::{Effective, ListId, Lists, MakeLists, NONE};
 use crate::table::ranges::Ranges;
@@ -75,15 +76,9 @@ impl Nets {
     fn new(rules: &[Numbered], at: usize, ends: &Ends) -> (Self, Nesting) {
         let mut is_named = vec![false; ends.numbers(Kind::Net)];
         rules.iter().for_each(|rule| is_named[number(rule.ends[at])] = true);
-        let (mut numbers, mut around, mut nets) = (vec![0], vec![0], Vec::new());
-        for ((net, is_named), end) in ends.nets.iter().zip(&is_named[1..]).zip(1..) {
-            let outer = numbers[ends.around(end) as usize];
-            if *is_named {
-                around.push(outer);
-                nets.push(*net);
-            }
-            numbers.push(if *is_named { nets.len() as u32 } else { outer });
-        }
+        let (numbers, around) = ends.only(&is_named);
+        let nets = ends.nets.iter().zip(&is_named[1..]).filter(|(_, is_named)| **is_named);
+        let nets: Vec<Prefix> = nets.map(|(net, _)| *net).collect();
         let mut last: Vec<u32> = (0..).take(around.len()).collect();
         for net in (1..last.len()).rev() {
             let outer = around[net] as usize;

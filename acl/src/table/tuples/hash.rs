@@ -75,11 +75,10 @@ impl Cells {
         let largest = ends.iter().copied().max().unwrap_or(0);
         (1..=buckets).for_each(|bucket| ends[bucket] += ends[bucket - 1]);
         let mut at = ends.clone();
-        let mut sorted = vec![([0; 2], 0_u32); entries.len()];
-        for (number, (key, _)) in (0..).zip(entries) {
-            let hash = hash(*key);
-            let place = &mut at[bucket_of(hash)];
-            sorted[*place as usize] = (hash, number);
+        let mut sorted = vec![(FREE, ListId::EMPTY); entries.len()];
+        for (key, list) in entries {
+            let place = &mut at[bucket_of(hash(*key))];
+            sorted[*place as usize] = (*key, *list);
             *place += 1;
         }
         let mut by_size = vec![Vec::new(); largest as usize + 1];
@@ -88,21 +87,23 @@ impl Cells {
         }
         // A bit for each slot, which stay in the cache where cells do not.
         let mut taken = vec![0_u64; slots.div_ceil(64)];
+        let mut hashes = Vec::new();
         for bucket in by_size.into_iter().skip(1).rev().flatten() {
             let here = &sorted[ends[bucket] as usize..ends[bucket + 1] as usize];
+            hashes.clear();
+            hashes.extend(here.iter().map(|(key, _)| hash(*key)));
             let displacement = (0..=u16::MAX).find(|displacement| {
                 let slot = |hash: [u32; 2]| cells.slot(hash, *displacement);
-                here.iter().enumerate().all(|(at, (hash, _))| {
+                hashes.iter().enumerate().all(|(at, hash)| {
                     let slot_of = slot(*hash);
                     taken[slot_of / 64] >> (slot_of % 64) & 1 == 0
-                        && here[..at].iter().all(|(other, _)| slot(*other) != slot_of)
+                        && hashes[..at].iter().all(|other| slot(*other) != slot_of)
                 })
             })?;
             cells.displacements[bucket] = displacement;
-            for (hash, number) in here {
+            for ((key, list), hash) in here.iter().zip(&hashes) {
                 let slot = cells.slot(*hash, displacement);
-                let (key, list) = entries[*number as usize];
-                cells.cells[slot] = Cell { key, list };
+                cells.cells[slot] = Cell { key: *key, list: *list };
                 taken[slot / 64] |= 1 << (slot % 64);
             }
         }

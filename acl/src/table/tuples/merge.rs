@@ -6,7 +6,7 @@
 //! one after the other: of the rules that are left, as many as fit a number of entries that is
 //! linear in their number.
 
-use crate::table::ends::{EndId, Ends, Kind};
+use crate::table::ends::{EndId, Ends, Kind, add_inside};
 
 /// Most tuples: as many as bits in a mask.
 pub(in crate::table) const MOST: usize = 24;
@@ -73,74 +73,68 @@ struct Merger<'a> {
 impl Merger<'_> {
     fn merge(&mut self, mut rest: Vec<u32>, tuples: &mut Vec<Vec<u32>>) -> Vec<u32> {
         while !rest.is_empty() && tuples.len() < self.most {
-            let fan_out = self.fan_out(&rest);
-            if let Some(entries) = self.fitting(&rest, &fan_out) {
+            let left = Left::new(self, &rest);
+            let fan_out = left.fan_out(left.pairs.iter());
+            let (entries, granted) = self.entries(left.pairs.iter(), &fan_out);
+            if entries <= granted {
                 self.room -= entries;
                 tuples.push(std::mem::take(&mut rest));
                 break;
             }
             // By the product, the source's and the destination's share of it.
-            let most = (0..3).map(|by| self.most(&rest, by, &fan_out));
-            let Some((count, by, bound)) = most.max_by_key(|(count, ..)| *count) else { break };
+            let bounds = [0, 1, 2].map(|by: usize| {
+                let bound = |pair: &Pairs| {
+                    let [source, destination] = pair.fan_out(&fan_out);
+                    let value = [source * destination, source, destination][by];
+                    (value.next_power_of_two().trailing_zeros() as u8).min(BOUNDS as u8)
+                };
+                left.pairs.iter().map(bound).collect::<Vec<u8>>()
+            });
+            let most = bounds.iter().map(|bounds| (self.most(&left, bounds, &fan_out), bounds));
+            let Some(((count, bound), bounds)) = most.max_by_key(|((count, _), _)| *count) else {
+                break;
+            };
             if count == 0 {
                 break;
             }
-            let few = |pair: &mut u32| self.bound(*pair, by, &fan_out) <= bound;
-            let most: Vec<u32> = rest.extract_if(.., few).collect();
-            self.room -= self.entries(&most, &self.fan_out(&most));
-            tuples.push(most);
+            let few = || left.pairs.iter().zip(bounds).filter(|(_, of)| usize::from(**of) <= bound);
+            let fan_out = left.fan_out(few().map(|(pair, _)| pair));
+            self.room -= self.entries(few().map(|(pair, _)| pair), &fan_out).0;
+            let mut bounds = bounds.iter();
+            let is_few = |_: &mut u32| bounds.next().is_some_and(|of| usize::from(*of) <= bound);
+            tuples.push(rest.extract_if(.., is_few).collect());
         }
         rest
     }
 
-    /// The power of two that a pair's fan-out is not above.
-    fn bound(&self, pair: u32, by: usize, fan_out: &[Vec<u32>; 2]) -> usize {
-        let [source, destination] = self.fan_out_of(pair, fan_out);
-        let value = match by {
-            0 => source * destination,
-            1 => source,
-            _ => destination,
+    /// How many of the pairs that are left, those with the smallest bounds of their fan-outs, fit a tuple; and the
+    /// largest of these bounds.
+    fn most(&self, left: &Left, bounds: &[u8], fan_out: &[Vec<u32>; 2]) -> (usize, usize) {
+        let up_to = |bound: usize| {
+            let pairs = left.pairs.iter().zip(bounds);
+            pairs.filter(move |(_, of)| usize::from(**of) <= bound).map(|(pair, _)| pair)
         };
-        (value.next_power_of_two().trailing_zeros() as usize).min(BOUNDS)
-    }
-
-    /// How many pairs of `rest` fit a tuple, those with the smallest fan-out; what is that by, and its bound.
-    fn most(&self, rest: &[u32], by: usize, fan_out: &[Vec<u32>; 2]) -> (usize, usize, usize) {
-        let bounds: Vec<u8> =
-            rest.iter().map(|pair| self.bound(*pair, by, fan_out) as u8).collect();
-        // By bound: pairs up to there, their rules, and entries at most, as fewer pairs have a smaller fan-out.
-        let mut up_to = [(0, 0, 0); BOUNDS + 1];
-        for (pair, bound) in rest.iter().zip(&bounds) {
-            let (count, rules, entries) = &mut up_to[usize::from(*bound)];
-            *count += 1;
-            *rules += u64::from(self.pairs[*pair as usize].1);
-            *entries += self.entries_of(*pair, fan_out);
-        }
-        for bound in 1..up_to.len() {
-            let before = up_to[bound - 1];
-            let (count, rules, entries) = &mut up_to[bound];
-            (*count, *rules, *entries) =
-                (*count + before.0, *rules + before.1, *entries + before.2);
-        }
-        let mut best = (0, by, 0);
+        // By bound: pairs up to there.
+        let mut counts = [0; BOUNDS + 1];
+        bounds.iter().for_each(|bound| counts[usize::from(*bound)] += 1);
+        (1..=BOUNDS).for_each(|bound| counts[bound] += counts[bound - 1]);
+        let mut best = (0, 0);
         let (mut low, mut high) = (0, BOUNDS);
         // So many are too many, as all of them are.
-        let mut failed = rest.len();
+        let mut failed = bounds.len();
         // Whether so many fit does not quite follow the bound: the search is a heuristic.
         while low < high {
             let bound = (low + high) / 2;
-            let (count, rules, entries) = up_to[bound];
-            // Fan-outs are dear to count, and often nearly all alike: some bounds take the same pairs, or none.
-            let fits = count < failed
-                && (entries <= self.granted(rules) || {
-                    let some =
-                        rest.iter().zip(&bounds).filter(|(_, of)| usize::from(**of) <= bound);
-                    let some: Vec<u32> = some.map(|(pair, _)| *pair).collect();
-                    self.fitting(&some, &self.fan_out(&some)).is_some()
-                });
-            if fits {
+            let count = counts[bound];
+            // Fan-outs are dear to count, and often nearly all alike: some bounds take the same pairs, or none. Fewer
+            // pairs have smaller ones.
+            let fits = |fan_out: &[Vec<u32>; 2]| {
+                let (entries, granted) = self.entries(up_to(bound), fan_out);
+                entries <= granted
+            };
+            if count < failed && (fits(fan_out) || fits(&left.fan_out(up_to(bound)))) {
                 low = bound + 1;
-                best = best.max((count, by, bound));
+                best = (count, bound);
             } else {
                 (failed, high) = (count, bound);
             }
@@ -148,42 +142,88 @@ impl Merger<'_> {
         best
     }
 
+    /// Entries of a tuple of these pairs, and how many it may have.
+    fn entries<'p>(
+        &self,
+        some: impl Iterator<Item = &'p Pairs>,
+        fan_out: &[Vec<u32>; 2],
+    ) -> (u64, u64) {
+        let (mut entries, mut rules) = (0, 0);
+        for pair in some {
+            let [source, destination] = pair.fan_out(fan_out);
+            entries += source * destination * u64::from(pair.rules);
+            rules += u64::from(pair.rules);
+        }
+        let granted = (self.each * rules).min((16 * rules).max(ENTRIES_MOST)) + ENTRIES_MORE;
+        (entries, granted.min(self.room))
+    }
+}
+
+/// Pairs that are left, and what counts of their ends.
+struct Left<'a> {
+    pairs: Vec<Pairs>,
+    fields: [Side<'a>; 2],
+}
+
+/// A pair of ends by their numbers, and its rules.
+struct Pairs {
+    ends: [u32; 2],
+    rules: u32,
+}
+
+/// The ends of one field.
+enum Side<'a> {
+    /// Of networks those that pairs name, numbered anew: the one next around each, or 0.
+    Nets(Vec<u32>),
+    Others(&'a Ends, Kind),
+}
+
+impl<'a> Left<'a> {
+    fn new(merger: &Merger<'a>, rest: &[u32]) -> Self {
+        let mut numbers = [Vec::new(), Vec::new()];
+        let fields = [0, 1].map(|at: usize| {
+            let (ends, kind) = (&merger.fields[at], merger.kinds[at]);
+            if kind != Kind::Net {
+                return Side::Others(ends, kind);
+            }
+            let around;
+            (numbers[at], around) = ends.only(&used(merger.pairs, rest, at, kind, ends));
+            Side::Nets(around)
+        });
+        let number = |at: usize, end: EndId| {
+            numbers[at].get(end.number as usize).copied().unwrap_or(end.number)
+        };
+        let pairs = rest.iter().map(|pair| {
+            let (ends, rules) = merger.pairs[*pair as usize];
+            Pairs { ends: [number(0, ends[0]), number(1, ends[1])], rules }
+        });
+        Self { pairs: pairs.collect(), fields }
+    }
+
     /// By end: how many classes it covers if there are only these pairs.
-    fn fan_out(&self, some: &[u32]) -> [Vec<u32>; 2] {
-        [0, 1].map(|field| {
-            let kind = self.kinds[field];
-            let used = used(self.pairs, some, field, kind, &self.fields[field]);
-            self.fields[field].fan_out(kind, &used)
+    fn fan_out<'p>(&self, some: impl Iterator<Item = &'p Pairs> + Clone) -> [Vec<u32>; 2] {
+        [0, 1].map(|at: usize| {
+            let ends = some.clone().map(|pair| pair.ends[at] as usize);
+            match &self.fields[at] {
+                Side::Nets(around) => {
+                    let mut counts = vec![0; around.len()];
+                    ends.for_each(|end| counts[end] = 1);
+                    add_inside(&mut counts, around);
+                    counts
+                }
+                Side::Others(of, kind) => {
+                    let mut used = vec![false; of.numbers(*kind)];
+                    ends.for_each(|end| used[end] = true);
+                    of.fan_out(*kind, &used)
+                }
+            }
         })
     }
+}
 
-    fn fan_out_of(&self, pair: u32, fan_out: &[Vec<u32>; 2]) -> [u64; 2] {
-        let ends = self.pairs[pair as usize].0;
-        [0, 1].map(|field| u64::from(fan_out[field][ends[field].number as usize]))
-    }
-
-    /// Entries of a pair.
-    fn entries_of(&self, pair: u32, fan_out: &[Vec<u32>; 2]) -> u64 {
-        let [source, destination] = self.fan_out_of(pair, fan_out);
-        source * destination * u64::from(self.pairs[pair as usize].1)
-    }
-
-    /// Entries of a tuple of these pairs.
-    fn entries(&self, some: &[u32], fan_out: &[Vec<u32>; 2]) -> u64 {
-        some.iter().map(|pair| self.entries_of(*pair, fan_out)).sum()
-    }
-
-    /// Entries that a tuple of so many rules may have.
-    fn granted(&self, rules: u64) -> u64 {
-        let granted = (self.each * rules).min((16 * rules).max(ENTRIES_MOST)) + ENTRIES_MORE;
-        granted.min(self.room)
-    }
-
-    /// Entries of a tuple of these pairs, if it may have so many.
-    fn fitting(&self, some: &[u32], fan_out: &[Vec<u32>; 2]) -> Option<u64> {
-        let rules = some.iter().map(|pair| u64::from(self.pairs[*pair as usize].1)).sum();
-        let entries = self.entries(some, fan_out);
-        (entries <= self.granted(rules)).then_some(entries)
+impl Pairs {
+    fn fan_out(&self, fan_out: &[Vec<u32>; 2]) -> [u64; 2] {
+        [0, 1].map(|at: usize| u64::from(fan_out[at][self.ends[at] as usize]))
     }
 }
 
@@ -231,7 +271,10 @@ mod tests {
                 Merger { pairs: &pairs, fields: &fields, kinds, each: 256, most: MOST, room };
             let mut tuples = Vec::new();
             let left = merger.merge((0..pairs.len() as u32).collect(), &mut tuples);
-            let entries = |some: &Vec<u32>| merger.entries(some, &merger.fan_out(some));
+            let entries = |some: &Vec<u32>| {
+                let some = Left::new(&merger, some);
+                merger.entries(some.pairs.iter(), &some.fan_out(some.pairs.iter())).0
+            };
             let entries: u64 = tuples.iter().map(entries).sum();
             assert!(entries <= room, "{entries} of {room}");
             assert_eq!(room - entries, merger.room);
