@@ -218,7 +218,8 @@ impl Port for Queue {
     ) -> Result<(), PortGone> {
         let Some(source) = &mut self.source else { return Ok(()) };
         let from = frames.len();
-        buffers.free.take_many(most, frames);
+        // One vector of all clients together.
+        buffers.free.take_many(most.min(VECTOR / CLIENTS as usize), frames);
         generate_frames(source, self.client, buffers.memory, &mut frames[from..]);
         Ok(())
     }

@@ -44,8 +44,12 @@ pub trait Inspect: Send {
     fn done(&mut self, packet: &Packet, memory: &Memory, snapshot: &Snapshot);
 }
 
-/// Frames received from one port before the next is polled.
+/// Frames received from one port before the next is polled: up to a vector while few ports are busy,
+/// since what a kernel is passed at a time it passes on at a time (TCP is half as fast again in
+/// vectors as in bursts of 64); no more than this where many are, since each waits for all others.
 const BURST: usize = 64;
+/// Frames of all busy ports in a round, if that leaves each a burst.
+const ROUND: usize = 4 * VECTOR;
 /// A port that had nothing for so many rounds is silent: a busy worker polls it every few rounds
 /// only. There may be hundreds of them.
 const UNTIL_SILENT: u32 = 64;
@@ -88,6 +92,8 @@ pub struct Worker {
     rounds: u32,
     /// Whether the last round had a burst of packets.
     is_busy: bool,
+    /// Ports that had packets in the last round.
+    busy_ports: usize,
     statistics_due: Now,
 }
 
@@ -132,6 +138,7 @@ impl Worker {
             first_slot: 0,
             rounds: 0,
             is_busy: false,
+            busy_ports: 0,
             statistics_due: Now::default(),
         }
     }
@@ -195,12 +202,16 @@ impl Worker {
         let ports = self.slots.len();
         self.first_slot = if self.first_slot + 1 < ports { self.first_slot + 1 } else { 0 };
         self.rounds = self.rounds.wrapping_add(1);
+        let burst = (ROUND / self.busy_ports.max(1)).clamp(BURST, VECTOR);
+        self.busy_ports = 0;
         // Each round starts at another port, so that a busy one does not starve the others.
         for n in (self.first_slot..ports).chain(0..self.first_slot) {
             let is_due =
                 !self.is_busy || self.rounds.wrapping_add(n as u32).is_multiple_of(SILENT_EVERY);
             if is_due || self.slots.at(n).is_none_or(|slot| slot.silent < UNTIL_SILENT) {
-                handled += self.serve(n, now);
+                let count = self.serve(n, burst, now);
+                self.busy_ports += usize::from(count > 0);
+                handled += count;
             }
         }
         self.run_vector(now);
@@ -232,14 +243,16 @@ impl Worker {
         }
     }
 
-    fn serve(&mut self, slot: usize, now: Now) -> usize {
+    /// Receives up to a burst of one port, and runs the vector when it has no room for another.
+    fn serve(&mut self, slot: usize, burst: usize, now: Now) -> usize {
+        let most = burst.min(VECTOR - self.packets.len());
         let Some(Slot { id, port, counters, is_part, is_trunk, captures, silent, .. }) =
             self.slots.at(slot)
         else {
             return 0;
         };
         let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
-        let received = port.receive(&mut buffers, BURST, &mut self.frames);
+        let received = port.receive(&mut buffers, most, &mut self.frames);
         if !captures.is_empty() {
             captures.iter().for_each(|it| it.record(&self.memory, &self.frames, Direction::In));
         }
