@@ -6,14 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use dataplane::mailbox::Command;
 use dataplane::port::memory::Wire;
 use dataplane::port::{Buffers, Port, PortGone};
-use dataplane::session::{Sessions, Timeouts};
 use dataplane::switch::Config;
 use dataplane::{
-    AclBinding, Frame, Memory, Now, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch,
-    Worker,
+    AclBinding, Frame, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch,
 };
 use testkit::packet::udp;
 use testkit::{PATIENCE, eventually};
@@ -354,50 +351,4 @@ fn a_queue_that_fails_is_reported_and_the_others_go_with_the_port() {
     rig.one.send(answer(0, 0));
     eventually("the refusal", || (rig.ended_as(Outcome::PortGone) == 1).then_some(()));
     rig.assert_no_frame_lost();
-}
-
-/// A port that always has packets, and notes how many it was asked for at a time.
-struct Endless(Arc<AtomicUsize>);
-
-impl Port for Endless {
-    fn receive(
-        &mut self,
-        buffers: &mut Buffers<'_>,
-        most: usize,
-        frames: &mut Vec<Frame>,
-    ) -> Result<(), PortGone> {
-        self.0.store(most, Ordering::Relaxed);
-        buffers.free.take_many(most, frames);
-        Ok(())
-    }
-
-    fn send(
-        &mut self,
-        _buffers: &mut Buffers<'_>,
-        _frames: &mut Vec<Frame>,
-    ) -> Result<(), PortGone> {
-        Ok(())
-    }
-
-    fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
-}
-
-/// A busy port may fill a vector; where many are busy none of them keeps the others waiting for that
-/// long.
-#[test]
-fn the_more_ports_are_busy_the_fewer_packets_each_has_in_a_round() {
-    for (ports, wanted) in [(1, 256), (4, 256), (8, 128), (16, 64), (100, 64)] {
-        let (memory, frames) = Memory::heap(2048, 512);
-        let sessions = Sessions::new(16, ports, Timeouts::default());
-        let mut worker = Worker::alone(memory, frames, sessions, None);
-        let asked: Vec<Arc<AtomicUsize>> = (0..ports).map(|_| Arc::default()).collect();
-        for (n, asked) in asked.iter().enumerate() {
-            let port = Box::new(Endless(Arc::clone(asked)));
-            worker.mailbox().send(Command::AddPort(PortId(n as u16), port, Arc::default()));
-        }
-        worker.round(Now(Duration::ZERO));
-        let handled = worker.round(Now(Duration::ZERO));
-        assert_eq!(handled, wanted * usize::from(ports), "of {ports} ports");
-        assert!(asked.iter().all(|asked| asked.load(Ordering::Relaxed) == wanted));
-    }
 }

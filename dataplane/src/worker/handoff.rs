@@ -5,7 +5,7 @@ use std::cell::Cell;
 use super::Worker;
 use crate::exchange::{self, Handoff, HandoffKind};
 use crate::wire::datagram;
-use crate::{Counters, Frame, FreeList, Outcome, Packet, PortId, VECTOR};
+use crate::{Counters, Frame, FreeList, Now, Outcome, Packet, PortId, VECTOR};
 
 impl Worker {
     /// Hands fragments that were received on one of several parts of a port to the worker that
@@ -76,8 +76,9 @@ impl Worker {
         self.left.drain(..).for_each(|worker| self.exchange.wake(worker));
     }
 
-    /// Takes hand-offs from other workers: packets to transmit, and packets to process.
-    pub(super) fn take_handoffs(&mut self) -> usize {
+    /// Takes a vector of hand-offs from other workers: packets to transmit, and packets to process. The
+    /// vector has room for all of them, and for a burst afterwards.
+    pub(super) fn take_handoffs(&mut self, now: Now) -> usize {
         let mut taken = 0;
         while taken + exchange::BATCH <= VECTOR
             && let Some(mut batch) = self.exchange.take(self.number)
@@ -91,6 +92,7 @@ impl Worker {
             batch.clear();
             self.exchange.give_back(self.number, batch);
         }
+        self.make_room(now);
         taken
     }
 

@@ -195,10 +195,7 @@ impl Worker {
             self.end_waiting();
         }
         self.send_answers();
-        let mut handled = self.take_handoffs();
-        if self.packets.len() + BURST > VECTOR {
-            self.run_vector(now);
-        }
+        let mut handled = self.take_handoffs(now);
         let ports = self.slots.len();
         self.first_slot = if self.first_slot + 1 < ports { self.first_slot + 1 } else { 0 };
         self.rounds = self.rounds.wrapping_add(1);
@@ -212,6 +209,11 @@ impl Worker {
                 let count = self.serve(n, burst, now);
                 self.busy_ports += usize::from(count > 0);
                 handled += count;
+                // For each vector of this worker's own ports one of the others': their rings are as
+                // busy as the ports are.
+                if count > 0 && self.packets.is_empty() {
+                    handled += self.take_handoffs(now);
+                }
             }
         }
         self.run_vector(now);
@@ -282,10 +284,15 @@ impl Worker {
             self.mailbox.report_gone(id, gone);
             self.remove_port(id);
         }
+        self.make_room(now);
+        count
+    }
+
+    /// Runs the vector unless it has room for a burst.
+    fn make_room(&mut self, now: Now) {
         if self.packets.len() + BURST > VECTOR {
             self.run_vector(now);
         }
-        count
     }
 
     /// Runs the vector through the graph and sends it, and after it the fragments held for it.
@@ -385,3 +392,6 @@ impl Drop for Worker {
         self.graph.take_waiting().for_each(|packet| self.free.put(packet.frame));
     }
 }
+
+#[cfg(test)]
+mod tests;

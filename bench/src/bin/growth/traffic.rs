@@ -23,7 +23,7 @@ use fastrand::Rng;
 
 /// Clients, and as many servers.
 const PAIRS: u32 = 4;
-/// Addresses of each client.
+/// Addresses of each server. Clients, whose addresses are checked, have one, as pods do.
 const ADDRESSES: u32 = 64;
 const CLIENT_PORTS: u32 = 60_000;
 /// Destination ports that rules are about.
@@ -189,18 +189,18 @@ impl Flows {
         let n = n * self.queues + self.queue;
         let ports = self.rules.min(SERVER_PORTS);
         let (server_port, n) = (1 + n % ports, n / ports);
-        let (address, n) = (n % ADDRESSES, n / ADDRESSES);
-        let client = (client_address(self.client, address), (1 + n % CLIENT_PORTS) as u16);
-        (client, (server_address(self.client), server_port as u16))
+        let (client_port, n) = (1 + n % CLIENT_PORTS, n / CLIENT_PORTS);
+        let client = (client_address(self.client), client_port as u16);
+        (client, (server_address(self.client, n % ADDRESSES), server_port as u16))
     }
 }
 
-fn client_address(client: u32, n: u32) -> u32 {
-    Ipv4Addr::new(10, 1, client as u8, 1 + n as u8).into()
+fn client_address(client: u32) -> u32 {
+    Ipv4Addr::new(10, 1, client as u8, 1).into()
 }
 
-fn server_address(server: u32) -> u32 {
-    Ipv4Addr::new(10, 2, server as u8, 1).into()
+fn server_address(server: u32, n: u32) -> u32 {
+    Ipv4Addr::new(10, 2, server as u8, 1 + n as u8).into()
 }
 
 fn client_mac(client: u32) -> Mac {
@@ -357,11 +357,13 @@ fn snapshot(rules: u32) -> Snapshot {
         })
     };
     let client = |n| {
-        let addresses = (0..ADDRESSES).map(|address| client_address(n, address)).collect();
+        let addresses = vec![client_address(n)];
         pod(format!("default/client{n}"), client_mac(n), addresses, &AclBinding::Open)
     };
-    let server =
-        |n| pod(format!("default/server{n}"), server_mac(n), vec![server_address(n)], &table);
+    let server = |n| {
+        let addresses = (0..ADDRESSES).map(|address| server_address(n, address)).collect();
+        pod(format!("default/server{n}"), server_mac(n), addresses, &table)
+    };
     let ports = (0..PAIRS).map(client).chain((0..PAIRS).map(server)).collect();
     Snapshot::new(Parts { generation: 1, ports, addresses: map, ..Parts::default() })
 }

@@ -1,0 +1,87 @@
+//! What a round takes of each port and of other workers.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::exchange::{self, Handoff, HandoffKind};
+use crate::port::PortGone;
+use crate::session::Timeouts;
+
+/// A port that always has packets, and notes how many it was asked for at a time.
+struct Endless(Arc<AtomicUsize>);
+
+impl Port for Endless {
+    fn receive(
+        &mut self,
+        buffers: &mut Buffers<'_>,
+        most: usize,
+        frames: &mut Vec<Frame>,
+    ) -> Result<(), PortGone> {
+        self.0.store(most, Ordering::Relaxed);
+        buffers.free.take_many(most, frames);
+        Ok(())
+    }
+
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        buffers.free.put_all(frames);
+        Ok(())
+    }
+
+    fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
+}
+
+/// The second of two workers, with so many ports that always have packets, and what each of them was
+/// asked for.
+fn worker(ports: u16, frames: u32) -> (Worker, Vec<Arc<AtomicUsize>>) {
+    let (memory, frames) = Memory::heap(2048, frames);
+    let exchange = Exchange::new(2, ports);
+    (0..ports).for_each(|n| exchange.set_owners(PortId(n), &[1]));
+    let mut worker = Worker::new(Parts {
+        number: 1,
+        free: FreeList::new(&memory, frames),
+        memory,
+        sessions: Sessions::new(16, ports, Timeouts::default()),
+        counters: Arc::default(),
+        mailbox: Mailbox::new(),
+        exchange,
+        housekeeper: None,
+        inspect: None,
+    });
+    let asked: Vec<Arc<AtomicUsize>> = (0..ports).map(|_| Arc::default()).collect();
+    for (n, asked) in asked.iter().enumerate() {
+        let port = Box::new(Endless(Arc::clone(asked)));
+        worker.mailbox.send(Command::AddPort(PortId(n as u16), port, Arc::default()));
+    }
+    worker.round(Now::default());
+    (worker, asked)
+}
+
+/// A busy port may fill a vector; where many are busy none of them keeps the others waiting for that
+/// long.
+#[test]
+fn the_more_ports_are_busy_the_fewer_packets_each_has_in_a_round() {
+    for (ports, wanted) in [(1, 256), (4, 256), (8, 128), (16, 64), (100, 64)] {
+        let (mut worker, asked) = worker(ports, 512);
+        let handled = worker.round(Now::default());
+        assert_eq!(handled, wanted * usize::from(ports), "of {ports} ports");
+        assert!(asked.iter().all(|asked| asked.load(Ordering::Relaxed) == wanted));
+    }
+}
+
+/// A round may be several vectors, each of which fills the rings of others.
+#[test]
+fn as_many_packets_are_taken_from_other_workers_as_from_ports() {
+    const PORTS: u16 = 4;
+    let (mut worker, _) = worker(PORTS, 4096);
+    let wanted = VECTOR * usize::from(PORTS);
+    for _ in 0..wanted / exchange::BATCH {
+        let mut frames = Vec::new();
+        worker.free.take_many(exchange::BATCH, &mut frames);
+        let (port, epoch) = (PortId(0), worker.exchange.epoch(PortId(0)));
+        let handoff = |frame| Handoff { frame, port, epoch, kind: HandoffKind::Egress };
+        worker.exchange.hand_over(1, &mut frames.into_iter().map(handoff).collect());
+    }
+    assert_eq!(worker.round(Now::default()), 2 * wanted);
+    assert!(!worker.exchange.has_frames(1));
+    assert_eq!(worker.free.len(), 4096, "all frames are free again");
+}
