@@ -47,26 +47,29 @@ impl Packet {
     /// Not rewritten.
     pub(crate) const AS_IT_IS: u16 = u16::MAX;
 
+    /// What is known of a packet just received, but for its frame and port.
+    const UNKNOWN: Self = Self {
+        frame: Frame::NONE,
+        in_port: PortId::NONE,
+        from_peer: Adjacency::NONE,
+        adjacency: Adjacency::NONE,
+        out_port: PortId::NONE,
+        is_reply: false,
+        translation: Self::AS_IT_IS,
+        outcome: None,
+        hash: 0,
+        guess: Guess::ANYWHERE,
+        is_plain: false,
+        may_pass: false,
+        in_traits: 0,
+        headers: Headers::NONE,
+        by: Deciders { from_pod: None, to_pod: None },
+    };
+
     /// A packet just received.
     #[inline]
     pub fn new(frame: Frame, in_port: PortId) -> Self {
-        Self {
-            frame,
-            in_port,
-            from_peer: Adjacency::NONE,
-            adjacency: Adjacency::NONE,
-            out_port: PortId::NONE,
-            is_reply: false,
-            translation: Self::AS_IT_IS,
-            outcome: None,
-            hash: 0,
-            guess: Guess::default(),
-            is_plain: false,
-            may_pass: false,
-            in_traits: 0,
-            headers: Headers::default(),
-            by: Deciders::default(),
-        }
+        Self { frame, in_port, ..Self::UNKNOWN }
     }
 
     /// Notes what the parser found beside the headers, for the fast paths of later nodes.

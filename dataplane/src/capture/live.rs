@@ -135,7 +135,7 @@ impl LiveCapture {
         if self.filter == Filter::default() {
             return true;
         }
-        let mut headers = Headers::default();
+        let mut headers = Headers::NONE;
         // Packets that the parser refuses match by the fields that it has read.
         let _ = parse_into(memory.bytes(frame), frame.len(), &mut headers);
         self.filter.matches_headers(&headers)

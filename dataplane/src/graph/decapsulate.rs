@@ -97,7 +97,7 @@ fn step_other(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let plain = match wire::parse_into(frame, length, &mut packet.headers) {
         Ok(plain) => plain,
         Err(outcome) => {
-            packet.headers = Headers::default();
+            packet.headers = Headers::NONE;
             return Next::End(outcome);
         }
     };

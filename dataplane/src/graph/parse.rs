@@ -64,7 +64,7 @@ fn step_any(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     match wire::parse_any(frame, length, &mut packet.headers) {
         Err(outcome) => {
             // Incomplete headers must not be used.
-            packet.headers = Headers::default();
+            packet.headers = Headers::NONE;
             Next::End(outcome)
         }
         Ok(()) => match packet.headers.kind {

@@ -37,7 +37,7 @@ fn may_be_fragment(frame: &[u8]) -> bool {
 
 #[inline(never)]
 fn read(frame: &[u8], length: usize) -> Option<Datagram> {
-    let mut headers = Headers::default();
+    let mut headers = Headers::NONE;
     parse_into(frame, length, &mut headers).ok()?;
     let (Fragment::First(identification) | Fragment::Later(identification)) = headers.fragment
     else {

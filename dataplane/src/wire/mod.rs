@@ -153,7 +153,7 @@ pub enum Fragment {
 }
 
 /// What [`parse`] found; offsets count from the start of the packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
     /// Kind of packet.
     pub kind: Kind,
@@ -191,6 +191,27 @@ const ETHERTYPE_QINQ: u16 = 0x88a8;
 const MOST_VLAN_TAGS: u8 = 2;
 
 impl Headers {
+    /// Of a packet that was not parsed.
+    pub const NONE: Self = Self {
+        kind: Kind::Ipv4,
+        role: Role::Opens,
+        tcp_flags: 0,
+        vlan_tags: 0,
+        ttl: 0,
+        l3: 0,
+        l4: 0,
+        end: 0,
+        fragment: Fragment::Whole,
+        source_mac: MacWord(0),
+        flow: Flow {
+            source: Address::from_bits(0),
+            destination: Address::from_bits(0),
+            source_port: 0,
+            destination_port: 0,
+            protocol: 0,
+        },
+    };
+
     /// The transport header and what follows it, as far as it is in the first frame.
     #[inline]
     pub(crate) fn segment<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
@@ -225,7 +246,7 @@ pub fn parse(frame: &[u8]) -> Result<Headers, Outcome> {
 
 /// The same for a packet of `length` bytes, of which `prefix` are the first.
 pub fn parse_prefix(prefix: &[u8], length: usize) -> Result<Headers, Outcome> {
-    let mut headers = Headers::default();
+    let mut headers = Headers::NONE;
     parse_into(prefix, length, &mut headers).map(|_| headers)
 }
 
@@ -255,7 +276,7 @@ pub(crate) fn parse_any(frame: &[u8], length: usize, headers: &mut Headers) -> R
         return Err(Outcome::MalformedEthernet);
     }
     let source_mac = MacWord::source_of(addresses);
-    *headers = Headers { end, source_mac, ..Headers::default() };
+    *headers = Headers { end, source_mac, ..Headers::NONE };
     let mut at = 12;
     let ethertype = loop {
         let Some(ethertype) = be16(frame, at) else { return Err(Outcome::Truncated) };

@@ -206,7 +206,7 @@ mod tests {
                 frame[24..26].copy_from_slice(&sum.to_be_bytes());
             }
             frame.truncate(cut.unwrap_or(length));
-            let (mut quick, mut general) = (Headers::default(), Headers::default());
+            let (mut quick, mut general) = (Headers::NONE, Headers::NONE);
             let taken = match is_v4 {
                 true => parse_plain_v4(&frame, frame.len(), &mut quick),
                 false => parse_plain_v6(&frame, frame.len(), &mut quick),

@@ -41,7 +41,7 @@ pub(super) fn after(
     outcome: Option<Outcome>,
 ) -> Finding {
     let snapshot = context.snapshot;
-    let headers = (packet.headers != Headers::default()).then_some(packet.headers);
+    let headers = (packet.headers != Headers::NONE).then_some(packet.headers);
     match (node, before) {
         (Node::Parse, _) => Finding::Headers(headers),
         (Node::AntiSpoofing, _) => {

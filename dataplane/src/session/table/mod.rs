@@ -45,14 +45,10 @@ pub enum TupleOrigin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guess(u32);
 
-impl Default for Guess {
-    /// Anywhere.
-    fn default() -> Self {
-        Self(ELSEWHERE)
-    }
-}
-
 impl Guess {
+    /// No guess.
+    pub(crate) const ANYWHERE: Self = Self(ELSEWHERE);
+
     /// Whether no record has the hash.
     #[inline]
     pub(crate) fn is_nothing(self) -> bool {
