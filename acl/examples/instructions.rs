@@ -1,7 +1,7 @@
 //! Work for an instruction counter: `instructions CASE ROUNDS` looks the same keys up again
-//! and again. What more rounds add is what the lookups cost.
+//! and again, or compiles the same rules. What more rounds add is what that costs.
 //!
-//! Without arguments, prints the cases, one a line, with the lookups of a round.
+//! Without arguments, prints the cases, one a line, with the lookups or rules of a round.
 
 #[path = "../benches/lookup/rulesets.rs"]
 mod rulesets;
@@ -39,11 +39,20 @@ const SHAPES: [(&str, Shape, Order, bool); 13] = [
 ];
 const RULES: u32 = 4000;
 
+/// A thousand rules of a shape, shuffled, that are compiled.
+const COMPILED: [(&str, Shape); 3] = [
+    ("compile-one-end", Shape::OneEnd),
+    ("compile-joined", Shape::Joined),
+    ("compile-ports", Shape::Ports),
+];
+const RULES_COMPILED: u32 = 1000;
+
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let Some(case) = arguments.next() else {
         let shapes = SHAPES.iter().map(|(case, ..)| case);
         CASES.iter().chain(shapes).for_each(|case| println!("{case} {KEYS}"));
+        COMPILED.iter().for_each(|(case, _)| println!("{case} {RULES_COMPILED}"));
         return Ok(());
     };
     let rounds: usize = arguments.next().context("usage: instructions CASE ROUNDS")?.parse()?;
@@ -83,6 +92,11 @@ fn main() -> anyhow::Result<()> {
         }
         "address-map-v4" => map_addresses(&mut random, true, rounds),
         "address-map-v6" => map_addresses(&mut random, false, rounds),
+        other if let Some((_, shape)) = COMPILED.iter().find(|(case, _)| *case == other) => {
+            let rules = rulesets::rules(*shape, RULES_COMPILED, Order::Shuffled, true);
+            compile(&rules.into(), rounds);
+            Ok(())
+        }
         other => {
             let shape = SHAPES.iter().find(|(case, ..)| *case == other);
             let Some((_, shape, order, v4)) = shape else { bail!("unknown case {other}") };
@@ -134,6 +148,12 @@ fn look_up_keys(table: &Table, keys: &[Key], rounds: usize) -> anyhow::Result<()
     }
     ensure!(rounds == 0 || found.iter().any(|found| *found != Table::NONE), "nothing matched");
     Ok(())
+}
+
+fn compile(rules: &Arc<[Rule]>, rounds: usize) {
+    for _ in 0..rounds {
+        std::hint::black_box(Table::compile(Arc::clone(rules), &Arc::default()));
+    }
 }
 
 fn map_addresses(random: &mut Random, v4: bool, rounds: usize) -> anyhow::Result<()> {
