@@ -2,14 +2,15 @@
 //! headers, on one core. Every engine must name the same winning rule before it is timed.
 //!
 //! ```text
-//! cargo run --release -p bench --bin acl -- RULESETS [NAME...] [--orders] [--generated COUNT] [--quick] [--out FOLDER]
+//! cargo run --release -p bench --bin acl -- RULESETS [NAME...] [--orders] [--generated COUNT] [--peer-seconds SECONDS] [--quick] [--out FOLDER]
 //! ```
 //!
 //! RULESETS is a folder of ClassBench filter files, compressed with xz or not; NAMEs pick some
-//! of them. A file that begins with `k8s` is also measured in peer-set form; `--orders` measures
+//! of all sets. A file that begins with `k8s` is also measured in peer-set form; `--orders` measures
 //! all others reversed, shuffled and joined with the set before, too. `--generated` adds sets of COUNT rules
 //! from this project's own generator, of several shapes and orders and of IPv6. Prints a report and writes it
-//! to FOLDER as `acl.md`, with `acl.svg` as its picture.
+//! to FOLDER as `acl.md`, with `acl.svg` as its picture. `rte_acl` gets generated sets of 10,000 rules at most, as more
+//! may take hours, unless `--peer-seconds` says how much processor time it may take for a set.
 //!
 //! Both engines have their memory in huge pages where the kernel grants them. For DPDK's memory, which
 //! is shared, root sets `shmem_enabled` to `advise` for as long as the program runs.
@@ -38,7 +39,14 @@ struct Options {
     headers: usize,
     orders: bool,
     generated: Option<u32>,
+    peer_seconds: Option<u32>,
     out: Option<PathBuf>,
+}
+
+impl Options {
+    fn picks(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|picked| picked == name)
+    }
 }
 
 /// Generated rules so many at most are given to the peer.
@@ -77,8 +85,8 @@ fn in_huge_pages() -> anyhow::Result<()> {
 }
 
 fn options() -> anyhow::Result<Options> {
-    const USAGE: &str =
-        "usage: acl RULESETS [NAME...] [--orders] [--generated COUNT] [--quick] [--out FOLDER]";
+    const USAGE: &str = "usage: acl RULESETS [NAME...] [--orders] [--generated COUNT] \
+        [--peer-seconds SECONDS] [--quick] [--out FOLDER]";
     let mut arguments = std::env::args().skip(1);
     let mut options = Options {
         rulesets: arguments.next().context(USAGE)?.into(),
@@ -87,6 +95,7 @@ fn options() -> anyhow::Result<Options> {
         headers: 1_000_000,
         orders: false,
         generated: None,
+        peer_seconds: None,
         out: None,
     };
     while let Some(argument) = arguments.next() {
@@ -96,6 +105,10 @@ fn options() -> anyhow::Result<Options> {
             "--generated" => {
                 options.generated = Some(arguments.next().context(USAGE)?.parse().context(USAGE)?);
             }
+            "--peer-seconds" => {
+                options.peer_seconds =
+                    Some(arguments.next().context(USAGE)?.parse().context(USAGE)?);
+            }
             "--out" => options.out = Some(arguments.next().context(USAGE)?.into()),
             name => options.names.push(name.to_owned()),
         }
@@ -104,7 +117,8 @@ fn options() -> anyhow::Result<Options> {
 }
 
 fn run(options: &Options, scratch: &Path) -> anyhow::Result<()> {
-    let peer = rte_acl::RteAcl::new(scratch).map_err(|error| format!("{error:#}"));
+    let peer =
+        rte_acl::RteAcl::new(scratch, options.peer_seconds).map_err(|error| format!("{error:#}"));
     let mut text = String::new();
     let mut files: Vec<PathBuf> = match std::fs::read_dir(&options.rulesets) {
         Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?,
@@ -119,9 +133,8 @@ fn run(options: &Options, scratch: &Path) -> anyhow::Result<()> {
     let mut before: Option<(String, Vec<acl::Rule>)> = None;
     for path in files {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let picked = options.names.is_empty() || options.names.contains(&name);
         let is_text = path.extension().is_some_and(|extension| extension == "md");
-        if !picked || is_text {
+        if !options.picks(&name) || is_text {
             continue;
         }
         eprintln!("{name}");
@@ -144,9 +157,13 @@ fn run(options: &Options, scratch: &Path) -> anyhow::Result<()> {
     }
     let many = Err(format!("it takes hours for more than {MOST_FOR_PEER} generated rules"));
     for (name, rules) in options.generated.into_iter().flat_map(generated::v4) {
+        if !options.picks(&name) {
+            continue;
+        }
         eprintln!("{name}");
         let headers = rulesets::headers(&rules, options.headers.min(100_000), false);
-        let peer = if rules.len() > MOST_FOR_PEER { many.as_ref() } else { peer.as_ref() };
+        let too_many = options.peer_seconds.is_none() && rules.len() > MOST_FOR_PEER;
+        let peer = if too_many { many.as_ref() } else { peer.as_ref() };
         lines.push(lookups::measure(&name, rules, &headers, peer, options.rounds)?);
     }
     report::lookups(&mut text, &lines)?;

@@ -1,6 +1,7 @@
 //! DPDK's `rte_acl`, in a process of its own.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -14,7 +15,12 @@ use crate::rulesets::Header;
 pub(crate) struct RteAcl {
     program: PathBuf,
     folder: PathBuf,
+    /// Processor time that it may take for a rule set, if there is a limit.
+    seconds: Option<u32>,
 }
+
+/// KiB of memory that it may take then.
+const MEMORY: u32 = 12 << 20;
 
 /// Its report about a compiled rule set, ready for rounds of lookups.
 pub(crate) struct Built {
@@ -54,7 +60,7 @@ impl Drop for Built {
 
 impl RteAcl {
     /// Compiles the program into `folder`.
-    pub(crate) fn new(folder: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn new(folder: &Path, seconds: Option<u32>) -> anyhow::Result<Self> {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/rte_acl.c");
         let program = folder.join("rte_acl");
         let flags = |what: &str| -> anyhow::Result<Vec<String>> {
@@ -70,7 +76,16 @@ impl RteAcl {
             .output()
             .context("cannot run cc")?;
         ensure!(done.status.success(), "{source}: {}", String::from_utf8_lossy(&done.stderr));
-        Ok(Self { program, folder: folder.to_owned() })
+        Ok(Self { program, folder: folder.to_owned(), seconds })
+    }
+
+    /// Starts the program, within its limits.
+    fn command(&self) -> Command {
+        let Some(seconds) = self.seconds else { return Command::new(&self.program) };
+        let mut command = Command::new("sh");
+        let limits = format!("ulimit -t {seconds}; ulimit -v {MEMORY}; exec \"$0\" \"$@\"");
+        command.args(["-c", &limits]).arg(&self.program);
+        command
     }
 
     /// Builds `rules` and looks `headers` up, `rounds` times with each method.
@@ -85,7 +100,8 @@ impl RteAcl {
         std::fs::write(path("rules"), rules)?;
         let headers: Vec<[u8; 16]> = headers.iter().map(header).collect();
         std::fs::write(path("headers"), headers.concat())?;
-        let mut child = Command::new(&self.program)
+        let mut child = self
+            .command()
             .args([path("rules"), path("headers"), path("winners")])
             .arg(rounds.to_string())
             .stdin(Stdio::piped())
@@ -103,6 +119,9 @@ impl RteAcl {
                 stderr.read_to_string(&mut why)?;
             }
             let status = child.wait()?;
+            if let (Some(seconds), Some(SIGXCPU)) = (self.seconds, status.signal()) {
+                bail!("it takes more than {seconds} s of processor time");
+            }
             bail!("rte_acl ended with {status}: {}", why.trim());
         }
         let value = |name: &str| {
@@ -126,6 +145,9 @@ impl RteAcl {
         })
     }
 }
+
+/// What ends a process whose processor time is over.
+const SIGXCPU: i32 = 24;
 
 /// A rule as the program's structure.
 fn rule(rule: &Rule) -> anyhow::Result<[u8; 20]> {
