@@ -4,12 +4,12 @@
 //! A key's end is known as an *element*: the longest of these networks around its address, or its
 //! identity. A network covers itself and the networks inside it; a peer set covers identities.
 
-use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher, Hasher};
+use std::collections::HashMap;
 use std::ops::Range;
 
 use ahash::RandomState;
 
+use super::index::Index;
 use super::ranges::Ranges;
 use super::sort::{Keyed, sort};
 use crate::prefix::Prefix;
@@ -207,14 +207,22 @@ impl Ends {
             }
             Kind::Set => {
                 counts.fill(0);
-                // Only the hashes of classes are compared, as this is called often. If two classes had the
-                // same, a count would be one too low, and with it an estimate of memory.
-                let state = RandomState::default();
-                let mut known: HashSet<u64, RandomState> = HashSet::default();
+                // Only the hashes of classes are compared, sums of their sets', as this is called often. If two classes
+                // had the same, a count would be one too low, and with it an estimate of memory.
+                let mut known = Index::default();
+                let hash = |(set, used): (u64, &bool)| {
+                    if *used { known.hash([set].into_iter()) } else { 0 }
+                };
+                let hashes: Vec<u64> = (0..).zip(used).map(hash).collect();
+                let mut classes: Vec<u64> = Vec::new();
                 for members in &self.members {
-                    let mut class = state.build_hasher();
-                    used_of(members, used).for_each(|set| class.write_u32(set));
-                    if known.insert(class.finish()) {
+                    let sum = |class: u64, set: &u32| class.wrapping_add(hashes[*set as usize]);
+                    let class = members.iter().fold(0, sum);
+                    let fresh = classes.len() as u32;
+                    let number =
+                        known.number(class, fresh, |known| classes[known as usize] == class);
+                    if number == fresh {
+                        classes.push(class);
                         used_of(members, used).for_each(|set| counts[set as usize] += 1);
                     }
                 }
