@@ -20,7 +20,7 @@ pub(crate) struct RteAcl {
 }
 
 /// KiB of memory that it may take then.
-const MEMORY: u32 = 12 << 20;
+const MEMORY: u32 = 20 << 20;
 
 /// Its report about a compiled rule set, ready for rounds of lookups.
 pub(crate) struct Built {
