@@ -2,10 +2,10 @@
 
 use super::owner::owner;
 use super::{Context, Next, Node, Translation, session};
+use crate::Outcome;
 use crate::packet::Packet;
 use crate::session::{Found, Opened, Opening, Owner, Refusal, Tuples};
 use crate::wire::{Flow, protocol};
-use crate::{Adjacency, Outcome};
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let mut tuples = context.tuples(packet);
@@ -14,10 +14,42 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if from_pod && let Some(own) = context.snapshot.node_address(source) {
         tuples.responder.source = own;
     }
-    match open(context, packet, &mut tuples, adjacency) {
-        Ok(None) => {}
-        Ok(Some(known)) => return join(context, packet, &known),
-        Err(outcome) => return Next::End(outcome),
+    let opening = Opening {
+        owner: owner(context, packet),
+        adjacency,
+        generation: context.snapshot.generation,
+        tcp_flags: packet.headers.tcp_flags,
+    };
+    let own =
+        tuples.responder.source != source && context.snapshot.is_own_node(tuples.responder.source);
+    // A pod's connection must not use a port of the kernel's own dynamic range.
+    if !own {
+        let opened = try_open(context, packet, &tuples, &opening);
+        if !matches!(opened, Err(Refusal::Taken)) {
+            return go_on(context, packet, &tuples, opened);
+        }
+    }
+    open_elsewhere(context, packet, tuples, &opening, own)
+}
+
+/// Sends a packet on by its new session, or by the one that another packet of the connection created first.
+#[inline(always)]
+fn go_on(
+    context: &mut Context<'_>,
+    packet: &mut Packet,
+    tuples: &Tuples,
+    opened: Result<Opened, Refusal>,
+) -> Next {
+    match opened {
+        Ok(Opened::New(id)) => context.count(id, packet),
+        // A reply does not open a connection.
+        Ok(Opened::Known(found)) if found.translated && !found.forward => {
+            return Next::End(Outcome::NoSession);
+        }
+        Ok(Opened::Known(found)) => return join(context, packet, &found),
+        Err(Refusal::Full) => return Next::End(Outcome::SessionTableFull),
+        Err(Refusal::Quota) => return Next::End(Outcome::SessionQuota),
+        Err(Refusal::Taken) => return Next::End(Outcome::NoTranslationPort),
     }
     if tuples.is_translated() {
         let translation = Translation::forward(tuples.responder, tuples.return_mac);
@@ -32,6 +64,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
 
 /// Forwards a packet by the session that another packet of its connection created first, with that
 /// session's translation.
+#[inline(never)]
 fn join(context: &mut Context<'_>, packet: &mut Packet, known: &Found) -> Next {
     packet.translation = Packet::AS_IT_IS;
     let outcome = packet.outcome.unwrap_or(Outcome::Session);
@@ -45,71 +78,33 @@ fn join(context: &mut Context<'_>, packet: &mut Packet, known: &Found) -> Next {
 /// Other source ports to try before a connection is refused.
 const ATTEMPTS: usize = 32;
 
-/// Creates the session, with another source port if its reply tuple is taken. Returns the session
-/// that another packet of the connection created first, if any.
-fn open(
-    context: &Context<'_>,
-    packet: &Packet,
-    tuples: &mut Tuples,
-    adjacency: Adjacency,
-) -> Result<Option<Found>, Outcome> {
-    let owner = owner(context, packet);
-    let opening = Opening {
-        owner,
-        adjacency,
-        generation: context.snapshot.generation,
-        tcp_flags: packet.headers.tcp_flags,
-    };
-    let own = tuples.responder.source != tuples.initiator.source
-        && context.snapshot.is_own_node(tuples.responder.source);
-    // A pod's connection must not use a port of the kernel's own dynamic range.
-    if !own && let Some(done) = try_open(context, packet, tuples, &opening) {
-        return done;
-    }
-    open_elsewhere(context, packet, tuples, &opening, own)
-}
-
-/// The same with other source ports.
+/// Creates the session with another source port.
 #[cold]
 fn open_elsewhere(
-    context: &Context<'_>,
-    packet: &Packet,
-    tuples: &mut Tuples,
+    context: &mut Context<'_>,
+    packet: &mut Packet,
+    mut tuples: Tuples,
     opening: &Opening,
     own: bool,
-) -> Result<Option<Found>, Outcome> {
+) -> Next {
     let wanted = tuples.responder;
     let ports = other_ports(context, &wanted, own.then_some(opening.owner), packet.hash);
-    for port in ports.take(ATTEMPTS) {
+    let opened = ports.take(ATTEMPTS).find_map(|port| {
         tuples.responder = Flow { source_port: port, ..wanted };
-        if let Some(done) = try_open(context, packet, tuples, opening) {
-            return done;
-        }
-    }
-    Err(Outcome::NoTranslationPort)
+        let opened = try_open(context, packet, &tuples, opening);
+        (!matches!(opened, Err(Refusal::Taken))).then_some(opened)
+    });
+    go_on(context, packet, &tuples, opened.unwrap_or(Err(Refusal::Taken)))
 }
 
-/// Creates the session with these tuples; `None` if the reply tuple is taken.
 #[inline]
 fn try_open(
     context: &Context<'_>,
     packet: &Packet,
     tuples: &Tuples,
     opening: &Opening,
-) -> Option<Result<Option<Found>, Outcome>> {
-    let (hash, now_s) = (packet.hash, context.now.seconds());
-    Some(match context.sessions.open_hashed(tuples, hash, opening, now_s) {
-        Ok(Opened::New(id)) => {
-            context.count(id, packet);
-            Ok(None)
-        }
-        // A reply does not open a connection.
-        Ok(Opened::Known(found)) if found.translated && !found.forward => Err(Outcome::NoSession),
-        Ok(Opened::Known(found)) => Ok(Some(found)),
-        Err(Refusal::Full) => Err(Outcome::SessionTableFull),
-        Err(Refusal::Quota) => Err(Outcome::SessionQuota),
-        Err(Refusal::Taken) => return None,
-    })
+) -> Result<Opened, Refusal> {
+    context.sessions.open_hashed(tuples, packet.hash, opening, context.now.seconds())
 }
 
 /// Alternative source ports of a connection: those of the cluster node's own address that `of` may
@@ -150,7 +145,7 @@ mod tests {
     use crate::graph::reassembly::Table;
     use crate::policy::PolicyBatch;
     use crate::session::{Sessions, Timeouts};
-    use crate::{AclBinding, Memory, Now, Parts, PortId, PortKind, PortState, Snapshot};
+    use crate::{AclBinding, Adjacency, Memory, Now, Parts, PortId, PortKind, PortState, Snapshot};
 
     /// Two workers take a packet of one new connection each and choose different backends. The
     /// second packet takes the first one's, in its addresses and in its way out.

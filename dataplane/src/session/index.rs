@@ -93,6 +93,9 @@ impl Index {
     /// Locks out creators of sessions with either of these hashes. (The bucket is in the cache: it
     /// was looked up, and it is written next. A lock elsewhere would not be.)
     pub(super) fn lock(&self, one: u64, other: u64) -> (Lock<'_>, Option<Lock<'_>>) {
+        if one == other {
+            return (self.first_bucket(one).lock(), None);
+        }
         let [one, other] = [one, other].map(|hash| self.first_bucket(hash));
         // Always in the same order, so that two creators never wait for each other.
         let (first, second) =

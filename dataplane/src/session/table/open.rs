@@ -63,8 +63,8 @@ impl Sessions {
         let translated = tuples.is_translated();
         let responder_hash = if translated { self.hash(&tuples.responder) } else { initiator_hash };
         let _locks = self.index.lock(responder_hash, initiator_hash);
-        let responder = Words::of(&tuples.responder);
-        let shows = |index, seen: &Seen| self.is_any(index, seen, &responder);
+        // Seldom called: few new sessions share a tag.
+        let shows = |index, seen: &Seen| self.is_any(index, seen, &Words::of(&tuples.responder));
         let is_taken = self.search_live(responder_hash, now_s, shows).is_some();
         // Without translation both tuples are equal, so the second search finds nothing new.
         if is_taken || translated {
