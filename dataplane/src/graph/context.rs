@@ -13,6 +13,7 @@ use crate::packet::Packet;
 use crate::policy::PolicyBatch;
 use crate::session::{SessionId, Sessions, Tuples};
 use crate::snapshot::is_link_local;
+use crate::wire::vxlan::Outer;
 use crate::wire::{Flow, Mac};
 use crate::{Adjacency, Memory, Now, Outcome, PortId, Snapshot};
 
@@ -52,8 +53,8 @@ pub(super) struct LastTunnel {
     pub(super) ends: Option<(Address, Address)>,
     /// Outer source, and the peer whose tunnel ends there.
     pub(super) peer: Option<(Address, u16)>,
-    /// The same for a packet that parse may take out itself.
-    pub(super) from: Option<Arrival>,
+    /// Tunnels that parse may take packets out of itself.
+    pub(super) from: [Option<Arrival>; Outer::PLACES],
     /// The tunnel that the last packet left in.
     pub(super) to: Option<Tunnel>,
 }

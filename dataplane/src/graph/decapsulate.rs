@@ -22,20 +22,18 @@ pub(super) fn note_arrival(context: &mut Context<'_>, packet: &Packet) {
     let (flow, routes) = (&packet.headers.flow, context.snapshot.routes());
     let Some(n) = routes.peer_at(flow.source) else { return };
     let Some(peer) = routes.peer(n) else { return };
-    context.tunnel.from = Some(Arrival {
-        in_port: packet.in_port,
-        in_traits: packet.in_traits,
-        peer: Adjacency::peer(n),
-        outer: Outer::new(overlay, flow, peer.least_hop_limit),
-    });
+    let outer = Outer::new(overlay, flow, peer.least_hop_limit);
+    let Packet { in_port, in_traits, .. } = *packet;
+    let arrival = Arrival { in_port, in_traits, peer: Adjacency::peer(n), outer };
+    context.tunnel.from[outer.place()] = Some(arrival);
 }
 
-/// Takes a packet out of its tunnel if that is the last one noted, what is inside is plain IPv4, and there is
+/// Takes a packet out of its tunnel if that is one of those noted, what is inside is plain IPv4, and there is
 /// nothing wrong and no congestion; otherwise changes nothing.
 #[inline(always)]
 pub(super) fn take_out(context: &mut Context<'_>, packet: &mut Packet) -> bool {
-    let Some(from) = &context.tunnel.from else { return false };
     let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
+    let Some(from) = &context.tunnel.from[Outer::place_of(frame)] else { return false };
     if from.in_port != packet.in_port || !from.outer.is_of(frame, length) {
         return false;
     }

@@ -17,8 +17,8 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     go_on(context, packet, plain)
 }
 
-/// The same for packets that may be to the overlay's port over IPv4. Most come by one tunnel, and are taken out
-/// of it here.
+/// The same for packets that may be to the overlay's port over IPv4. Most come by few tunnels, and are taken out
+/// of them here.
 #[inline(never)]
 fn step_outer(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if decapsulate::take_out(context, packet) {

@@ -258,6 +258,20 @@ pub(crate) struct Outer {
 impl Outer {
     /// Bytes in front of the frame inside.
     pub(crate) const LENGTH: usize = FRONT_V4;
+    /// How many tunnels have places; see [`Self::place_of`].
+    pub(crate) const PLACES: usize = 16;
+
+    /// The place among [`Self::PLACES`] of the tunnel that a packet may be of, by the last byte of its source.
+    #[inline(always)]
+    pub(crate) fn place_of(frame: &[u8]) -> usize {
+        const LAST: usize = ETHERNET + 15;
+        usize::from(frame.get(LAST).copied().unwrap_or_default()) % Self::PLACES
+    }
+
+    /// The place of this tunnel.
+    pub(crate) fn place(&self) -> usize {
+        usize::from(self.ends[3]) % Self::PLACES
+    }
 
     /// Of the tunnel whose packets show this flow, which a parser took.
     pub(crate) fn new(overlay: &Vxlan, flow: &Flow, least_hop_limit: u8) -> Self {
