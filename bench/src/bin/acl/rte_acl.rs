@@ -83,7 +83,7 @@ impl RteAcl {
     fn command(&self) -> Command {
         let Some(seconds) = self.seconds else { return Command::new(&self.program) };
         let mut command = Command::new("sh");
-        let limits = format!("ulimit -t {seconds}; ulimit -v {MEMORY}; exec \"$0\" \"$@\"");
+        let limits = format!("ulimit -S -t {seconds}; ulimit -v {MEMORY}; exec \"$0\" \"$@\"");
         command.args(["-c", &limits]).arg(&self.program);
         command
     }
