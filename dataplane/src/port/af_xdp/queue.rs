@@ -23,8 +23,9 @@ const SEND_BUDGET: u32 = 256;
 /// `XDP_TX_METADATA` and `XDP_TXMD_FLAGS_CHECKSUM` of linux/if_xdp.h.
 const TX_METADATA: u32 = 1 << 1;
 const COMPLETE_CHECKSUM: u64 = 1 << 1;
-/// Rounds without a frame before a check that the interface still exists.
-const ROUNDS_BEFORE_CHECK: u32 = 256;
+/// Rounds without a frame before a check that the interface still exists, which is a call into the
+/// kernel: some tenths of a millisecond of a worker that only polls.
+const ROUNDS_BEFORE_CHECK: u32 = 4096;
 
 /// A port over one queue of an interface.
 pub struct AfXdpPort {
