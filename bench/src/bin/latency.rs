@@ -6,22 +6,24 @@
 //!
 //! One thread on core 1 holds both pods' ends. It sends a frame from one pod, sends it back as soon
 //! as it comes out at the other, and takes the time until it is back. Between them is a veth pair
-//! alone, or the switch on core 0 and two pairs. Under load, other frames go the same way at half
-//! the rate that the switch can do.
+//! alone, or a switch on core 0 and two pairs. Under load, other frames go the same way, at half the
+//! rate that the slowest switch can do. Switches take turns; a figure is the median of rounds.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
 
 use bench::forwarder::{Forwarder, SERVER_PORT, is_switch};
 use bench::rig::{End, Rig, joined, mac, needs_root, pin};
-use bench::{Samples, print_table};
+use bench::{Samples, end_progress, print_table, show_progress};
 use dataplane::wire::Mac;
 use testkit::Namespace;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const MEASURED: Duration = Duration::from_secs(5);
-const WARM_UP: usize = 1000;
+const ROUNDS: usize = 5;
+/// Of one switch at one load in a round.
+const MEASURED: Duration = Duration::from_secs(2);
+const WARM_UP: usize = 500;
 /// Time after which a frame counts as lost.
 const LOST: Duration = Duration::from_millis(20);
 /// Pause between two round trips, so that each meets an idle switch.
@@ -37,33 +39,91 @@ fn main() -> Result<()> {
     }
     needs_root()?;
     pin(1)?;
-    let mut rows = Vec::new();
-    rows.push(row("a veth pair alone", "idle", &direct()?));
     let rig = Rig::new(1500, 0);
-    for forwarder in Forwarder::usual(None) {
-        eprintln!("{}", forwarder.name());
+    let forwarders = Forwarder::usual(None);
+    let through = |forwarder: Forwarder, measure: &mut dyn FnMut(&mut Trip) -> Result<()>| {
         let running = forwarder.start(&rig, 0)?;
         let mut trip = Trip::new(&rig.a, &rig.b, mac(&rig.mac_a)?, mac(&rig.mac_b)?)?;
-        rows.push(row(forwarder.name(), "idle", &trip.measure(0.0)?));
-        let most = trip.capacity()?;
-        let load = format!("{:.2} Mpps", most / 2.0 / 1e6);
-        rows.push(row(forwarder.name(), &load, &trip.measure(most / 2.0)?));
+        measure(&mut trip)?;
         drop((trip, running));
         rig.clear();
+        Ok::<(), Box<dyn Error>>(())
+    };
+    let mut least = f64::INFINITY;
+    for forwarder in &forwarders {
+        show_progress(&format!("what {} can do", forwarder.name()));
+        through(*forwarder, &mut |trip| {
+            least = least.min(trip.capacity()?);
+            Ok(())
+        })?;
+    }
+    let loads = [("idle".to_owned(), 0.0), (format!("{:.2} Mpps", least / 2e6), least / 2.0)];
+    let mut alone = Trips::default();
+    let mut all = vec![[Trips::default(), Trips::default()]; forwarders.len()];
+    for round in 1..=ROUNDS {
+        show_progress(&format!("round {round} of {ROUNDS}"));
+        alone.add(direct()?);
+        for (forwarder, figures) in forwarders.iter().zip(&mut all) {
+            through(*forwarder, &mut |trip| {
+                for ((_, load), figures) in loads.iter().zip(figures.iter_mut()) {
+                    figures.add(trip.measure(*load)?);
+                }
+                Ok(())
+            })?;
+        }
+    }
+    end_progress();
+    let mut rows = vec![alone.row("a veth pair alone", &loads[0].0)];
+    for (n, (load, _)) in loads.iter().enumerate() {
+        let of_load = forwarders.iter().zip(&all);
+        rows.extend(of_load.map(|(forwarder, figures)| figures[n].row(forwarder.name(), load)));
+        for (peer, figures) in forwarders.iter().zip(&all).skip(1) {
+            let name = format!("{} : {}", forwarders[0].name(), peer.name());
+            rows.push(all[0][n].ratios_to(&figures[n], &name, load));
+        }
     }
     println!();
     print_table(&["between the pods", "load", "p50 (µs)", "p99", "p99.9", "trips", "lost"], &rows);
     Ok(())
 }
 
-fn row(name: &str, load: &str, (trips, lost): &(Vec<f64>, usize)) -> Vec<String> {
-    let samples: Samples = trips.iter().copied().collect();
-    let at = |share: f64| format!("{:.1}", samples.quantile(share));
-    let counts = [trips.len().to_string(), lost.to_string()];
-    [name.to_owned(), load.to_owned(), at(0.5), at(0.99), at(0.999)]
-        .into_iter()
-        .chain(counts)
-        .collect()
+/// Shares of the round trips that take less than a figure.
+const SHARES: [f64; 3] = [0.5, 0.99, 0.999];
+
+/// The round trips of all rounds.
+#[derive(Clone, Default)]
+struct Trips {
+    /// By share, each round's figure in order of the rounds, in microseconds.
+    rounds: [Vec<f64>; SHARES.len()],
+    trips: usize,
+    lost: usize,
+}
+
+impl Trips {
+    fn add(&mut self, (trips, lost): (Vec<f64>, usize)) {
+        self.trips += trips.len();
+        self.lost += lost;
+        let samples: Samples = trips.into_iter().collect();
+        let shares = self.rounds.iter_mut().zip(SHARES);
+        shares.for_each(|(rounds, share)| rounds.push(samples.quantile(share)));
+    }
+
+    fn row(&self, name: &str, load: &str) -> Vec<String> {
+        let figures = self.rounds.iter().map(|it| it.iter().copied().collect::<Samples>());
+        let figures = figures.map(|it| it.to_string());
+        let counts = [self.trips, self.lost].map(|n| n.to_string());
+        [name, load].map(str::to_owned).into_iter().chain(figures).chain(counts).collect()
+    }
+
+    /// This one's figures of those of a peer in the same rounds.
+    fn ratios_to(&self, peer: &Self, name: &str, load: &str) -> Vec<String> {
+        let ratio = |(own, peer): (&Vec<f64>, &Vec<f64>)| {
+            own.iter().zip(peer).map(|(own, peer)| own / peer).collect::<Samples>().to_string()
+        };
+        let ratios = self.rounds.iter().zip(&peer.rounds).map(ratio);
+        let counts = [String::new(), String::new()];
+        [name, load].map(str::to_owned).into_iter().chain(ratios).chain(counts).collect()
+    }
 }
 
 fn direct() -> Result<(Vec<f64>, usize)> {
