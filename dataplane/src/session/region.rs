@@ -36,12 +36,10 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Zeroed memory; whole huge pages where most of one is used. (Small pages from anywhere may share
-    /// the sets of the processor's cache, so that a table of some hundred kilobytes does not fit in it.)
+    /// Zeroed memory.
     pub(super) fn anonymous(length: usize) -> io::Result<Arc<Self>> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        let is_small = length < HUGE_PAGE / 8;
-        let length = if is_small { length.max(1) } else { length.next_multiple_of(HUGE_PAGE) };
+        let length = length.max(1);
         // SAFETY: a new mapping at an address that the kernel chooses.
         let base =
             unsafe { mmap_anonymous(std::ptr::null_mut(), length, access, MapFlags::PRIVATE)? };
