@@ -159,7 +159,7 @@ fn an_egress_firewall_holds_for_an_agent_that_is_a_pod() {
     requires_the_machine!();
     let node = ClusterNode::start(&[]);
     {
-        let pod = std::mem::ManuallyDrop::new(node.pod("agent", "agent"));
+        let pod = node.pod("agent", "agent");
         let proxy = Proxy::start(&node, &pod.namespace, "10.77.0.1");
         proxy.agent.wait_for_line("session rules of", PATIENCE);
         // The server's own health port: any that listens on the cluster node will do.
@@ -179,7 +179,6 @@ fn an_egress_firewall_holds_for_an_agent_that_is_a_pod() {
         let last = verdicts.last().expect("a verdict about the agent's pod");
         assert!(last["by"][0].as_str().unwrap().contains(by), "{last}");
         assert!(proxy.dial("10.77.0.1:8092").is_ok());
-        let _plugin = node.plugin("DEL", "agent", &pod.namespace);
     }
     // Without a switch the rules stay; an agent that never saw them dials nothing.
     let switch_less = |name: &str| {
