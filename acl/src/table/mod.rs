@@ -13,6 +13,7 @@ mod crossed;
 mod decide;
 mod ends;
 mod field;
+mod groups;
 mod hidden;
 mod index;
 #[cfg(target_arch = "x86_64")]

@@ -19,6 +19,7 @@ use ahash::RandomState;
 use super::crossed::Crossed;
 use super::ends::{EndId, Ends, Kind};
 use super::field::{Both, Field};
+use super::groups::Groups;
 use super::hidden::{drop_covered, seen};
 use super::lists::{Effective, ListId, MakeLists, PLAIN, Rows, RowsBuilder};
 use super::scan::{Scans, ScansBuilder};
@@ -230,8 +231,11 @@ impl Input {
                 Merger { lists: &mut *lists, effective: &mut *effective, both: Vec::new() };
             for kind in [Kind::Net, Kind::Set] {
                 let of_kind = |rule: &&Numbered| rule.ends[at].kind == kind && in_list(rule);
-                let own = ByEnd::new(self.rules.iter().filter(of_kind), at, ends.numbers(kind));
-                if own.rules.is_empty() {
+                let own = ByEnd::new(ends.numbers(kind), || {
+                    let rules = self.rules.iter().filter(of_kind);
+                    rules.map(|rule| (rule.ends[at].number, (rule.rule, rule.demand)))
+                });
+                if own.is_empty() {
                     continue;
                 }
                 // Every key has an element of this kind, which may bring these along.
@@ -320,33 +324,8 @@ fn most_classes(rules: &[Numbered], demands: usize) -> usize {
     by_demand.max(cells / ends.len())
 }
 
-/// Rules by an end, which ascend, each with its demand.
-struct ByEnd {
-    /// By end's number: where its rules begin. And two more numbers.
-    starts: Vec<u32>,
-    rules: Vec<(u32, u32)>,
-}
-
-impl ByEnd {
-    /// Of rules that name so many ends in a field.
-    fn new<'a>(rules: impl Iterator<Item = &'a Numbered> + Clone, at: usize, ends: usize) -> Self {
-        let mut starts = vec![0_u32; ends + 2];
-        rules.clone().for_each(|rule| starts[rule.ends[at].number as usize + 2] += 1);
-        (1..starts.len()).for_each(|end| starts[end] += starts[end - 1]);
-        let mut sorted = vec![(0, 0); starts[ends + 1] as usize];
-        for rule in rules {
-            let next = &mut starts[rule.ends[at].number as usize + 1];
-            sorted[*next as usize] = (rule.rule, rule.demand);
-            *next += 1;
-        }
-        Self { starts, rules: sorted }
-    }
-
-    fn of(&self, number: u32) -> &[(u32, u32)] {
-        let [start, end] = [number, number + 1].map(|end| self.starts[end as usize] as usize);
-        &self.rules[start..end]
-    }
-}
+/// Rules by an end's number, which ascend, each with its demand.
+type ByEnd = Groups<(u32, u32)>;
 
 /// Merges the lists of ends into those of elements.
 struct Merger<'a, 'm, L> {

@@ -27,6 +27,7 @@ use std::arch::x86_64::{
 
 use super::ends::{Classes, Ends, Kind};
 use super::field::{Both, Field};
+use super::groups::Groups;
 use super::index::Index;
 use super::lists::{Effective, ListId, MakeLists};
 use super::sort::{Keyed, sort};
@@ -227,42 +228,18 @@ fn narrow(
     }
 }
 
-/// By class of a field: the rules that cover it, by their places, which ascend.
-struct ByClass {
-    /// Where those of a class begin. And one more number.
-    starts: Vec<u32>,
-    rules: Vec<u32>,
-}
-
-impl ByClass {
-    /// Of sources. Rules that cover no destination are left out.
-    fn new(part: &Part) -> Self {
-        let [sources, destinations] = &part.classes;
-        let rules = || {
-            (0..).zip(&part.rules).filter(|(_, rule): &(u32, &Numbered)| {
-                destinations.covered.by(rule.ends[1].number).next().is_some()
-            })
-        };
-        let mut starts = vec![0_u32; part.counts[0] + 2];
-        for (_, rule) in rules() {
-            let count = |class: u32| starts[class as usize + 2] += 1;
-            sources.covered.by(rule.ends[0].number).for_each(count);
-        }
-        (1..starts.len()).for_each(|class| starts[class] += starts[class - 1]);
-        let mut places = vec![0; starts.last().map_or(0, |all| *all as usize)];
-        for (at, rule) in rules() {
-            sources.covered.by(rule.ends[0].number).for_each(|class| {
-                let next = &mut starts[class as usize + 1];
-                places[*next as usize] = at;
-                *next += 1;
-            });
-        }
-        Self { starts, rules: places }
-    }
-
-    fn of(&self, class: usize) -> &[u32] {
-        &self.rules[self.starts[class] as usize..self.starts[class + 1] as usize]
-    }
+/// By class of the sources: the rules that cover it, by their places, which ascend. Rules that cover no destination
+/// are left out.
+fn by_source(part: &Part) -> Groups<u32> {
+    let [sources, destinations] = &part.classes;
+    Groups::new(part.counts[0], || {
+        let rules = (0..).zip(&part.rules).filter(|(_, rule): &(u32, &Numbered)| {
+            destinations.covered.by(rule.ends[1].number).next().is_some()
+        });
+        rules.flat_map(|(at, rule)| {
+            sources.covered.by(rule.ends[0].number).map(move |class| (class, at))
+        })
+    })
 }
 
 impl Layer {
@@ -273,7 +250,7 @@ impl Layer {
     ) -> Result<Option<Self>, TooMany> {
         let rules = &part.rules;
         let per_source = part.counts[1].div_ceil(BLOCK);
-        let of_sources = ByClass::new(part);
+        let of_sources = by_source(part);
         let covered = &part.classes[1].covered;
         let mut paths = Paths::new(effective.matching(), rules);
         let mut index = vec![0; part.counts[0] * per_source];
@@ -286,7 +263,7 @@ impl Layer {
         let mut numbers: Vec<Option<u16>> = vec![Some(0)];
         let mut reached = vec![Paths::EMPTY; per_source * BLOCK];
         let mut touched: Vec<usize> = Vec::new();
-        for (source, index) in index.chunks_mut(per_source).enumerate() {
+        for (source, index) in (0..).zip(index.chunks_mut(per_source)) {
             let mut touch = |block: usize| {
                 if std::mem::replace(&mut index[block], u32::MAX) == 0 {
                     touched.push(block);
