@@ -44,11 +44,10 @@ pub trait Inspect: Send {
     fn done(&mut self, packet: &Packet, memory: &Memory, snapshot: &Snapshot);
 }
 
-/// Frames received from one port before the next is polled: up to a vector while few ports are busy,
-/// since what a kernel is passed at a time it passes on at a time (TCP is half as fast again in
-/// vectors as in bursts of 64); no more than this where many are, since each waits for all others.
+/// Fewest frames that a round receives from a busy port before it polls the next one; the most is a vector. TCP is half
+/// as fast again in vectors as in bursts of 64, but where many ports are busy each waits for all others.
 const BURST: usize = 64;
-/// Frames of all busy ports in a round, if that leaves each a burst.
+/// Frames of a round, divided among the ports that were busy in the last one.
 const ROUND: usize = 4 * VECTOR;
 /// A port that had nothing for so many rounds is silent: a busy worker polls it every few rounds
 /// only. There may be hundreds of them.
@@ -209,8 +208,8 @@ impl Worker {
                 let count = self.serve(n, burst, now);
                 self.busy_ports += usize::from(count > 0);
                 handled += count;
-                // For each vector of this worker's own ports one of the others': their rings are as
-                // busy as the ports are.
+                // A vector was run. As many packets are taken from other workers, whose rounds have
+                // several vectors too.
                 if count > 0 && self.packets.is_empty() {
                     handled += self.take_handoffs(now);
                 }

@@ -7,7 +7,7 @@ use crate::exchange::{self, Handoff, HandoffKind};
 use crate::port::PortGone;
 use crate::session::Timeouts;
 
-/// A port that always has packets, and notes how many it was asked for at a time.
+/// A port that always has packets. It stores the number of packets that its worker asked for last.
 struct Endless(Arc<AtomicUsize>);
 
 impl Port for Endless {
@@ -30,8 +30,8 @@ impl Port for Endless {
     fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
 }
 
-/// The second of two workers, with so many ports that always have packets, and what each of them was
-/// asked for.
+/// The second of two workers after its first round. It serves `ports` ports that always have packets; with the number
+/// that it asked each of them for last.
 fn worker(ports: u16, frames: u32) -> (Worker, Vec<Arc<AtomicUsize>>) {
     let (memory, frames) = Memory::heap(2048, frames);
     let exchange = Exchange::new(2, ports);
