@@ -1,4 +1,4 @@
-//! The running switch and the `podgate` command.
+//! The running switch.
 //!
 //! ```text
 //!   podgate-cni ──attach-pod──▶ local API ──▶ control loop ──snapshots──▶ workers
@@ -6,12 +6,8 @@
 //!   API server, manifests ───────────────────────┘
 //! ```
 //!
-//! - [`commands`]: the command line,
 //! - [`config`]: options from flags, environment and file,
-//! - [`run`]: the running switch, its local API, health, metrics and pages for clients elsewhere,
-//! - [`kubectl`]: `kubectl podgate`.
+//! - [`run`]: the switch, its local API, health, metrics and pages for clients elsewhere.
 
-pub mod commands;
 pub mod config;
-pub mod kubectl;
 pub mod run;

@@ -35,7 +35,7 @@ fn every_metric_of_alerts_and_dashboard_exists() {
     let sources = [
         include_str!("../src/run/http/metrics.rs"),
         include_str!("../src/run/durations.rs"),
-        include_str!("../../telemetry/src/process.rs"),
+        include_str!("../../platform/telemetry/src/process.rs"),
     ];
     let literals: BTreeSet<&str> = sources.iter().flat_map(|it| it.split('"')).collect();
     let rules = read("alerts.yaml");

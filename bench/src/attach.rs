@@ -7,8 +7,8 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use agent::commands::Cli;
 use clap::Parser;
+use cli::commands::Cli;
 use local_api::{AttachPod, Client};
 use testkit::{Namespace, Process, TempDir};
 

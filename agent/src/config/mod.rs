@@ -31,7 +31,7 @@ use dataplane::switch::RxMode as SwitchRxMode;
 
 pub use self::hubble::Hubble;
 pub use choices::{Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode};
-pub use cli::Span;
+pub use cli_runtime::Span;
 pub use flow_export::FlowExport;
 pub use metrics::Metrics;
 pub use network::Network;

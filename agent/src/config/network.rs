@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use cli::Underlay;
+use cli_runtime::Underlay;
 use dataplane::Underlay as DataplaneUnderlay;
 use dataplane::wire::vxlan::Vxlan;
 use ipnet::IpNet;

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::choices::{Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode};
 use super::text::{Cores, HubbleAddress, OnOff, PortSpan};
-use cli::{Span, Underlay};
+use cli_runtime::{Span, Underlay};
 
 /// The options as given; `None` and empty lists are unset.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Deserialize)]

@@ -76,7 +76,7 @@ use events::Event;
 use thread::Thread;
 
 pub use error::StartError;
-pub(crate) use http::{AUDIENCE, FOLDER};
+pub use http::{AUDIENCE, FOLDER};
 pub use input::Input;
 pub use kernel::{
     HostNetwork, InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink, WithoutPorts,
@@ -84,8 +84,7 @@ pub use kernel::{
 pub use shared_status::{FlowOffload, LostPort, PortInfo, SharedStatus, State};
 pub use show::TABLES;
 pub use source::{Restored, SourceInfo, WatchInfo, WatchState};
-pub use state_dir::await_end_of_another;
-pub(crate) use state_dir::make_folder;
+pub use state_dir::{await_end_of_another, make_folder};
 pub use status::{FlowOffloadStatus, PartStatus, PortStatus, SourceStatus, Status, WatchStatus};
 pub use table::{Condition, Selection, Table};
 

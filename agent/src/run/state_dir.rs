@@ -70,7 +70,7 @@ fn try_lock(folder: &Path) -> Result<Option<fs::File>, StartError> {
 }
 
 /// Creates a folder that only its owner may enter, unless it exists.
-pub(crate) fn make_folder(folder: &Path) -> std::io::Result<()> {
+pub fn make_folder(folder: &Path) -> std::io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 

@@ -22,8 +22,8 @@ use control::{Control, Object, Scope};
 use dataplane::port::memory::Wire;
 use dataplane::switch::{Config, RxMode};
 use dataplane::{Memory, Switch};
-use renderer::{NodeContext, NodePort, PortRole, SnapshotMaker};
 use serde_json::{Value, json};
+use snapshot::{NodeContext, NodePort, PortRole, SnapshotMaker};
 
 const LOCAL_PODS: usize = 250;
 /// Each local pod is one of four at least.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cli::{UNUSABLE, fail};
+use cli_runtime::{UNUSABLE, fail};
 
 use crate::egress::{self, Selection};
 

@@ -21,7 +21,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use telemetry::log::Format;
 use tracing::Level;
 
-use cli::{NO, UNUSABLE, fail};
+use cli_runtime::{NO, UNUSABLE, fail};
 
 /// Flags of the original's logging library. Those that shape its lines or choose among its files
 /// are accepted and ignored.

@@ -10,7 +10,7 @@ use dataplane::Underlay;
 use dataplane::wire::Mac;
 use ipnet::IpNet;
 use linux_net::host_port::{self, HostPortConfig};
-use renderer::{HOST, NodePort, PortRole, SWITCH_ADDRESSES};
+use snapshot::{HOST, NodePort, PortRole, SWITCH_ADDRESSES};
 
 use super::ports::{Change, Ports};
 use super::uplink::Nodes;

@@ -2,7 +2,7 @@
 //! ports.
 
 use dataplane::PortId;
-use renderer::{HOST, UPLINK};
+use snapshot::{HOST, UPLINK};
 
 use super::ControlLoop;
 use super::uplink::UplinkPort;

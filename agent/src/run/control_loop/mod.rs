@@ -54,7 +54,7 @@ use std::time::{Duration, Instant};
 
 use control::Control;
 use local_api::{Answer, ApiError, ErrorKind, Request};
-use renderer::{ServiceMaker, SnapshotMaker};
+use snapshot::{ServiceMaker, SnapshotMaker};
 
 use super::events::Event;
 use super::kernel::{Completion, InterfaceEvent, Operation, Programming, Programs};

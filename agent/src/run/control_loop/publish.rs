@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use control::{ClusterNode, View};
-use renderer::{NodeContext, NodePort};
+use snapshot::{NodeContext, NodePort};
 
 use super::ControlLoop;
 use super::kernel_rules::Site;

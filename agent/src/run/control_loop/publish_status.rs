@@ -13,7 +13,7 @@ use crate::run::port::{ManagedPort, State as PortState};
 use crate::run::shared_status::{PortInfo, State};
 use crate::run::status::WaitingStatus;
 use observe::verdicts::Names;
-use renderer::{HOST, NodeContext, NodePort, PortRole, SnapshotMaker, UPLINK};
+use snapshot::{HOST, NodeContext, NodePort, PortRole, SnapshotMaker, UPLINK};
 
 /// Bytes of a tunnel's headers over IPv4.
 const TUNNEL_BYTES: u32 = 50;

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use control::{Control, Scope};
-use renderer::ServiceMaker;
+use snapshot::ServiceMaker;
 
 use super::attachments::Attachments;
 use super::host_port::{self, HostPort};

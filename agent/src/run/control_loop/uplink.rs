@@ -9,7 +9,7 @@ use control::{ClusterNode, View};
 use dataplane::Routes;
 use dataplane::services::Services;
 use dataplane::wire::Mac;
-use renderer::{NextHop, NodePort, PortRole, UPLINK, peers};
+use snapshot::{NextHop, NodePort, PortRole, UPLINK, peers};
 
 use super::ports::{Change, Ports};
 use super::uplink_filter;

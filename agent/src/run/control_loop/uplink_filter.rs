@@ -5,7 +5,7 @@ use control::ClusterNode;
 use dataplane::Underlay;
 use dataplane::port::af_xdp::{UplinkFilter, UplinkService};
 use dataplane::services::{Scope, Services};
-use renderer::SWITCH_ADDRESSES;
+use snapshot::SWITCH_ADDRESSES;
 
 use crate::config::Network;
 

@@ -14,7 +14,7 @@ use crate::run::events::Event;
 use crate::run::shared_status::SharedStatus;
 use page::LivePage;
 
-pub(crate) use remote::{AUDIENCE, FOLDER};
+pub use remote::{AUDIENCE, FOLDER};
 pub(in crate::run) use remote::{Remote, Reviews};
 
 /// The pages about a switch.

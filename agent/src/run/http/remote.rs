@@ -30,9 +30,9 @@ use crate::run::show::tables_of;
 use crate::run::status::Status;
 
 /// The audience of forwarded tokens.
-pub(crate) const AUDIENCE: &str = "podgate";
+pub const AUDIENCE: &str = "podgate";
 /// The folder of the pages.
-pub(crate) const FOLDER: &str = "/podgate/v1/";
+pub const FOLDER: &str = "/podgate/v1/";
 
 /// Interval at which a silent feed checks for the end of its client.
 const IDLE: Duration = Duration::from_millis(500);

@@ -15,7 +15,7 @@ use super::control_loop::NFTABLES;
 use super::kernel::Programming;
 use super::shared_status::{PortInfo, SharedStatus};
 use observe::time::utc;
-use renderer::UPLINK;
+use snapshot::UPLINK;
 
 use crate::config::rx_mode_name;
 

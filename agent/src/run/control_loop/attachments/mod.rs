@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use control::{Control, PodKey};
 use local_api::{Answer, ApiError, AttachPod, AttachedPod, Attachment, ErrorKind};
-use renderer::{NodePort, PortRole};
+use snapshot::{NodePort, PortRole};
 
 use super::ports::{Change, Ports};
 use super::replies::Replies;

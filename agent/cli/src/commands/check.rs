@@ -1,0 +1,86 @@
+//! `podgate check`: what this machine allows, before the switch is started on it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use cli_runtime::{Output, UNUSABLE, fail};
+use dataplane::Underlay;
+use setup::preflight::Wanted;
+
+use super::Ended;
+use super::call::print_whole;
+use agent::config::{
+    self, Config, ConfigError, Masquerade, Options, host_name, online_cores, read_file,
+};
+
+/// Arguments of `podgate check`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Ends with 0 if nothing is in the way, with 1 if the switch runs and there \
+are warnings, with 2 if it cannot run here or the configuration cannot be used. A note is no \
+warning: it names something that the switch does without.
+
+Nothing is changed. AF_XDP, flow offload and nftables are tried in a network namespace of their own.
+
+Example:
+  podgate check --pods 250 --config /etc/podgate/config.yaml
+  podgate check -o json | jq -r '.findings[] | select(.level == \"warning\") | .detail'"
+)]
+pub struct Args {
+    /// File with the options of podgate run, YAML
+    #[arg(long, env = "PODGATE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Pods that memory is worked out for
+    #[arg(long, value_name = "N", default_value_t = 110)]
+    pods: u32,
+
+    /// The runtime's folder of CNI configurations
+    #[arg(long, value_name = "PATH", default_value = "/etc/cni/net.d")]
+    cni_folder: PathBuf,
+
+    /// How the answer is written
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+/// Looks, and writes what was found to stdout.
+pub(super) fn run(args: &Args) -> Ended {
+    let config = read(args).map_err(|error| fail(UNUSABLE, error))?;
+    let report = setup::preflight::inspect(&wanted(args, config));
+    let written = print_whole(&report, args.output);
+    match report.exit_code() {
+        0 => written,
+        code => Ok(ExitCode::from(code)),
+    }
+}
+
+fn read(args: &Args) -> Result<Config, ConfigError> {
+    let options = args.config.as_deref().map(read_file).transpose()?;
+    Config::resolve(options.unwrap_or_else(Options::default), &host_name(), &online_cores())
+}
+
+fn wanted(args: &Args, config: Config) -> Wanted {
+    Wanted {
+        pods: args.pods,
+        max_ports: config.max_ports.into(),
+        umem_frames: config.umem_frames,
+        frames_per_port: config.frames_per_port,
+        hugepages: match config.hugepages {
+            config::HugePages::Auto => setup::preflight::HugePages::Auto,
+            config::HugePages::On => setup::preflight::HugePages::On,
+            config::HugePages::Off => setup::preflight::HugePages::Off,
+        },
+        flow_offload: config.flow_offload,
+        workers: config.workers as u32,
+        sessions: config.sessions,
+        mtu: config.mtu,
+        host_port: config.host_port,
+        masquerade: config.network.masquerade == Masquerade::Kernel,
+        uplink: config.network.uplink,
+        node_addresses: config.node_addresses,
+        tunnels: matches!(config.network.underlay, Underlay::Overlay(_)),
+        rx_mode: config::rx_mode_name(config.rx_mode).to_owned(),
+        cni_folder: args.cni_folder.clone(),
+    }
+}

@@ -1,0 +1,124 @@
+//! `podgate connectivity-test`: pods, policies and connections of its own, and a table of what came of them.
+//!
+//! - `node`: the switch under test, a temporary one or the running one, and its pods,
+//! - `probe`: servers and clients inside of pods,
+//! - `cases`: what must connect under which policy.
+
+mod cases;
+mod node;
+mod probe;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use cli_runtime::{NO, Output, UNUSABLE, fail, print};
+use serde::Serialize;
+
+use super::Ended;
+use super::call::Socket;
+
+/// Arguments of `podgate connectivity-test`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Needs root and no Kubernetes. Without --manifests a temporary switch runs in a \
+network namespace of its own, and nothing else on this machine is touched. With it the running switch \
+is tested: pods are attached by the CNI configuration, and their objects and policies are written into \
+the folder, which the switch has to watch.
+
+Ends with 0 if everything went as it must, with 1 if not, with 2 if it could not be tried.
+
+Example:
+  podgate connectivity-test
+  podgate connectivity-test --manifests /etc/podgate/manifests -o json"
+)]
+pub struct Args {
+    /// Folder of manifests that the running switch watches; tests that switch
+    #[arg(long, value_name = "PATH")]
+    manifests: Option<PathBuf>,
+
+    /// CNI configuration by which pods of the running switch are attached
+    #[arg(long, value_name = "FILE", default_value = "/etc/cni/net.d/10-podgate.conflist")]
+    configuration: PathBuf,
+
+    /// The plugin [default: beside podgate, or in the usual folders]
+    #[arg(long, value_name = "FILE")]
+    plugin: Option<PathBuf>,
+
+    /// Folders of IPAM plugins, joined by ':'
+    #[arg(
+        long,
+        env = "CNI_PATH",
+        value_name = "PATHS",
+        default_value = "/opt/cni/bin:/usr/lib/cni"
+    )]
+    cni_path: String,
+
+    #[command(flatten)]
+    socket: Socket,
+
+    /// How the answer is written; json: one line a case
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+/// The result of one case.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Row {
+    /// The policies in force.
+    policies: &'static str,
+    from: &'static str,
+    to: &'static str,
+    protocol: &'static str,
+    family: &'static str,
+    port: u16,
+    /// `connects` or `blocked`.
+    expected: &'static str,
+    found: &'static str,
+    milliseconds: u128,
+}
+
+/// Tries all cases, and writes the table to stdout.
+pub(super) fn run(args: &Args) -> Ended {
+    let began = Instant::now();
+    let rows = node::Node::start(args).and_then(|mut node| cases::run(&mut node));
+    let rows = rows.map_err(|error| fail(UNUSABLE, error))?;
+    let failed = rows.iter().filter(|row| row.expected != row.found).count();
+    let text = match args.output {
+        Output::Json => {
+            let lines = rows.iter().filter_map(|row| serde_json::to_string(row).ok());
+            lines.map(|line| line + "\n").collect()
+        }
+        Output::Text => table(&rows, failed, began),
+    };
+    let written = print(&text);
+    Ok(if failed == 0 { written } else { ExitCode::from(NO) })
+}
+
+fn table(rows: &[Row], failed: usize, began: Instant) -> String {
+    let mut text = String::new();
+    let width = rows.iter().map(|row| row.policies.len()).max().unwrap_or(0);
+    let head = ("POLICIES", "FROM", "TO", "PROTOCOL", "PORT", "EXPECTED", "FOUND");
+    let (policies, from, to, protocol, port, expected, found) = head;
+    let _ = writeln!(
+        text,
+        "{policies:width$}  {from:12} {to:8} {protocol:9} {port:5} {expected:9} {found}"
+    );
+    for row in rows {
+        let Row { policies, from, to, protocol, family, port, expected, found, .. } = row;
+        let protocol = format!("{protocol} {family}");
+        let mark = if expected == found { "" } else { "  ← WRONG" };
+        let _ = writeln!(
+            text,
+            "{policies:width$}  {from:12} {to:8} {protocol:9} {port:<5} {expected:9} {found}{mark}"
+        );
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let count = rows.len();
+    let _ = match failed {
+        0 => writeln!(text, "\nAll {count} as they must, in {seconds:.1} s."),
+        _ => writeln!(text, "\n{failed} of {count} went wrong, in {seconds:.1} s."),
+    };
+    text
+}

@@ -1,0 +1,279 @@
+//! `podgate observe`: streams the verdicts of the running switch.
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use std::str::FromStr as _;
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::ValueEnum;
+use serde_json::Value;
+
+use super::Ended;
+use super::call::{Socket, no_answer, print_line, refused, write_line};
+use agent::config::Span;
+use cli_runtime::{NO, Output, UNUSABLE, fail};
+use local_api::{Client, ClientError, ObserveFilters, Request, Verdict};
+use observe::time::utc;
+use observe::verdicts::Event;
+
+/// Past verdicts shown by default.
+const LAST: u32 = 20;
+
+/// Arguments of `podgate observe`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "New connections and drops are shown; packets of connections that were \
+allowed before are not.
+
+When the switch ends, --follow waits for the next one (an upgrade takes seconds), and says so.
+
+Examples:
+  podgate observe --follow --verdict drop --to-pod default/db
+  podgate observe --since 10m --namespace shop --policy shop/db -o json
+  podgate observe --follow --not --reason no-policy
+
+Ends with 0; 1 if the switch ends while its verdicts are followed; 2 if a filter can match nothing.")]
+pub struct Args {
+    /// Keep running, and show new verdicts
+    #[arg(short, long)]
+    follow: bool,
+
+    /// Past verdicts to show first [default: 20, with --follow 0]
+    #[arg(long, value_name = "N")]
+    last: Option<u32>,
+
+    /// The oldest past verdicts instead of the newest
+    #[arg(long, value_name = "N", conflicts_with = "last")]
+    first: Option<u32>,
+
+    /// Only verdicts since then: a span such as 10m, or a moment such as 2026-11-21T02:25:35Z
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+
+    /// Only verdicts before then, as --since
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
+
+    /// Turn the filters below round: what they would leave out
+    #[arg(long)]
+    not: bool,
+
+    /// Only connections of pods in this namespace, which is also that of POD without one
+    #[arg(short, long, value_name = "NS")]
+    namespace: Option<String>,
+
+    /// A POD without a namespace is one of any namespace, not of default
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
+
+    /// Only packets from this address or network
+    #[arg(long, value_name = "ADDRESS")]
+    from_ip: Option<String>,
+
+    /// Only packets to this address or network
+    #[arg(long, value_name = "ADDRESS")]
+    to_ip: Option<String>,
+
+    /// Only packets to an address of this service
+    #[arg(long, value_name = "NS/NAME")]
+    to_service: Option<String>,
+
+    /// Only verdicts with this reason, as podgate show errors names it
+    #[arg(long)]
+    reason: Option<String>,
+
+    /// Only verdicts by this policy
+    #[arg(long, value_name = "[NS/]NAME")]
+    policy: Option<String>,
+
+    /// Only verdicts of this cluster node
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+
+    /// Only this verdict
+    #[arg(long, value_enum)]
+    verdict: Option<VerdictArg>,
+
+    /// Only packets that this pod sent
+    #[arg(long, value_name = "[NS/]POD")]
+    from_pod: Option<String>,
+
+    /// Only packets for this pod
+    #[arg(long, value_name = "[NS/]POD")]
+    to_pod: Option<String>,
+
+    /// Only this protocol: TCP, UDP, SCTP, ICMP, ICMPv6 or a number
+    #[arg(long)]
+    protocol: Option<String>,
+
+    /// Only packets with this port at either end
+    #[arg(long, value_name = "N")]
+    port: Option<u16>,
+
+    /// How long --follow waits for another switch after one has ended
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    reconnect: Span,
+
+    /// Colours: on a terminal, unless NO_COLOR is set; always; or never
+    #[arg(long, value_enum, default_value_t = Colour::Auto)]
+    color: Colour,
+
+    #[command(flatten)]
+    socket: Socket,
+
+    /// How verdicts are written; json: one line each
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+/// A verdict on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum VerdictArg {
+    /// It went on
+    #[value(name = "forward", alias = "forwarded")]
+    Forwarded,
+    /// It ended in the switch
+    #[value(name = "drop", alias = "dropped")]
+    Dropped,
+}
+
+/// When output has colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Colour {
+    /// On a terminal, unless NO_COLOR is set
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// Writes verdicts to stdout until the switch, the reader or the user ends it.
+pub(super) fn run(args: &Args) -> Ended {
+    let mut filters = filters(args).map_err(|problem| fail(UNUSABLE, problem))?;
+    let colour = match args.color {
+        Colour::Always => true,
+        Colour::Never => false,
+        Colour::Auto => {
+            let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+            std::io::stdout().is_terminal() && !refused
+        }
+    };
+    let mut client = args.socket.connect().map_err(refused)?;
+    loop {
+        let ended = stream(args, client, &filters, colour)?;
+        if !args.follow {
+            return Ok(ended.map_or(ExitCode::SUCCESS, refused));
+        }
+        let since = SystemTime::now();
+        client = reconnect(&args.socket, args.reconnect.0)?;
+        let length = since.elapsed().unwrap_or_default();
+        eprintln!(
+            "podgate: connected again after {:.1} s; verdicts of the switch before may be missing",
+            length.as_secs_f32()
+        );
+        // Verdicts of the new switch so far are new to this stream.
+        (filters.last, filters.first) = (u32::MAX, None);
+        let since = Some(utc(since));
+        filters.since = filters.since.filter(|begin| Some(begin) > since.as_ref()).or(since);
+    }
+}
+
+/// Writes the verdicts of one connection; returns why it ended, if not in order.
+fn stream(
+    args: &Args,
+    client: Client,
+    filters: &ObserveFilters,
+    colour: bool,
+) -> Result<Option<ClientError>, ExitCode> {
+    let request = Request::Observe(filters.clone());
+    let events = match client.stream(&request) {
+        Ok(events) => events,
+        Err(error) => return Ok(Some(error)),
+    };
+    for event in events {
+        let value = match event {
+            Ok(value) => value,
+            Err(error @ ClientError::Refused(_)) => return Err(refused(error)),
+            Err(error) => return Ok(Some(error)),
+        };
+        if let Some(lost) = value.get("lost").and_then(Value::as_u64) {
+            eprintln!("podgate: {lost} verdicts came too fast and are not shown");
+            continue;
+        }
+        if let Some(notice) = value.get("notice").and_then(Value::as_str) {
+            eprintln!("podgate: {notice}");
+            continue;
+        }
+        match colour && args.output == Output::Text {
+            true => print_coloured(value)?,
+            false => print_line::<Event>(value, args.output)?,
+        }
+    }
+    Ok(None)
+}
+
+/// Writes a verdict whose reason stands out.
+fn print_coloured(value: Value) -> Result<(), ExitCode> {
+    let event: Event = serde_json::from_value(value).map_err(no_answer)?;
+    let is_dropped = event.verdict == Verdict::Dropped;
+    let colour = if is_dropped { "\x1b[31m" } else { "\x1b[32m" };
+    let verdict = if is_dropped { "DROPPED" } else { "FORWARDED" };
+    let line = event.to_string();
+    write_line(line.replacen(verdict, &format!("{colour}{verdict}\x1b[0m"), 1))
+}
+
+/// Connects to the switch that comes after one that has ended.
+pub(super) fn reconnect(socket: &Socket, patience: Duration) -> Result<Client, ExitCode> {
+    eprintln!("podgate: the switch has ended; waiting for another one");
+    let begin = Instant::now();
+    while begin.elapsed() < patience {
+        if let Ok(client) = socket.connect() {
+            return Ok(client);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Err(fail(NO, "the switch has ended, and no other one has begun"))
+}
+
+fn filters(args: &Args) -> Result<ObserveFilters, String> {
+    let usual = if args.follow || args.first.is_some() { 0 } else { LAST };
+    // A span of time means all of it.
+    let whole = (args.since.is_some() || args.until.is_some()) && args.first.is_none();
+    Ok(ObserveFilters {
+        verdict: args.verdict.map(|verdict| match verdict {
+            VerdictArg::Forwarded => Verdict::Forwarded,
+            VerdictArg::Dropped => Verdict::Dropped,
+        }),
+        from_pod: args.from_pod.clone(),
+        to_pod: args.to_pod.clone(),
+        protocol: args.protocol.clone(),
+        port: args.port,
+        namespace: args.namespace.clone(),
+        all_namespaces: args.all_namespaces,
+        from_ip: args.from_ip.clone(),
+        to_ip: args.to_ip.clone(),
+        reason: args.reason.clone(),
+        policy: args.policy.clone(),
+        to_service: args.to_service.clone(),
+        node: args.node.clone(),
+        since: args.since.as_deref().map(|text| moment("--since", text)).transpose()?,
+        until: args.until.as_deref().map(|text| moment("--until", text)).transpose()?,
+        not: args.not,
+        first: args.first,
+        last: args.last.unwrap_or(if whole { u32::MAX } else { usual }),
+        follow: args.follow,
+    })
+}
+
+/// A moment, as given or so long ago.
+fn moment(flag: &str, text: &str) -> Result<String, String> {
+    if let Ok(span) = Span::from_str(text) {
+        let begin = SystemTime::now().checked_sub(span.0);
+        return Ok(utc(begin.unwrap_or(SystemTime::UNIX_EPOCH)));
+    }
+    let is_moment = observe::time::is_moment(text);
+    is_moment.then(|| text.to_owned()).ok_or_else(|| {
+        let text = text.escape_debug();
+        format!("{flag}: '{text}' is neither a span such as 10m nor a moment of RFC 3339")
+    })
+}

@@ -1,0 +1,162 @@
+//! `podgate run`: the switch of this cluster node, until a signal ends it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use control::api_server::Access;
+use dataplane::port::af_xdp::{AfXdpError, Umem, UmemConfig};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing::Level;
+
+use super::Ended;
+use agent::config::{
+    Config, ConfigError, Enforcer, HugePages, LogFormat, LogLevel, Options, host_name,
+    manifests_of, online_cores, read_file,
+};
+use agent::run::{Input, KernelInterfaces, StartError, WithoutPorts, await_end_of_another, start};
+use cli_runtime::{NO, UNUSABLE, fail};
+
+/// Arguments of `podgate run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "A flag counts before its environment variable, and that before the file, \
+where the options have the same names without the dashes in front.
+
+The switch ends on SIGTERM or SIGINT. Pods that are attached then are cut off, and are taken up \
+again by the next start.
+
+Objects come from one source: the API server (--kubeconfig, or the service account inside a pod) or \
+manifests. Both together are refused.
+
+Example:
+  podgate run --node node-a --kubeconfig /etc/podgate/kubeconfig --cores 2,3
+  podgate run --node node-a --manifests /etc/podgate/manifests
+
+Example of a file:
+  node-name: node-a
+  manifests: [/etc/podgate/manifests]
+  cores: 2,3
+  rx-mode: adaptive")]
+pub struct Args {
+    /// File with options, YAML
+    #[arg(long, env = "PODGATE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Runs until a signal ends it.
+pub(super) fn run(args: &Args) -> Ended {
+    let config = read(args).map_err(|error| fail(UNUSABLE, error))?;
+    let level = match config.log_level {
+        LogLevel::Error => Level::ERROR,
+        LogLevel::Warn => Level::WARN,
+        LogLevel::Info => Level::INFO,
+        LogLevel::Debug => Level::DEBUG,
+        LogLevel::Trace => Level::TRACE,
+    };
+    let format = match config.log_format {
+        LogFormat::Text => telemetry::log::Format::Text,
+        LogFormat::Json => telemetry::log::Format::Json,
+    };
+    telemetry::log::start(level, format);
+    // From here on a signal stays pending until it is read, also during the start.
+    let unhandled = |error| fail(NO, format_args!("handle signals: {error}"));
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(unhandled)?;
+    // Before the other switch's programs are looked for: until its end there may be more of them.
+    if let Some(timeout) = config.takeover_wait {
+        let is_cancelled = || signals.pending().next().is_some();
+        let ended = await_end_of_another(&config.state_dir, timeout, is_cancelled);
+        if !ended.map_err(|error| fail(NO, error))? {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    // Both are inherited by the threads that follow.
+    let capabilities = match config.enforcer {
+        Enforcer::AfXdp => confine::capabilities::SWITCH,
+        Enforcer::Nftables => confine::capabilities::NFTABLES,
+    };
+    Umem::recognize_programs();
+    flow_offload::recognize_programs(flow_offload::interfaces());
+    confine::keep(capabilities)
+        .and_then(|()| confine::seccomp::apply())
+        .map_err(|error| fail(NO, format_args!("give up privileges: {error}")))?;
+    let running = switch(config).map_err(|error| match error {
+        StartError::Input(error) => fail(UNUSABLE, error),
+        StartError::Failed(error) => fail(NO, error),
+    })?;
+    let config = &running.shared().config;
+    let state = match running.shared().unready() {
+        None => "ready".to_owned(),
+        Some(why) => format!("running, but {why}"),
+    };
+    tracing::info!(
+        "{state}: cluster node {}, local API at {}, http://{}/metrics",
+        config.node_name,
+        config.socket.display(),
+        running.http_address()
+    );
+    let signal = signals.forever().next();
+    tracing::info!("signal {}: ending", signal.unwrap_or_default());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(args: &Args) -> Result<Config, ConfigError> {
+    let mut options = args.options.clone();
+    if options.manifests.is_empty() {
+        options.manifests = manifests_of(std::env::var_os("PODGATE_MANIFESTS"));
+    }
+    let file = args.config.as_deref().map(read_file).transpose()?;
+    let options = options.over(file.unwrap_or_default());
+    let mut config = Config::resolve(options, &host_name(), &online_cores())?;
+    if config.api_server.is_none() && config.manifests.is_empty() {
+        config.api_server = Access::in_cluster();
+    }
+    Ok(config)
+}
+
+fn switch(config: Config) -> Result<agent::run::Running, StartError> {
+    if config.manifests.is_empty() && config.api_server.is_none() {
+        tracing::warn!(
+            "no kubeconfig and no manifests: no pod is known, so every pod stays closed"
+        );
+    }
+    let input = Input::read(config)?;
+    let config = &input.config;
+    if config.enforcer == Enforcer::Nftables {
+        // Only what the switch itself needs to run without ports.
+        let (memory, frames) = dataplane::Memory::heap(FRAME, FRAMES);
+        let interfaces = WithoutPorts::new().map_err(StartError::Failed)?;
+        return start(input, Box::new(interfaces), &memory, frames);
+    }
+    let failed = |error: AfXdpError| {
+        let hint = match error.cause.kind() {
+            std::io::ErrorKind::PermissionDenied => "; podgate run needs root",
+            _ => "",
+        };
+        StartError::Failed(format!("{error}{hint}"))
+    };
+    let (umem, memory, frames) = umem(config).map_err(failed)?;
+    let interfaces =
+        KernelInterfaces::new(umem, config.frames_per_port).map_err(StartError::Failed)?;
+    start(input, Box::new(interfaces), &memory, frames)
+}
+
+/// Bytes of a frame, and frames, where there are no ports.
+const FRAME: usize = 2048;
+const FRAMES: u32 = 64;
+
+type Memory = (Umem, std::sync::Arc<dataplane::Memory>, Vec<dataplane::Frame>);
+
+fn umem(config: &Config) -> Result<Memory, AfXdpError> {
+    let create = |hugepages| Umem::create(&UmemConfig { frames: config.umem_frames, hugepages });
+    match config.hugepages {
+        HugePages::On => create(true),
+        HugePages::Off => create(false),
+        HugePages::Auto => create(true).or_else(|error| {
+            tracing::debug!("without huge pages: {error}");
+            create(false)
+        }),
+    }
+}

@@ -1,0 +1,82 @@
+//! `podgate uninstall`: takes everything off this cluster node that Podgate put there.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::Ended;
+use cli_runtime::{NO, Output, fail, print};
+use serde_json::json;
+use setup::install::{Places, Removal, uninstall};
+
+/// Arguments of `podgate uninstall`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Removes configurations that call podgate-cni, the addresses that host-local reserved \
+for them, the plugin, programs on interfaces, interfaces of pods and the host port with their routes \
+and addresses, nftables tables, and the state folder, and says each. Only what is Podgate's by its \
+name is touched. Pods that are attached lose \
+their interface; make them anew by another plugin.
+
+Packages, images and the API server's objects are not touched, and net.ipv4.conf.all.forwarding and \
+its IPv6 counterpart stay on. A switch that still runs with the state folder is refused.
+
+Ends with 0 if nothing is left, with 1 if something could not be removed.
+
+Example:
+  podgate uninstall --dry-run
+  podgate uninstall"
+)]
+pub struct Args {
+    /// Only say what would be removed
+    #[arg(long)]
+    dry_run: bool,
+
+    /// The runtime's folder of configurations
+    #[arg(long, value_name = "PATH", default_value = "/etc/cni/net.d")]
+    configuration_folder: PathBuf,
+
+    /// The runtime's folder of plugins
+    #[arg(long, value_name = "PATH", default_value = "/opt/cni/bin")]
+    plugin_folder: PathBuf,
+
+    /// host-local's folder of reserved addresses
+    #[arg(long, value_name = "PATH", default_value = "/var/lib/cni/networks")]
+    reservation_folder: PathBuf,
+
+    /// The switch's state folder
+    #[arg(long, env = "PODGATE_STATE_DIR", value_name = "PATH", default_value = "/run/podgate")]
+    state_dir: PathBuf,
+
+    /// How the answer is written; json: one line for each
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+/// Removes, and writes what it was to stdout.
+pub(super) fn run(args: &Args) -> Ended {
+    let places = Places {
+        configurations: args.configuration_folder.clone(),
+        plugins: args.plugin_folder.clone(),
+        reservations: args.reservation_folder.clone(),
+        state: args.state_dir.clone(),
+    };
+    let removed = uninstall(&places, args.dry_run).map_err(|error| fail(NO, error))?;
+    let lines: Vec<String> = removed.iter().map(|one| line(one, args)).collect();
+    let text = match (lines.is_empty(), args.output) {
+        (true, Output::Text) => "nothing of Podgate is here\n".to_owned(),
+        _ => lines.concat(),
+    };
+    let written = print(&text);
+    let failed = removed.iter().any(|one| one.error.is_some());
+    Ok(if failed { ExitCode::from(NO) } else { written })
+}
+
+fn line(removal: &Removal, args: &Args) -> String {
+    let Removal { kind, name, error } = removal;
+    match (args.output, error) {
+        (Output::Json, _) => json!(removal).to_string() + "\n",
+        (Output::Text, Some(error)) => format!("not removed: {kind} {name}: {error}\n"),
+        (Output::Text, None) if args.dry_run => format!("would remove: {kind} {name}\n"),
+        (Output::Text, None) => format!("removed: {kind} {name}\n"),
+    }
+}

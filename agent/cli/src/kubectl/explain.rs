@@ -1,0 +1,100 @@
+//! `kubectl podgate explain`.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use cli_runtime::NO;
+use control::api_server::{node_of, pods_with};
+use serde_json::json;
+
+use super::output::{self, Format};
+use super::{Cluster, Failure, Scope, page, write};
+use agent::run::Table;
+
+/// Arguments of `kubectl podgate explain`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The rules are those that the switch of the pod's cluster node decides by now, \
+in their order; the first that matches counts.
+
+Examples:
+  kubectl podgate explain db-0 -n shop
+  kubectl podgate explain -A -l app=db -o wide
+
+Ends with 1 if a switch does not answer, or has no port for a pod."
+)]
+pub(super) struct Args {
+    #[command(flatten)]
+    cluster: Cluster,
+
+    #[command(flatten)]
+    scope: Scope,
+
+    /// The pod; without one all in the namespace, or those with the labels
+    #[arg(value_name = "[NS/]POD", conflicts_with_all = ["selector", "all_namespaces"])]
+    pod: Option<String>,
+
+    /// How it is written
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
+    output: Format,
+}
+
+const COLUMNS: [&str; 7] = ["pod", "direction", "rule", "action", "match", "by", "node"];
+/// Columns of the narrow table.
+const NARROW: usize = 6;
+
+pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let connection = args.cluster.connect().await?;
+    let namespace = args.scope.namespace(&connection);
+    let pods = match &args.pod {
+        Some(pod) => {
+            let usual = namespace.unwrap_or_default();
+            let (namespace, name) = pod.split_once('/').unwrap_or((&usual, pod));
+            let node = node_of(&connection, namespace, name).await?;
+            vec![(format!("{namespace}/{name}"), node)]
+        }
+        None => {
+            let selector = args.scope.selector.as_deref().unwrap_or_default();
+            pods_with(&connection, namespace.as_deref(), selector).await?
+        }
+    };
+    let mut by_node: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (pod, node) in pods {
+        by_node.entry(node).or_default().push(pod);
+    }
+    let nodes: Vec<String> = by_node.keys().cloned().collect();
+    let switches = args.cluster.switches_of(&connection, Some(&nodes)).await?;
+    let path = match (&args.pod, by_node.values().next()) {
+        (Some(_), Some(pods)) => format!("{}?pod={}", page("tables"), pods[0]),
+        _ => page("tables"),
+    };
+    let pages = switches.pages(switches.all(), &path).await;
+    let (mut rows, mut code) = (Vec::new(), ExitCode::SUCCESS);
+    for (switch, answer) in switches.all().iter().zip(pages) {
+        let table = answer.and_then(|value| {
+            serde_json::from_value::<Table>(value).map_err(|error| format!("answer: {error}"))
+        });
+        let table = match table {
+            Ok(table) => table,
+            Err(why) => {
+                eprintln!("podgate: {}: {why}", switch.node);
+                code = ExitCode::from(NO);
+                continue;
+            }
+        };
+        for pod in by_node.get(&switch.node).into_iter().flatten() {
+            let known = rows.len();
+            for row in table.rows.iter().filter(|row| row.first() == Some(&json!(pod))) {
+                let mut row = row.clone();
+                row.push(json!(switch.node));
+                rows.push(row);
+            }
+            if rows.len() == known && args.pod.is_some() {
+                eprintln!("podgate: {}: has no port for {pod}", switch.node);
+                code = ExitCode::from(NO);
+            }
+        }
+    }
+    write(&output::rows(&COLUMNS, NARROW, rows, args.output))?;
+    Ok(code)
+}

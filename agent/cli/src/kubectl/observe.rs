@@ -1,0 +1,195 @@
+//! `kubectl podgate observe`.
+
+use std::process::ExitCode;
+
+use cli_runtime::NO;
+use control::api_server::{Connection, Switches};
+use local_api::{ObserveFilters, Verdict};
+use observe::verdicts::Event;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::output::{self, Format};
+use super::{Cluster, Failure, Scope, page, write};
+
+/// Arguments of `kubectl podgate observe`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "New connections and drops are shown, as by podgate observe. Without -A or -n \
+those of the context's namespace, at either end.
+
+Examples:
+  kubectl podgate observe -A --verdict dropped -f
+  kubectl podgate observe -n shop -l app=db --port 5432 -o json
+
+Ends with 1 if a switch does not answer."
+)]
+pub(super) struct Args {
+    #[command(flatten)]
+    cluster: Cluster,
+
+    #[command(flatten)]
+    scope: Scope,
+
+    /// Keep running, and show new verdicts
+    #[arg(short, long, visible_short_alias = 'w', visible_alias = "watch")]
+    follow: bool,
+
+    /// Past verdicts to show first, of all switches together [default: 20, with --follow 0]
+    #[arg(long, value_name = "N")]
+    last: Option<u32>,
+
+    /// Only this verdict: forwarded or dropped
+    #[arg(long, value_name = "VERDICT", value_parser = ["forwarded", "dropped"])]
+    verdict: Option<String>,
+
+    /// Only packets that this pod sent
+    #[arg(long, value_name = "[NS/]POD")]
+    from_pod: Option<String>,
+
+    /// Only packets for this pod
+    #[arg(long, value_name = "[NS/]POD")]
+    to_pod: Option<String>,
+
+    /// Only packets from this address or network
+    #[arg(long, value_name = "ADDRESS")]
+    from_ip: Option<String>,
+
+    /// Only packets to this address or network
+    #[arg(long, value_name = "ADDRESS")]
+    to_ip: Option<String>,
+
+    /// Only this protocol
+    #[arg(long)]
+    protocol: Option<String>,
+
+    /// Only packets with this port at either end
+    #[arg(long, value_name = "N")]
+    port: Option<u16>,
+
+    /// Only verdicts with this reason
+    #[arg(long)]
+    reason: Option<String>,
+
+    /// Only verdicts by this policy
+    #[arg(long, value_name = "[NS/]NAME")]
+    policy: Option<String>,
+
+    /// How verdicts are written; json: one a line; wide: with the cluster node
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
+    output: Format,
+}
+
+/// Past verdicts shown by default.
+const LAST: u32 = 20;
+/// Verdicts of all switches that wait to be written.
+const WAITING: usize = 1024;
+
+pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let connection = args.cluster.connect().await?;
+    let filters = filters(args, &connection);
+    let pods = args.scope.pods(&connection).await?;
+    let switches = args.cluster.switches(&connection, None).await?;
+    let text = serde_json::to_string(&filters).map_err(|error| error.to_string())?;
+    let path =
+        format!("{}?filters={}", page("observe"), utf8_percent_encode(&text, NON_ALPHANUMERIC));
+    let last = filters.last as usize;
+    let (events, mut received) = mpsc::channel(WAITING);
+    let mut tasks = begin(&switches, &path, &events);
+    drop(events);
+    let mut past = Vec::new();
+    while let Some(event) = received.recv().await {
+        let is_meant = |pod: &Option<std::sync::Arc<str>>| {
+            let pods = pods.as_ref();
+            pods.is_none_or(|pods| pod.as_ref().is_some_and(|pod| pods.contains(&**pod)))
+        };
+        if !is_meant(&event.from.pod) && !is_meant(&event.to.pod) {
+            continue;
+        }
+        match args.follow {
+            true => print(&event, args.output)?,
+            false => past.push(event),
+        }
+    }
+    past.sort_by(|a, b| a.time.cmp(&b.time));
+    let begin = past.len().saturating_sub(last);
+    for event in &past[begin..] {
+        print(event, args.output)?;
+    }
+    let mut code = ExitCode::SUCCESS;
+    while let Some(ended) = tasks.join_next().await {
+        if let Ok(Some(error)) = ended {
+            eprintln!("podgate: {error}");
+            code = ExitCode::from(NO);
+        }
+    }
+    Ok(code)
+}
+
+/// Starts reading from every switch; a task returns why it could not.
+fn begin(switches: &Switches, path: &str, events: &mpsc::Sender<Event>) -> JoinSet<Option<String>> {
+    let mut tasks = JoinSet::new();
+    for switch in switches.all().iter().cloned() {
+        let (switches, path, events) = (switches.clone(), path.to_owned(), events.clone());
+        tasks.spawn(async move {
+            let node = switch.node.clone();
+            let (sender, mut lines) = mpsc::unbounded_channel::<Value>();
+            let read = async {
+                let take = move |value: Value| sender.send(value).is_ok();
+                switches.lines(&switch, &path, take).await
+            };
+            let pass_on = async {
+                while let Some(value) = lines.recv().await {
+                    if let Some(lost) = value.get("lost").and_then(Value::as_u64) {
+                        eprintln!("podgate: {node}: {lost} verdicts came too fast");
+                    } else if let Ok(event) = serde_json::from_value(value)
+                        && events.send(event).await.is_err()
+                    {
+                        return;
+                    }
+                }
+            };
+            let (result, ()) = tokio::join!(read, pass_on);
+            result.err().map(|error| format!("{}: {error}", switch.node))
+        });
+    }
+    tasks
+}
+
+fn print(event: &Event, output: Format) -> Result<(), Failure> {
+    let value = || serde_json::to_value(event).map_err(|error| error.to_string());
+    let text = match output {
+        Format::Text => format!("{event}\n"),
+        Format::Wide => format!("{} {event}\n", event.node),
+        Format::Json => format!("{}\n", value()?),
+        Format::Yaml => format!("---\n{}", output::document(&value()?, output)),
+    };
+    write(&text)
+}
+
+fn filters(args: &Args, connection: &Connection) -> ObserveFilters {
+    let usual = if args.follow { 0 } else { LAST };
+    // Pods with certain labels are chosen here, from as many as there are.
+    let many = args.scope.selector.is_some() && !args.follow;
+    ObserveFilters {
+        verdict: args.verdict.as_deref().map(|verdict| match verdict {
+            "dropped" => Verdict::Dropped,
+            _ => Verdict::Forwarded,
+        }),
+        from_pod: args.from_pod.clone(),
+        to_pod: args.to_pod.clone(),
+        protocol: args.protocol.clone(),
+        port: args.port,
+        namespace: args.scope.namespace(connection),
+        all_namespaces: args.scope.all_namespaces,
+        from_ip: args.from_ip.clone(),
+        to_ip: args.to_ip.clone(),
+        reason: args.reason.clone(),
+        policy: args.policy.clone(),
+        last: if many { u32::MAX } else { args.last.unwrap_or(usual) },
+        follow: args.follow,
+        ..ObserveFilters::default()
+    }
+}

@@ -1,0 +1,13 @@
+//! The `podgate` command as a user runs it: arguments in, answers, errors and exit codes out.
+
+mod bundle;
+mod check;
+mod connectivity_test;
+mod errors;
+mod fixtures;
+mod install;
+mod konnectivity;
+mod policy;
+mod probe;
+mod replay;
+mod streams;

@@ -1,0 +1,58 @@
+//! Flow offload: the programs are loaded and attached to a veth pair in a network namespace of its own.
+
+use flow_offload::Kernel;
+
+use crate::preflight::finding::{Finding, Level};
+use crate::preflight::trial;
+
+/// Entries of the trial's map.
+const ENTRIES: u32 = 1024;
+
+/// Whether the switch would offload connections.
+pub(crate) fn look(wanted: bool, capabilities: &[String]) -> (bool, Finding) {
+    let finding = |level, detail: &str| Finding::new("flow-offload", level, detail);
+    if !wanted {
+        return (false, finding(Level::Good, "not asked for"));
+    }
+    match trial::run(capabilities, attach) {
+        None => (true, finding(Level::Note, trial::NOT_ALLOWED)),
+        Some(Ok(())) => (true, finding(Level::Good, "the kernel takes its programs")),
+        Some(Err(why)) => {
+            let detail = format!("not possible: {why}");
+            let hint = "each pod gets AF_XDP sockets of its own; Linux 5.14 forwards connections \
+                        between pods, 6.3 those in tunnels too";
+            (false, finding(Level::Note, &detail).hint(hint))
+        }
+    }
+}
+
+fn attach() -> Result<(), String> {
+    let far = trial::veth_pair()?;
+    let kernel = Kernel::load(ENTRIES).map_err(|error| error.to_string())?;
+    kernel.set_punt(far).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_programs_are_tried() {
+        testkit::requires_root!();
+        let (on, finding) = look(true, &["SYS_ADMIN".to_owned()]);
+        assert_eq!((on, finding.level), (true, Level::Good), "{finding:?}");
+    }
+
+    #[test]
+    fn what_is_not_asked_for_is_not_tried() {
+        let (on, finding) = look(false, &["SYS_ADMIN".to_owned()]);
+        assert_eq!((on, finding.detail.as_str()), (false, "not asked for"));
+    }
+
+    #[test]
+    fn without_the_right_nothing_is_tried() {
+        let (on, finding) = look(true, &["NET_ADMIN".to_owned()]);
+        assert_eq!((on, finding.level), (true, Level::Note));
+        assert_eq!(finding.detail, trial::NOT_ALLOWED);
+    }
+}

@@ -1,0 +1,95 @@
+//! Checks what a machine allows the switch to do, which modes the switch takes there, and its memory cost.
+//!
+//! ```text
+//!   Wanted ─▶ inspect ─▶ kernel, af_xdp, flow_offload, memory, uplink, cni ─▶ Finding … ─▶ Report
+//!                        (each reads facts, then rates them)
+//! ```
+//!
+//! Nothing is changed: what has to be tried is tried in a network namespace without a name, which
+//! ends with the check.
+
+mod af_xdp;
+mod cni;
+mod finding;
+mod flow_offload;
+mod kernel;
+mod memory;
+mod report;
+
+mod trial;
+mod uplink;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+pub use finding::{Finding, Level};
+pub use memory::{HugePages, Memory};
+pub use report::{Modes, Report};
+
+/// Options that the switch would be started with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Pods of this cluster node.
+    pub pods: u32,
+    /// Ports there may be.
+    pub max_ports: u32,
+    /// Frames of the UMEM.
+    pub umem_frames: u32,
+    /// Frames that each port keeps ready.
+    pub frames_per_port: u32,
+    /// Whether frames stand in huge pages.
+    pub hugepages: HugePages,
+    /// Whether the kernel is to forward connections that last.
+    pub flow_offload: bool,
+    /// Workers.
+    pub workers: u32,
+    /// Sessions that fit.
+    pub sessions: u32,
+    /// Largest packet of the host port, in bytes.
+    pub mtu: u32,
+    /// Whether there is a host port.
+    pub host_port: bool,
+    /// Whether the kernel masquerades for pods.
+    pub masquerade: bool,
+    /// Name of the uplink's interface, or `auto`; `None`: no uplink.
+    pub uplink: Option<String>,
+    /// Addresses by which `auto` finds the uplink.
+    pub node_addresses: Vec<IpAddr>,
+    /// Whether packets travel between cluster nodes in tunnels.
+    pub tunnels: bool,
+    /// When workers look for packets, as the configuration says it.
+    pub rx_mode: String,
+    /// The runtime's folder of CNI configurations.
+    pub cni_folder: PathBuf,
+}
+
+/// Looks at this machine.
+pub fn inspect(wanted: &Wanted) -> Report {
+    let capabilities = confine::State::now().capabilities;
+    let mut findings = vec![kernel::release(), kernel::capabilities(&capabilities)];
+    let (tried, ports) = af_xdp::look(&capabilities, wanted.mtu);
+    findings.extend(tried);
+    let (offload, finding) = flow_offload::look(wanted.flow_offload, &capabilities);
+    findings.push(finding);
+    let memory = memory::estimate(wanted, offload);
+    findings.push(kernel::tcx());
+    findings.push(kernel::btf());
+    findings.push(kernel::nftables(wanted, &capabilities));
+    findings.extend(memory::look(wanted, &memory, &capabilities));
+    findings.extend(uplink::look(wanted));
+    findings.push(cni::look(&wanted.cni_folder, uplink::pod_mtu(wanted)));
+    let modes = Modes {
+        flow_offload: offload,
+        ports: ports.as_ref().map(|ports| ports.mode.clone()),
+        largest_packet: ports.as_ref().map(|ports| ports.largest_packet()),
+        checksums: ports.as_ref().map(|ports| ports.checksums().to_owned()),
+        frames: memory::pages(wanted, &memory).to_owned(),
+        rx_mode: wanted.rx_mode.clone(),
+        pod_mtu: uplink::pod_mtu(wanted),
+    };
+    Report { findings, modes, memory }
+}
+
+fn has(capabilities: &[String], name: &str) -> bool {
+    capabilities.iter().any(|held| held == name)
+}

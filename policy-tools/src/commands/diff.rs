@@ -1,0 +1,187 @@
+//! `podgate policy diff`: what a change of policies opens and closes.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::input::{load, stdin_once};
+use super::{Ended, print};
+use crate::input::Manifests;
+use crate::policy::diff::{Change, Difference, compare};
+use cli_runtime::NO;
+
+/// Arguments of `podgate policy diff`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  podgate policy diff main/deploy/ deploy/
+  podgate policy diff HEAD~1:deploy/ deploy/
+  podgate policy diff live live+deploy/ --kubeconfig ~/.kube/config
+  podgate policy diff before.yaml after.yaml -o markdown --fail-on any
+
+OLD and NEW are a file or folder; REV:PATH, a file or folder of a git revision; live, the cluster of
+--kubeconfig; or live+PATH, a file or folder on top of that cluster.
+
+A workload, namespace or cluster node that only one side has counts on both: the difference is what
+the policies say about it. Workloads that were there before and have other labels or ports now are
+compared as they are.
+
+Ends with 0; 1 if a connection opens (--fail-on: if anything changes, or never); 2 if the input
+cannot be used.")]
+pub(super) struct Diff {
+    /// The objects before the change: PATH, REV:PATH, live or live+PATH
+    #[arg(value_name = "OLD")]
+    old: PathBuf,
+    /// The objects after it
+    #[arg(value_name = "NEW")]
+    new: PathBuf,
+    /// The cluster that live stands for [default: $KUBECONFIG, or ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Changes that end the command with 1
+    #[arg(long, value_enum, default_value = "opened")]
+    fail_on: FailOn,
+    /// Words, one JSON object, or a table for a review
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum FailOn {
+    /// A connection that opens
+    Opened,
+    /// Any connection that opens, closes or is decided by another rule
+    Any,
+    /// Nothing
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// For people
+    Text,
+    /// One object
+    Json,
+    /// For a review comment
+    Markdown,
+}
+
+impl Diff {
+    /// Runs the command.
+    pub(super) fn run(&self) -> Ended {
+        stdin_once([&self.old, &self.new])?;
+        let (old, new) = match (self.read(&self.old), self.read(&self.new)) {
+            (Ok(old), Ok(new)) => (old, new),
+            (old, new) => {
+                return Err([old.err(), new.err()].into_iter().flatten().flatten().collect());
+            }
+        };
+        let differences = compare(old, new).map_err(|problem| vec![problem])?;
+        let text = match self.output {
+            Format::Text => text(&differences),
+            Format::Json => json(&differences),
+            Format::Markdown => markdown(&differences),
+        };
+        let fails = match self.fail_on {
+            FailOn::Opened => differences.iter().any(|it| it.change == Change::Opened),
+            FailOn::Any => !differences.is_empty(),
+            FailOn::Never => false,
+        };
+        Ok(print(&text, if fails { NO } else { 0 }))
+    }
+
+    /// Reads one version.
+    fn read(&self, path: &Path) -> Result<Manifests, Vec<String>> {
+        let words = path.to_str().filter(|_| !path.exists());
+        let on_top = match words.map(|words| words.strip_prefix("live")) {
+            Some(Some("")) => Some(Vec::new()),
+            Some(Some(rest)) => rest.strip_prefix('+').map(|path| vec![PathBuf::from(path)]),
+            _ => None,
+        };
+        let Some(on_top) = on_top else { return load(&[path.to_owned()], None) };
+        let usual = || std::env::home_dir().map(|home| home.join(".kube/config"));
+        let named = || std::env::var_os("KUBECONFIG").map(PathBuf::from);
+        let kubeconfig = self.kubeconfig.clone().or_else(named).or_else(usual);
+        let missing = || vec!["--kubeconfig: which cluster is live?".to_owned()];
+        load(&on_top, Some(&kubeconfig.ok_or_else(missing)?))
+    }
+}
+
+const CHANGES: [(Change, &str); 3] = [
+    (Change::Opened, "Opened"),
+    (Change::Closed, "Closed"),
+    (Change::OtherRule, "Decided by another rule"),
+];
+
+fn of(change: Change, differences: &[Difference]) -> impl Iterator<Item = &Difference> {
+    differences.iter().filter(move |it| it.change == change)
+}
+
+fn summary(differences: &[Difference]) -> String {
+    let count = |change| of(change, differences).map(|it| it.from.len()).sum::<usize>();
+    format!(
+        "{} opened, {} closed, {} decided by another rule",
+        count(Change::Opened),
+        count(Change::Closed),
+        count(Change::OtherRule)
+    )
+}
+
+fn names(from: &std::collections::BTreeSet<String>) -> String {
+    from.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+fn port(difference: &Difference) -> String {
+    format!("{} {}", difference.protocol, difference.ports_in_words()).trim_end().to_owned()
+}
+
+fn text(differences: &[Difference]) -> String {
+    let mut text = String::new();
+    for (change, title) in CHANGES {
+        if of(change, differences).next().is_none() {
+            continue;
+        }
+        let _ = writeln!(text, "{title}:");
+        for it in of(change, differences) {
+            let _ = writeln!(text, "  {} {} from {}", it.to, port(it), names(&it.from));
+            let _ = writeln!(text, "      before: {}", it.before.join(", "));
+            let _ = writeln!(text, "      after:  {}", it.after.join(", "));
+        }
+    }
+    let _ = writeln!(text, "{}", summary(differences));
+    text
+}
+
+fn json(differences: &[Difference]) -> String {
+    let list = |change| of(change, differences).collect::<Vec<_>>();
+    let all = json!({
+        "opened": list(Change::Opened),
+        "closed": list(Change::Closed),
+        "other_rule": list(Change::OtherRule),
+    });
+    format!("{all}\n")
+}
+
+fn markdown(differences: &[Difference]) -> String {
+    let mut text = format!("**Policies:** {}\n", summary(differences));
+    let cell = |text: String| text.replace('|', "\\|").replace('\n', " ");
+    for (change, title) in CHANGES {
+        if of(change, differences).next().is_none() {
+            continue;
+        }
+        let head = "| To | Port | From | Before | After |\n|---|---|---|---|---|";
+        let _ = writeln!(text, "\n### {title}\n\n{head}");
+        for it in of(change, differences) {
+            let cells = [
+                it.to.clone(),
+                port(it),
+                names(&it.from),
+                it.before.join(", "),
+                it.after.join(", "),
+            ];
+            let _ = writeln!(text, "| {} |", cells.map(cell).join(" | "));
+        }
+    }
+    text
+}

@@ -1,0 +1,200 @@
+//! `podgate policy explain` and `podgate policy walkthrough`: why, in words.
+
+use std::fmt::{self, Write as _};
+
+use control::PodKey;
+use control::explain::{Reach, Walkthrough};
+use serde::Serialize;
+
+use super::input::{Input, Resolve, warn_ignored};
+use super::{Ended, print};
+use crate::policy::explain::{AtPod, Explanation, Opened, UnknownPort, explain, unknown_ports};
+use crate::probe::{Endpoint, Port, Prober, Protocol, Question, case};
+use cli_runtime::{NO, Output};
+
+/// Arguments of `podgate policy explain`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  podgate policy explain default/web default/db --port 5432 --manifests cluster/
+  podgate policy explain 203.0.113.7 service/shop/web --port http --manifests cluster/
+  podgate policy explain shop/web api.example.com --port 443 --resolve api.example.com=192.0.2.7 \
+      --manifests cluster/
+
+Ends with 0 if the connection may be opened, 1 if not, 2 if the input cannot be used.")]
+pub(super) struct Explain {
+    /// The end that opens the connection: NS/POD, an IP address or node/NAME
+    #[arg(value_name = "FROM", value_parser = case::endpoint)]
+    from: Endpoint,
+    /// The end that it is opened to: NS/POD, an IP address, node/NAME, service/NS/NAME or a domain
+    /// name
+    #[arg(value_name = "TO", value_parser = case::endpoint)]
+    to: Endpoint,
+    #[command(flatten)]
+    input: Input,
+    #[command(flatten)]
+    resolve: Resolve,
+    /// The protocol
+    #[arg(long, value_enum, ignore_case = true, default_value = "TCP")]
+    protocol: Protocol,
+    /// The port, by number or by its name at the target; of no meaning for ICMP
+    #[arg(long, default_value = "80", value_parser = case::port_argument)]
+    port: Port,
+    /// Words, or one JSON object
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+/// Arguments of `podgate policy walkthrough`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  podgate policy walkthrough default/db --manifests cluster/
+
+Ends with 0, or 2 if the input cannot be used.")]
+pub(super) struct Walk {
+    /// The pod, as NS/POD
+    #[arg(value_name = "POD", value_parser = pod)]
+    pod: PodKey,
+    #[command(flatten)]
+    input: Input,
+    /// Words, or one JSON object
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+/// The rules of a pod, and those of them that name no port.
+#[derive(Serialize)]
+struct Walked {
+    #[serde(flatten)]
+    rules: Walkthrough,
+    unknown_ports: Vec<UnknownPort>,
+}
+
+impl Explain {
+    /// Runs the command.
+    pub(super) fn run(&self) -> Ended {
+        let mut prober = self.prober()?;
+        let port = (self.protocol != Protocol::Icmp).then_some(&self.port);
+        let question = Question { from: &self.from, to: &self.to, protocol: self.protocol, port };
+        let explanation = explain(&mut prober, question);
+        let text = text(self.output, &explanation, |out| write_explanation(out, &explanation));
+        Ok(print(&text, if explanation.permits { 0 } else { NO }))
+    }
+
+    fn prober(&self) -> Result<Prober, Vec<String>> {
+        let manifests = self.input.load()?;
+        let addresses = [&self.from, &self.to].into_iter().filter_map(Endpoint::address);
+        let prober = Prober::with_names(manifests, addresses, self.resolve.names());
+        let prober = prober.map_err(|problem| vec![problem])?;
+        warn_ignored(prober.ignored());
+        let unknown = [&self.from, &self.to].into_iter().filter_map(|end| prober.unknown(end));
+        let mut unknown: Vec<String> = unknown.collect();
+        if let Some(what) = self.from.only_a_target() {
+            unknown.push(format!("{what} opens no connection"));
+        }
+        if unknown.is_empty() { Ok(prober) } else { Err(unknown) }
+    }
+}
+
+impl Walk {
+    /// Runs the command.
+    pub(super) fn run(&self) -> Ended {
+        let manifests = self.input.load()?;
+        let prober = Prober::new(manifests, []).map_err(|problem| vec![problem])?;
+        let unknown = || vec![format!("there is no pod {} with policies of its own", self.pod)];
+        let rules = prober.control().walkthrough(&self.pod).ok_or_else(unknown)?;
+        let walk = Walked { rules, unknown_ports: unknown_ports(&prober, &self.pod) };
+        let text = text(self.output, &walk, |out| write_walkthrough(out, &self.pod, &walk));
+        Ok(print(&text, 0))
+    }
+}
+
+fn text(
+    output: Output,
+    value: &impl Serialize,
+    words: impl FnOnce(&mut String) -> fmt::Result,
+) -> String {
+    let mut text = String::new();
+    match output {
+        Output::Text => words(&mut text).unwrap_or_default(),
+        Output::Json => text = serde_json::to_string(value).unwrap_or_default() + "\n",
+    }
+    text
+}
+
+fn write_explanation(out: &mut String, explanation: &Explanation) -> fmt::Result {
+    let Explanation { permits, reason, by, connections, .. } = explanation;
+    let says = if *permits { "may be opened" } else { "may not be opened" };
+    let by = by.iter().map(|origin| format!(", by {origin}")).collect::<String>();
+    writeln!(out, "The connection {says}: {reason}{by}")?;
+    if connections.len() > 1 {
+        writeln!(out)?;
+        for Opened { to, reply } in connections {
+            writeln!(out, "  {to}: {}, {}", reply.answer.verdict, reply.answer.reason)?;
+        }
+    }
+    for (decision, direction) in
+        [(&explanation.egress, "egress"), (&explanation.ingress, "ingress")]
+    {
+        let Some(AtPod { pod, selecting, permits, by, closest }) = decision else { continue };
+        let verdict = if *permits { "allow" } else { "deny" };
+        let words = by.iter().map(|by| format!(", by {by}")).collect::<String>();
+        writeln!(out, "\n{direction} of {pod}: {verdict}{words}")?;
+        if selecting.is_empty() {
+            writeln!(out, "  no policy selects it for {direction}")?;
+        }
+        for policy in selecting {
+            writeln!(out, "  selected by {policy}")?;
+        }
+        match closest {
+            Some(closest) => writeln!(out, "  closest: {closest}")?,
+            None if !*permits && !selecting.is_empty() && is_default(by) => {
+                writeln!(out, "  no rule: the policies close it for {direction}")?;
+            }
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+fn is_default(by: &Option<std::sync::Arc<str>>) -> bool {
+    by.as_ref().is_some_and(|by| by.starts_with("default-deny"))
+}
+
+fn write_walkthrough(out: &mut String, pod: &PodKey, walk: &Walked) -> fmt::Result {
+    let Walked { rules: walk, unknown_ports } = walk;
+    let halves = [("Ingress", &walk.ingress, "from"), ("Egress", &walk.egress, "to")];
+    for (n, (title, reaches, preposition)) in halves.into_iter().enumerate() {
+        let gap = if n == 0 { "" } else { "\n" };
+        writeln!(out, "{gap}{title} of {pod}, first match first:")?;
+        if reaches.is_empty() {
+            writeln!(out, "  allow everything {preposition} any peer: no policy selects it")?;
+        }
+        for Reach { permits, peer, pods, selects_nothing, ports, by } in reaches {
+            let action = if *permits { "allow" } else { "deny " };
+            writeln!(out, "  {action} {ports} {preposition} {peer}   ({by})")?;
+            if *selects_nothing {
+                writeln!(out, "        now: selects no pod")?;
+            } else if !pods.is_empty() {
+                writeln!(out, "        now: {}", pods.join(", "))?;
+            }
+        }
+        let direction = title.to_lowercase();
+        for it in unknown_ports.iter().filter(|it| it.direction == direction) {
+            let UnknownPort { by, protocol, port, similar, .. } = it;
+            let similar = similar.iter().map(|it| format!("; did you mean {it}?"));
+            let similar: String = similar.collect();
+            writeln!(
+                out,
+                "  never {protocol} {port}: no container has such a port{similar}   ({by})"
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn pod(text: &str) -> Result<PodKey, String> {
+    match case::endpoint(text) {
+        Ok(Endpoint::Pod(key)) => Ok(key),
+        _ => Err(format!("'{}' is not NAMESPACE/POD", text.escape_debug())),
+    }
+}

@@ -1,0 +1,184 @@
+//! Input that several commands take, and the messages where it cannot be used.
+
+use std::fs;
+use std::io::{self, Read};
+use std::net::Shutdown;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use local_api::{Client, ClientError, DEFAULT_SOCKET, ObserveFilters, Request};
+use observe::verdicts::Event;
+
+use crate::input::{Manifests, name};
+use crate::policy::flows;
+use crate::probe::names::{Names, Resolved, resolved};
+use crate::probe::report;
+use cli_runtime::{Span, UNUSABLE};
+
+/// The objects that a command is about.
+#[derive(Debug, clap::Args)]
+pub(super) struct Input {
+    /// File or folder of Kubernetes objects, REV:PATH of a git revision, - for stdin; may be repeated
+    #[arg(long, value_name = "PATH", required_unless_present = "kubeconfig")]
+    manifests: Vec<PathBuf>,
+    /// Read the cluster of this kubeconfig; manifests replace its objects
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+impl Input {
+    /// Refuses standard input for manifests and for one of `files` too.
+    pub(super) fn take_stdin_once<'a>(
+        &'a self,
+        files: impl IntoIterator<Item = &'a PathBuf>,
+    ) -> Result<(), Vec<String>> {
+        stdin_once(self.manifests.iter().chain(files))
+    }
+
+    /// Reads the objects, with a warning about what is left out.
+    pub(super) fn load(&self) -> Result<Manifests, Vec<String>> {
+        load(&self.manifests, self.kubeconfig.as_deref())
+    }
+}
+
+/// Domain names with addresses.
+#[derive(Debug, clap::Args)]
+pub(super) struct Resolve {
+    /// Addresses that DNS gives to pods for a domain name; may be repeated
+    #[arg(long, value_name = "NAME=ADDRESS[,ADDRESS…]", value_parser = resolved)]
+    resolve: Vec<Resolved>,
+}
+
+impl Resolve {
+    /// The names.
+    pub(super) fn names(&self) -> Names {
+        self.resolve.iter().cloned().collect()
+    }
+}
+
+/// Warns about addresses of names that open nothing.
+pub(super) fn warn_ignored(lines: impl Iterator<Item = String>) {
+    lines.for_each(|line| eprintln!("podgate: {line}"));
+}
+
+/// Refuses paths of which more than one is standard input.
+pub(super) fn stdin_once<'a>(
+    paths: impl IntoIterator<Item = &'a PathBuf>,
+) -> Result<(), Vec<String>> {
+    let count = paths.into_iter().filter(|path| path.as_os_str() == "-").count();
+    if count > 1 { Err(vec!["stdin: can be read once".into()]) } else { Ok(()) }
+}
+
+/// Reads manifests, on top of a live cluster where there is one.
+pub(super) fn load(paths: &[PathBuf], cluster: Option<&Path>) -> Result<Manifests, Vec<String>> {
+    let manifests = Manifests::load_over(paths, cluster)?;
+    for note in &manifests.skipped {
+        eprintln!("podgate: {}", report::plain(note));
+    }
+    Ok(manifests)
+}
+
+/// Reads a file; `-` is standard input.
+pub(super) fn read(file: &Path) -> io::Result<Vec<u8>> {
+    if file.as_os_str() != "-" {
+        return fs::read(file);
+    }
+    let mut text = Vec::new();
+    io::stdin().lock().read_to_end(&mut text).map(|_| text)
+}
+
+/// Verdicts that were observed: files, or the running switch's own.
+#[derive(Debug, clap::Args)]
+pub(super) struct Observed {
+    /// Verdicts of `podgate observe -o json`: a file, - for stdin, live for those that the running
+    /// switch remembers; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub(super) observed: Vec<PathBuf>,
+    /// With `--observed live`: also the verdicts of this time to come
+    #[arg(long = "for", value_name = "TIME", requires = "observed")]
+    time: Option<Span>,
+    /// Unix socket of the running switch
+    #[arg(long, env = "PODGATE_SOCKET", value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    socket: PathBuf,
+}
+
+/// Stands for the running switch.
+const LIVE: &str = "live";
+/// Timeout of the switch's answers that come at once.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Observed {
+    /// Reads all verdicts.
+    pub(super) fn load(&self) -> Result<Vec<Event>, Vec<String>> {
+        let is_live = |file: &&PathBuf| file.as_os_str() == LIVE && !file.exists();
+        if self.time.is_some() && !self.observed.iter().any(|file| is_live(&file)) {
+            return Err(vec!["--for: goes with --observed live".into()]);
+        }
+        let mut events = Vec::new();
+        for file in &self.observed {
+            events.extend(match is_live(&file) {
+                true => self.live().map_err(|problem| vec![problem])?,
+                false => of_file(file)?,
+            });
+        }
+        Ok(events)
+    }
+
+    /// Restores what the running switch remembers and decides in the time to come.
+    fn live(&self) -> Result<Vec<Event>, String> {
+        let said = |error: ClientError| error.to_string();
+        let client = Client::connect(&self.socket, PATIENCE).map_err(said)?;
+        let handle = client.handle().map_err(|error| error.to_string())?;
+        if let Some(time) = self.time {
+            std::thread::spawn(move || {
+                std::thread::sleep(time.0);
+                // The end of the connection ends the stream below.
+                let _ = handle.shutdown(Shutdown::Both);
+            });
+        }
+        let filters = ObserveFilters {
+            last: u32::MAX,
+            follow: self.time.is_some(),
+            ..ObserveFilters::default()
+        };
+        let mut events = Vec::new();
+        for answer in client.stream(&Request::Observe(filters)).map_err(said)? {
+            let value = match answer {
+                Ok(value) => value,
+                Err(error @ ClientError::Refused(_)) => return Err(said(error)),
+                // A switch that ends has decided nothing more.
+                Err(_) => break,
+            };
+            match serde_json::from_value(value.clone()) {
+                Ok(event) => events.push(event),
+                Err(_) => match value["lost"].as_u64() {
+                    Some(lost) => {
+                        eprintln!("podgate: {lost} verdicts came too fast and do not count")
+                    }
+                    None => return Err(format!("podgate's answer is no verdict: {value}")),
+                },
+            }
+        }
+        Ok(events)
+    }
+}
+
+fn of_file(file: &Path) -> Result<Vec<Event>, Vec<String>> {
+    let text = read(file).and_then(|text| {
+        String::from_utf8(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    });
+    let text = text.map_err(|error| vec![format!("{}: cannot be read: {error}", name(file))])?;
+    let named = |faults: Vec<String>| -> Vec<String> {
+        faults.into_iter().map(|fault| format!("{}: {fault}", name(file))).collect()
+    };
+    flows::read(&text).map_err(named)
+}
+
+/// Prints on stderr, one a line, why the command cannot do its work.
+pub(super) fn refuse(faults: impl IntoIterator<Item = String>) -> ExitCode {
+    for fault in faults {
+        eprintln!("podgate: {}", report::plain(&fault));
+    }
+    ExitCode::from(UNUSABLE)
+}

@@ -1,0 +1,86 @@
+//! `podgate policy lint`: mistakes in manifests.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use super::{Ended, counted, print};
+use crate::policy::lint::{Finding, INVALID, lint};
+use crate::probe::report::plain;
+use cli_runtime::{NO, UNUSABLE};
+
+/// Arguments of `podgate policy lint`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  podgate policy lint deploy/ --strict
+  helm template shop chart/ | podgate policy lint - -o github
+
+Ends with 0; 1 with --strict if there is any warning; 2 if a file or an object cannot be read.")]
+pub(super) struct Lint {
+    /// File or folder of Kubernetes objects, REV:PATH of a git revision, or - for stdin
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    /// Hold selectors also against the cluster of this kubeconfig
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// End with 1 if there is any warning
+    #[arg(long)]
+    strict: bool,
+    /// Words, one JSON object a line, or annotations of GitHub Actions
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// For people
+    Text,
+    /// One object a line
+    Json,
+    /// Annotations of GitHub Actions
+    Github,
+}
+
+impl Lint {
+    /// Runs the command.
+    pub(super) fn run(&self) -> Ended {
+        let findings = lint(&self.paths, self.kubeconfig.as_deref())?;
+        let line = |finding: &Finding| match self.output {
+            Format::Text => text(finding),
+            Format::Json => serde_json::to_string(finding).unwrap_or_default(),
+            Format::Github => github(finding),
+        };
+        let mut lines: String = findings.iter().map(|it| line(it) + "\n").collect();
+        let invalid = findings.iter().filter(|it| it.code == INVALID).count();
+        if self.output == Format::Text {
+            let (warnings, errors) = (findings.len() - invalid, invalid);
+            let (warnings, errors) = (counted(warnings, "warning"), counted(errors, "error"));
+            let _ = writeln!(lines, "{warnings}, {errors}");
+        }
+        let code = if invalid > 0 {
+            UNUSABLE
+        } else if self.strict && !findings.is_empty() {
+            NO
+        } else {
+            0
+        };
+        Ok(print(&lines, code))
+    }
+}
+
+fn severity(finding: &Finding) -> &'static str {
+    if finding.code == INVALID { "error" } else { "warning" }
+}
+
+fn text(finding: &Finding) -> String {
+    let Finding { file, line, column, object, code, message } = finding;
+    let severity = severity(finding);
+    plain(&format!("{file}:{line}:{column}: {severity}: {object}: {message} [{code}]"))
+}
+
+fn github(finding: &Finding) -> String {
+    let Finding { file, line, column, object, code, message } = finding;
+    let severity = severity(finding);
+    let message = plain(&format!("{object}: {message}")).replace('%', "%25");
+    format!("::{severity} file={file},line={line},col={column},title={code}::{message}")
+}

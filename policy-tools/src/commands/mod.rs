@@ -1,0 +1,35 @@
+//! The commands that answer from files, without a running switch.
+//!
+//! - [`policy`]: `podgate policy …`, questions about policies,
+//! - [`replay`]: `podgate replay`, a capture through the switch of one cluster node.
+
+mod diff;
+mod explain;
+mod input;
+mod lint;
+mod picture;
+pub mod policy;
+pub mod replay;
+mod suggest;
+mod test;
+
+use std::process::ExitCode;
+
+use cli_runtime::{UNUSABLE, fail};
+
+/// What the work of a command ends with: an exit code, or why the input cannot be used.
+type Ended = Result<ExitCode, Vec<String>>;
+
+/// A number with what it counts: `1 warning`, `2 warnings`.
+fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// Prints a command's answer and returns its exit code. A reader that closes the pipe changes no
+/// verdict.
+fn print(text: &str, code: u8) -> ExitCode {
+    match cli_runtime::write(text) {
+        Ok(_) => ExitCode::from(code),
+        Err(error) => fail(UNUSABLE, format_args!("stdout: {error}")),
+    }
+}

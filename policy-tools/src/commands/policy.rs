@@ -1,0 +1,189 @@
+//! `podgate policy`: questions about policies, answered from manifests.
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use super::input::{Input, Resolve, read, refuse, warn_ignored};
+use super::{Ended, diff, explain, lint, picture, suggest, test};
+use crate::input::name;
+use crate::probe::grid::Grid;
+use crate::probe::report::{self, Line};
+use crate::probe::{Answer, Case, Port, Prober, Protocol, case, cases};
+use cli_runtime::{NO, UNUSABLE, fail};
+
+/// Arguments of `podgate policy`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Whether connections may be opened, between all pods or case by case
+    Probe(Probe),
+    /// Which policies select the ends of a connection, and which rule decides
+    Explain(explain::Explain),
+    /// The rules of a pod: what may reach it and what it may reach
+    Walkthrough(explain::Walk),
+    /// Whether the cases of files hold, for pipelines
+    Test(test::Test),
+    /// The connections that a change of manifests opens and closes
+    Diff(diff::Diff),
+    /// Mistakes in manifests, each with its line
+    Lint(lint::Lint),
+    /// Draw what policies allow
+    Picture(picture::Draw),
+    /// Policies that allow what was observed
+    Suggest(suggest::Suggest),
+}
+
+/// Help of a command ends in examples, in its short form too.
+macro_rules! examples {
+    () => {
+        "Examples:
+  podgate policy probe --manifests cluster/ --protocol TCP --port 6379
+  podgate policy probe --manifests cluster/ --cases cases.yaml -o json
+  kubectl get ns,node,po,svc,endpointslice,netpol,clusternetworkpolicy,clusteregressfirewall -A -o yaml > now.yaml
+  podgate policy probe --manifests now.yaml --cases - <<< \\
+    '{\"from\":\"default/web\",\"to\":\"default/db\",\"protocol\":\"TCP\",\"port\":6379,\"expect\":\"allow\"}'
+
+Ends with 0; 1 if a verdict is not what its case expects; 2 if the input cannot be used."
+    };
+}
+
+/// Arguments of `podgate policy probe`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples!(), after_long_help = LONG_HELP)]
+pub struct Probe {
+    #[command(flatten)]
+    input: Input,
+    #[command(flatten)]
+    resolve: Resolve,
+    /// File of cases, or - for stdin; without it, a grid of all pods
+    #[arg(long, value_name = "FILE")]
+    cases: Option<PathBuf>,
+    /// Without cases: the protocol
+    #[arg(long, value_enum, ignore_case = true, default_value = "TCP", conflicts_with = "cases")]
+    protocol: Protocol,
+    /// Without cases: the port, by number or by its name at the target
+    #[arg(long, default_value = "80", value_parser = case::port_argument, conflicts_with = "cases")]
+    port: Port,
+    /// A grid (a table for cases), or one JSON object a line
+    #[arg(short, long, value_enum, default_value = "grid")]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    Grid,
+    Json,
+}
+
+const LONG_HELP: &str = concat!(
+    "\
+A case is a JSON or YAML object; a file holds a list of them or many documents:
+  {\"from\": E, \"to\": E, \"protocol\": \"TCP|UDP|SCTP|ICMP\", \"port\": NUMBER or \"NAME\",
+   \"expect\": \"allow|deny\"}
+  E is NS/POD, an IP address, node/NAME or (to only) service/NS/NAME or a domain name, whose
+  addresses --resolve gives. `expect` may be left out,
+  and `port` for ICMP; other fields are kept, unless they look like a misspelt one. A port name is looked up at the target pod, or
+  among the ports of the service.
+
+A service stands for every endpoint that the switch may choose, an end with addresses of two families
+for both: all must be allowed. A pod on the host network is its cluster node.
+
+Manifests may leave out what a cluster would fill in. A pod without spec.nodeName is placed on a
+cluster node that others like it share. A pod without an address gets one: from the podCIDRs of
+its cluster node, else from a private network (10.244.0.0/16 unless that is in use).
+
+",
+    examples!()
+);
+
+/// Runs the command.
+pub fn run(args: &Args) -> ExitCode {
+    let ended = match &args.command {
+        Command::Probe(probe) => probe.run(),
+        Command::Explain(explain) => explain.run(),
+        Command::Walkthrough(walk) => walk.run(),
+        Command::Test(test) => test.run(),
+        Command::Diff(diff) => diff.run(),
+        Command::Lint(lint) => lint.run(),
+        Command::Picture(picture) => picture.run(),
+        Command::Suggest(suggest) => suggest.run(),
+    };
+    ended.unwrap_or_else(refuse)
+}
+
+impl Probe {
+    fn run(&self) -> Ended {
+        self.input.take_stdin_once(&self.cases)?;
+        let objects = self.input.load();
+        let cases = self.cases.as_deref().map(read_cases).transpose();
+        let (objects, cases) = match (objects, cases) {
+            (Ok(objects), Ok(cases)) => (objects, cases),
+            (objects, cases) => {
+                return Err(objects.err().into_iter().chain(cases.err()).flatten().collect());
+            }
+        };
+        let mentioned = cases.iter().flatten().flat_map(Case::addresses);
+        let prober = Prober::with_names(objects, mentioned, self.resolve.names());
+        let mut prober = prober.map_err(|problem| vec![problem])?;
+        for conflict in prober.contested() {
+            eprintln!("podgate: {conflict}; connections from and to it are denied");
+        }
+        warn_ignored(prober.ignored());
+        let mut out = BufWriter::new(io::stdout().lock());
+        let (code, written) = match (cases, &self.cases) {
+            (Some(cases), Some(file)) => {
+                let answers = answers(&mut prober, file, &cases)?;
+                let code = if report::failed(&cases, &answers) > 0 { NO } else { 0 };
+                (code, self.write(&cases, &answers, &mut out))
+            }
+            _ => (0, self.grid(&mut prober, &mut out)),
+        };
+        match written.and_then(|()| out.flush()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Ok(fail(UNUSABLE, format_args!("stdout: {error}")))
+            }
+            _ => Ok(ExitCode::from(code)),
+        }
+    }
+
+    fn write(&self, cases: &[Case], answers: &[Answer], out: &mut impl Write) -> io::Result<()> {
+        match self.output {
+            Output::Grid => report::table(out, cases, answers),
+            Output::Json => cases
+                .iter()
+                .zip(answers)
+                .try_for_each(|(case, answer)| Line { fields: &case.fields, answer }.write(out)),
+        }
+    }
+
+    fn grid(&self, prober: &mut Prober, out: &mut impl Write) -> io::Result<()> {
+        let port = (self.protocol != Protocol::Icmp).then(|| self.port.clone());
+        let grid = Grid { pods: prober.pods(), protocol: self.protocol, port };
+        match self.output {
+            Output::Grid => grid.draw(prober, out),
+            Output::Json => grid.lines(prober, out),
+        }
+    }
+}
+
+fn answers(prober: &mut Prober, file: &Path, cases: &[Case]) -> Result<Vec<Answer>, Vec<String>> {
+    let numbered = cases.iter().zip(1..);
+    let unknown = numbered.flat_map(|(case, number)| prober.check(number, case));
+    let unknown: Vec<String> = unknown.map(|it| format!("{}: {it}", name(file))).collect();
+    match unknown.is_empty() {
+        true => Ok(prober.answer(cases.iter().map(Case::question))),
+        false => Err(unknown),
+    }
+}
+
+fn read_cases(file: &Path) -> Result<Vec<Case>, Vec<String>> {
+    let named = |fault: &dyn std::fmt::Display| format!("{}: {fault}", name(file));
+    let text = read(file).map_err(|error| vec![named(&format!("cannot be read: {error}"))])?;
+    cases::read(&text).map_err(|faults| faults.iter().map(|fault| named(fault)).collect())
+}

@@ -1,0 +1,174 @@
+//! Decisions about many pairs of addresses.
+//!
+//! The decision is that of the graph's policy node, made over a snapshot that has all pods of the
+//! cluster behind ports of one switch: both ends of a connection are evaluated together instead
+//! of packet by packet. Services, routes and a pod's own cluster node have no part in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use acl::Table;
+use control::model::{Peer, PolicyRule};
+use control::{Object, PodAcl, PodKey, View};
+use dataplane::wire::Flow;
+use dataplane::{Outcome, PortId, Snapshot};
+use ipnet::IpNet;
+use snapshot::{NodeContext, NodePort, PortRole};
+
+use crate::probe::Protocol;
+use crate::probe::answer::drop_default;
+
+/// The tables of all pods.
+pub struct Matrix {
+    snapshot: Snapshot,
+    view: Arc<View>,
+}
+
+/// The rules' answer for one connection.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Decision {
+    /// Whether the connection may be opened.
+    pub permits: bool,
+    /// Origins of the rules that decide.
+    pub by: Vec<Arc<str>>,
+}
+
+impl Matrix {
+    /// The tables of a view.
+    ///
+    /// # Errors
+    /// When there are more pods than a switch has ports.
+    pub fn new(view: Arc<View>) -> Result<Self, String> {
+        let port = |(n, (key, pod)): (usize, (&PodKey, &Arc<control::PodView>))| {
+            let id = u16::try_from(n).ok().map(PortId).filter(|id| *id != PortId::NONE)?;
+            Some(NodePort::new(id, PortRole::Pod(key.clone(), pod.addresses.clone())))
+        };
+        let ports: Option<Vec<NodePort>> = view.pods.iter().enumerate().map(port).collect();
+        let ports = ports.ok_or("there are more pods than a switch has ports")?;
+        let generation = view.generation.max(1);
+        let snapshot = snapshot::snapshot(&view, "", NodeContext::default(), generation, &ports);
+        Ok(Self { snapshot, view })
+    }
+
+    /// The view that the tables come from.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Decides about a connection between two addresses of one family.
+    pub fn decide(&self, from: IpAddr, to: IpAddr, protocol: Protocol, port: u16) -> Decision {
+        let flow = Flow {
+            source: from.into(),
+            destination: to.into(),
+            source_port: 0,
+            destination_port: if protocol == Protocol::Icmp { 0 } else { port },
+            protocol: protocol.number(to.is_ipv6()),
+        };
+        let decision = dataplane::evaluate(&self.snapshot, &flow);
+        let permits = matches!(
+            decision.outcome,
+            Outcome::PolicyAllowed | Outcome::NoPolicy | Outcome::OwnNode
+        );
+        let mut by = decision.by.origins(&self.snapshot, decision.outcome);
+        drop_default(&mut by);
+        Decision { permits, by }
+    }
+}
+
+/// The tables of a pod: of what it opens, and of what is opened to it.
+pub fn tables(view: &View, pod: &PodKey) -> [Option<Arc<Table>>; 2] {
+    let table = |acl: &PodAcl| match acl {
+        PodAcl::Open => None,
+        PodAcl::Table(table) => Some(Arc::clone(table)),
+    };
+    view.pods.get(pod).map_or([None, None], |pod| [table(&pod.from_pod), table(&pod.to_pod)])
+}
+
+/// The first port of every range of ports that the rules of these tables treat alike.
+pub fn port_ranges<'a>(
+    tables: impl IntoIterator<Item = &'a Arc<Table>>,
+    protocol: Protocol,
+) -> BTreeSet<u16> {
+    let mut firsts = BTreeSet::from([1]);
+    if protocol == Protocol::Icmp {
+        return firsts;
+    }
+    for rule in tables.into_iter().flat_map(|table| table.rules()) {
+        if rule.protocol.is_some_and(|number| number != protocol.number(false)) {
+            continue;
+        }
+        let ports = rule.destination_ports;
+        firsts.insert(ports.first.max(1));
+        firsts.extend(ports.last.checked_add(1));
+    }
+    firsts
+}
+
+/// An address of every part into which the networks of these policies cut the space of one family,
+/// with a name for the part.
+pub fn outside(objects: &[Object], v4: bool) -> BTreeMap<IpAddr, String> {
+    let mut nets = networks(objects);
+    nets.retain(|net| net.addr().is_ipv4() == v4);
+    let usual: &[&str] = match v4 {
+        true => &["203.0.113.9", "198.51.100.9", "192.0.2.9"],
+        false => &["2001:db8:9::9"],
+    };
+    let mut found = BTreeMap::new();
+    let usual: Vec<IpAddr> = usual.iter().filter_map(|text| text.parse().ok()).collect();
+    let is_apart = |it: &&IpAddr| around(&nets, **it).is_none();
+    if let Some(address) = usual.iter().find(is_apart) {
+        found.insert(*address, "internet".to_owned());
+    }
+    for net in &nets {
+        let next = match net.broadcast() {
+            IpAddr::V4(last) => u32::from(last).checked_add(1).map(|bits| IpAddr::V4(bits.into())),
+            IpAddr::V6(last) => u128::from(last).checked_add(1).map(|bits| IpAddr::V6(bits.into())),
+        };
+        for address in [Some(net.network()), next].into_iter().flatten() {
+            // Address 0 opens nothing; the rest of the space is the internet above.
+            if let Some(name) = around(&nets, address) {
+                found.insert(address, name.to_string());
+            }
+        }
+    }
+    found
+}
+
+/// The innermost of the networks around an address, without those that are the whole space.
+pub fn around<'a>(nets: impl IntoIterator<Item = &'a IpNet>, address: IpAddr) -> Option<&'a IpNet> {
+    let around = nets.into_iter().filter(|net| net.prefix_len() > 0 && net.contains(&address));
+    around.max_by_key(|net| net.prefix_len())
+}
+
+/// Every network that a policy names, exceptions too.
+pub fn networks(objects: &[Object]) -> BTreeSet<IpNet> {
+    let mut nets = BTreeSet::new();
+    each_rule(objects, |rule| {
+        for peer in rule.peers.iter().flatten() {
+            if let Peer::Block(net, except) = peer {
+                nets.insert(*net);
+                nets.extend(except);
+            }
+        }
+    });
+    nets
+}
+
+/// Visits every rule of every policy.
+pub fn each_rule(objects: &[Object], mut visit: impl FnMut(&PolicyRule)) {
+    for object in objects {
+        match object {
+            Object::NetworkPolicy(policy) => {
+                policy.ingress.iter().chain(&policy.egress).flatten().for_each(&mut visit);
+            }
+            Object::ClusterNetworkPolicy(policy) => {
+                policy.ingress.iter().chain(&policy.egress).for_each(|it| visit(&it.rule));
+            }
+            Object::ClusterEgressFirewall(policy) => {
+                policy.egress.iter().for_each(|it| visit(&it.rule));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! All cluster nodes of the manifests, each with a switch, and the packets between them.
+//!
+//! Every switch has the snapshot that a running one would have: tables, services, and the other
+//! cluster nodes, so that it knows which clients are outside. What leaves by an uplink enters the
+//! cluster node that has the destination, as a router would deliver it.
+
+mod services;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use control::{PodKey, View};
+use dataplane::wire;
+use dataplane::{Outcome, Peer, PortId, Routes};
+use ipnet::IpNet;
+use snapshot::{NodeContext, NodePort, ServiceMaker};
+
+use super::answer::{Passage, Reply, distinct, drop_default, reason};
+use super::opening::Opening;
+use super::switch::{self, BATCH, HOST, Step, Switch, UPLINK};
+use super::world::{Location, World};
+use super::{Answer, Protocol, Verdict};
+
+/// One end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Where it is.
+    pub location: Location,
+    /// The address it uses.
+    pub address: IpAddr,
+}
+
+/// A connection in question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The end that opens it.
+    pub from: End,
+    /// The address it is opened to, of the same family: an end's or a service's.
+    pub to: IpAddr,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The port at that address; of no meaning for ICMP.
+    pub port: u16,
+    /// The cluster node whose uplink the packet enters by, where it comes from outside.
+    pub entry: Option<Arc<str>>,
+    /// The endpoint that a service chooses, by its place in the list that it chooses from.
+    pub backend: usize,
+}
+
+/// The switches of all cluster nodes.
+pub struct Cluster {
+    view: Arc<View>,
+    routes: Arc<Routes>,
+    sites: Vec<Site>,
+    nodes: HashMap<Arc<str>, usize>,
+    pods: HashMap<PodKey, (usize, PortId)>,
+    source_port: u16,
+}
+
+/// One cluster node.
+struct Site {
+    name: Arc<str>,
+    ports: Vec<NodePort>,
+    /// Made with the first packet that comes here.
+    switch: Option<Switch>,
+    /// Makes the services, and what the kernel redirects to the switch for its own processes.
+    services: ServiceMaker,
+    /// The backend that the switch's services choose.
+    backend: usize,
+}
+
+/// Source ports that openings take turns with (RFC 6335, section 6: the dynamic ports).
+const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 49_152..=u16::MAX;
+/// Connections under way together, fewer than there are source ports: no two of them are alike.
+const UNDER_WAY: usize = 8_192;
+
+impl Cluster {
+    /// A switch for every cluster node that `view` knows or has a pod on.
+    ///
+    /// # Errors
+    /// When there are more pods on a cluster node than a switch has ports.
+    pub fn new(view: Arc<View>) -> Result<Self, String> {
+        let mut nodes: HashMap<Arc<str>, usize> = HashMap::new();
+        let mut pods_of: Vec<Vec<(&PodKey, Vec<IpAddr>)>> = Vec::new();
+        let mut names: Vec<Arc<str>> = Vec::new();
+        for name in view.nodes.keys().chain(view.pods.values().map(|pod| &pod.node)) {
+            if !nodes.contains_key(name) {
+                nodes.insert(Arc::clone(name), names.len());
+                names.push(Arc::clone(name));
+                pods_of.push(Vec::new());
+            }
+        }
+        for (key, pod) in view.pods.iter() {
+            pods_of[nodes[&pod.node]].push((key, pod.addresses.clone()));
+        }
+        let routes = Arc::new(routes(&view, &names, &pods_of));
+        let (mut sites, mut pods) = (Vec::new(), HashMap::new());
+        for (n, (name, on_it)) in names.into_iter().zip(pods_of).enumerate() {
+            let keys: Vec<PodKey> = on_it.iter().map(|(key, _)| (*key).clone()).collect();
+            let ports = switch::ports(on_it)
+                .ok_or_else(|| format!("Node {name}: has more pods than a switch has ports"))?;
+            let pod_ports =
+                ports.iter().map(|port| port.id).filter(|id| ![HOST, UPLINK].contains(id));
+            pods.extend(keys.into_iter().zip(pod_ports.map(|id| (n, id))));
+            let services = ServiceMaker::with_own_processes();
+            sites.push(Site { name, ports, switch: None, services, backend: 0 });
+        }
+        Ok(Self { view, routes, sites, nodes, pods, source_port: *SOURCE_PORTS.start() })
+    }
+
+    fn node_of(&self, world: &World, address: IpAddr) -> Option<usize> {
+        world.node_of(address).and_then(|name| self.nodes.get(name)).copied()
+    }
+
+    /// The switch of a cluster node, its services choosing one backend.
+    fn switch(&mut self, node: usize, backend: usize) -> &mut Switch {
+        let services = self.services(node);
+        let site = &mut self.sites[node];
+        let is_made = site.switch.is_some() && site.backend == backend;
+        if !is_made {
+            let node_context = NodeContext {
+                services: Arc::new(services.with_one_backend(backend)),
+                routes: Arc::clone(&self.routes),
+                ..NodeContext::default()
+            };
+            let generation = self.view.generation.max(1) + backend as u64;
+            let snapshot =
+                snapshot::snapshot(&self.view, &site.name, node_context, generation, &site.ports);
+            match &site.switch {
+                Some(switch) => switch.publish(snapshot),
+                None => site.switch = Some(Switch::new(snapshot, site.ports.len())),
+            }
+            site.backend = backend;
+        }
+        site.switch.as_mut().expect("made above")
+    }
+
+    /// Opens every connection and returns what came of it, in order.
+    pub fn open(&mut self, world: &World, connections: &[Connection]) -> Vec<Reply> {
+        connections.chunks(UNDER_WAY).flat_map(|some| self.open_some(world, some)).collect()
+    }
+
+    fn open_some(&mut self, world: &World, connections: &[Connection]) -> Vec<Reply> {
+        let mut replies: Vec<Option<Reply>> = vec![None; connections.len()];
+        let mut under_way = Vec::new();
+        for (n, connection) in connections.iter().enumerate() {
+            match self.first_hop(world, connection) {
+                Ok((node, port, frame)) => {
+                    let backend = connection.backend;
+                    let path = Vec::new();
+                    under_way.push(InFlight { n, node, backend, port, frame, path });
+                }
+                Err(answer) => replies[n] = Some(answer.into()),
+            }
+        }
+        while !under_way.is_empty() {
+            let mut going_on = Vec::new();
+            let place = |packet: &InFlight| (packet.node, packet.backend, packet.port);
+            under_way.sort_by_key(place);
+            for together in under_way.chunk_by_mut(|a, b| place(a) == place(b)) {
+                let (node, backend, port) = place(&together[0]);
+                for batch in together.chunks_mut(BATCH) {
+                    let frames =
+                        batch.iter_mut().map(|packet| std::mem::take(&mut packet.frame)).collect();
+                    let steps = self.switch(node, backend).send(port, frames);
+                    let steps = steps.into_iter().map(Some).chain(std::iter::repeat(None));
+                    for (packet, step) in batch.iter_mut().zip(steps) {
+                        match self.next_hop(world, packet, step, &connections[packet.n]) {
+                            Ok(next) => going_on.push(next),
+                            Err(answer) => {
+                                let path = std::mem::take(&mut packet.path);
+                                replies[packet.n] = Some(Reply { answer, path });
+                            }
+                        }
+                    }
+                }
+            }
+            under_way = going_on;
+        }
+        let lost = || Answer::deny(reason::MISDELIVERED).into();
+        replies.into_iter().map(|reply| reply.unwrap_or_else(lost)).collect()
+    }
+
+    /// The switch and port that a connection's first packet enters by, or the answer where no
+    /// packet leaves its network namespace.
+    fn first_hop(
+        &mut self,
+        world: &World,
+        connection: &Connection,
+    ) -> Result<(usize, PortId, Vec<u8>), Answer> {
+        let Connection { from, to, protocol, .. } = connection;
+        match (&from.location, world.location(*to)) {
+            (Location::Pod(a), Location::Pod(b)) if *a == b => {
+                return Err(Answer::allow(reason::SAME_POD));
+            }
+            (Location::Node(a), Location::Node(b)) if *a == b => {
+                let node = self.nodes.get(a).copied();
+                if node.and_then(|node| self.backends(node, connection, false)).is_none() {
+                    return Err(Answer::allow(reason::SAME_NODE));
+                }
+            }
+            _ => {}
+        }
+        if world.is_contested(from.address) || world.is_contested(*to) {
+            return Err(Answer::deny(reason::ADDRESS_CONFLICT));
+        }
+        let closed = || Answer::deny(Outcome::Closed.name());
+        let (node, entry) = match &from.location {
+            Location::Pod(key) => *self.pods.get(key).ok_or_else(closed)?,
+            Location::Node(name) => (*self.nodes.get(name).ok_or_else(closed)?, HOST),
+            Location::Outside => {
+                let node = connection.entry.as_ref().and_then(|name| self.nodes.get(name));
+                (*node.ok_or_else(|| Answer::allow(reason::NO_POLICY))?, UPLINK)
+            }
+        };
+        let (destination, destination_port) = match entry {
+            HOST => self.redirected(node, connection),
+            _ => (*to, connection.port),
+        };
+        let opening = Opening {
+            source: from.address,
+            destination,
+            protocol: *protocol,
+            source_port: self.next_source_port(),
+            destination_port,
+        };
+        let frame = opening.frame().ok_or_else(|| Answer::deny(reason::NO_COMMON_FAMILY))?;
+        Ok((node, entry, frame))
+    }
+
+    fn next_source_port(&mut self) -> u16 {
+        let port = self.source_port;
+        self.source_port = port.checked_add(1).unwrap_or(*SOURCE_PORTS.start());
+        port
+    }
+
+    /// The switch that a packet enters next, or the answer.
+    ///
+    /// Only an outcome that opens a connection lets a packet on; that it passed as part of a
+    /// connection opened before would say nothing about the policies.
+    fn next_hop(
+        &self,
+        world: &World,
+        packet: &mut InFlight,
+        step: Option<Step>,
+        connection: &Connection,
+    ) -> Result<InFlight, Answer> {
+        let lost = || Answer::deny(reason::MISDELIVERED);
+        let Step { passage, out_port, frame } = step.ok_or_else(lost)?;
+        let mut path = std::mem::take(&mut packet.path);
+        let node = Arc::clone(&self.sites[packet.node].name);
+        path.push(Passage { node, ..passage });
+        let ends = |answer: Answer, packet: &mut InFlight, path| {
+            packet.path = path;
+            Err(answer)
+        };
+        let Some(Passage { outcome, by, .. }) = path.last() else { return Err(lost()) };
+        if !matches!(outcome, Outcome::PolicyAllowed | Outcome::OwnNode | Outcome::NoPolicy) {
+            let reason = match outcome {
+                Outcome::NoEndpoint => reason::NO_ENDPOINTS,
+                other => other.name(),
+            };
+            let answer = Answer { verdict: Verdict::Deny, reason: reason.into(), by: by.clone() };
+            return ends(answer, packet, path);
+        }
+        let left = frame.and_then(|frame| Some((wire::parse(&frame).ok()?, frame)));
+        let Some((headers, frame)) = left else { return ends(lost(), packet, path) };
+        let destination = headers.flow.destination.to_ip();
+        let location = world.location(destination);
+        if world.is_contested(destination) {
+            return ends(Answer::deny(reason::ADDRESS_CONFLICT), packet, path);
+        }
+        let next = self.node_of(world, destination);
+        let arrived = match (&location, out_port == UPLINK) {
+            (Location::Pod(key), false) => self.pods.get(key) == Some(&(packet.node, out_port)),
+            (Location::Node(_), false) => out_port == HOST && next == Some(packet.node),
+            (Location::Outside, false) => false,
+            (_, true) => match next {
+                None => location == Location::Outside,
+                Some(node) if node != packet.node => {
+                    let (n, backend) = (packet.n, packet.backend);
+                    return Ok(InFlight { n, node, backend, port: UPLINK, frame, path });
+                }
+                Some(_) => false,
+            },
+        };
+        let answer = match arrived {
+            true if matches!(location, Location::Pod(_))
+                && location == connection.from.location =>
+            {
+                Answer::allow(reason::SAME_POD)
+            }
+            true => allowed(&path),
+            false => lost(),
+        };
+        ends(answer, packet, path)
+    }
+}
+
+/// All cluster nodes with the networks and pods behind them. (The underlay is plain: routes only
+/// distinguish clients in the cluster from those outside.)
+fn routes(view: &View, names: &[Arc<str>], pods_of: &[Vec<(&PodKey, Vec<IpAddr>)>]) -> Routes {
+    let peer = |(name, pods): (&Arc<str>, &Vec<(&PodKey, Vec<IpAddr>)>)| {
+        let node = view.nodes.get(name)?;
+        let pods = pods.iter().flat_map(|(_, addresses)| addresses);
+        // The manifests may have given one to a pod.
+        let is_free = |gateway: &IpAddr| !pods.clone().any(|address| address == gateway);
+        let gateways = snapshot::gateways(&node.pod_cidrs).filter(is_free);
+        let apart = pods.clone().filter(|it| !node.pod_cidrs.iter().any(|net| net.contains(*it)));
+        Some(Peer {
+            name: name.to_string(),
+            addresses: node.addresses.iter().map(|address| (*address).into()).collect(),
+            networks: node
+                .pod_cidrs
+                .iter()
+                .copied()
+                .chain(apart.map(|it| IpNet::from(*it)))
+                .collect(),
+            more_addresses: gateways.map(Into::into).collect(),
+            endpoint: (*node.addresses.first()?).into(),
+            ..Peer::default()
+        })
+    };
+    Routes::new(names.iter().zip(pods_of).filter_map(peer).collect())
+}
+
+/// A packet about to enter a switch.
+struct InFlight {
+    /// The connection's place in the list.
+    n: usize,
+    node: usize,
+    backend: usize,
+    port: PortId,
+    frame: Vec<u8>,
+    /// The decisions of the switches before.
+    path: Vec<Passage>,
+}
+
+/// The answer about a packet that every switch on its way forwarded.
+fn allowed(path: &[Passage]) -> Answer {
+    let outcomes = [Outcome::PolicyAllowed, Outcome::OwnNode];
+    let decided = outcomes.into_iter().find(|it| path.iter().any(|step| step.outcome == *it));
+    let mut by = distinct(path.iter().flat_map(|step| &step.by));
+    drop_default(&mut by);
+    let reason = decided.unwrap_or(Outcome::NoPolicy).name().into();
+    Answer { verdict: Verdict::Allow, reason, by }
+}

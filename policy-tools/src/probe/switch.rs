@@ -1,0 +1,182 @@
+//! One cluster node's switch: the dataplane's own worker, with memory for wires.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::PodKey;
+use dataplane::mailbox::Command;
+use dataplane::port::memory::Wire;
+use dataplane::session::{Sessions, Timeouts};
+use dataplane::worker::Inspect;
+use dataplane::{DEFAULT_ALLOW, Deciders, Memory, Now, Outcome, Packet, PortId, Snapshot, Worker};
+use parking_lot::Mutex;
+
+use super::answer::{Decision, Passage};
+use super::opening::LARGEST;
+
+use snapshot::{NodePort, PortRole};
+
+/// Packets that are sent in together.
+pub const BATCH: usize = 64;
+/// Time between two batches, far beyond what any session lives here.
+const STEP: Duration = Duration::from_secs(10);
+
+/// The port towards the cluster node's kernel.
+pub const HOST: PortId = PortId(0);
+/// The port towards other cluster nodes.
+pub const UPLINK: PortId = PortId(1);
+/// The number of the first pod port.
+const FIRST_POD: u16 = 2;
+
+/// The switch's decision about one packet.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Outcome and reason; the caller adds the cluster node.
+    pub passage: Passage,
+    /// The port it left by, if it did.
+    pub out_port: PortId,
+    /// The frame as it left.
+    pub frame: Option<Vec<u8>>,
+}
+
+/// A switch of one core; its sessions end with each batch.
+pub struct Switch {
+    worker: Worker,
+    wires: Vec<Wire>,
+    seen: Arc<Mutex<Vec<Step>>>,
+    now: Duration,
+}
+
+/// The ports of a cluster node with these pods, in the order of their numbers; `None` if there
+/// are more pods than numbers.
+pub fn ports<'a>(
+    pods: impl IntoIterator<Item = (&'a PodKey, Vec<std::net::IpAddr>)>,
+) -> Option<Vec<NodePort>> {
+    let mut ports =
+        vec![NodePort::new(HOST, PortRole::Host), NodePort::new(UPLINK, PortRole::Uplink)];
+    for (n, (key, addresses)) in pods.into_iter().enumerate() {
+        let id = PortId(u16::try_from(n).ok()?.checked_add(FIRST_POD)?);
+        if id == PortId::NONE {
+            return None;
+        }
+        ports.push(NodePort::new(id, PortRole::Pod(key.clone(), addresses)));
+    }
+    Some(ports)
+}
+
+impl Switch {
+    /// A switch with `ports` ports that decides by `snapshot`.
+    pub fn new(snapshot: Snapshot, ports: usize) -> Self {
+        let (memory, frames) = Memory::heap(dataplane::frame::XDP_HEADROOM + LARGEST, BATCH as u32);
+        let soon = Duration::from_secs(1);
+        let timeouts = Timeouts {
+            tcp_established: soon,
+            tcp_transient: soon,
+            udp: soon,
+            other: soon,
+            ..Timeouts::default()
+        };
+        // Twice the room that a batch needs: its sessions are gone before the next.
+        let sessions = Sessions::new(2 * BATCH as u32, 1, timeouts);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let inspect = Recorder { seen: Arc::clone(&seen) };
+        let worker = Worker::alone(memory, frames, sessions, Some(Box::new(inspect)));
+        let wires: Vec<Wire> = (0..ports).map(|_| Wire::default()).collect();
+        for (n, wire) in wires.iter().enumerate() {
+            let id = PortId(n as u16);
+            worker.mailbox().send(Command::AddPort(id, wire.port(), Arc::default()));
+        }
+        worker.mailbox().send(Command::Snapshot(Arc::new(snapshot)));
+        Self { worker, wires, seen, now: Duration::ZERO }
+    }
+
+    /// Decides by another snapshot from now on.
+    pub fn publish(&self, snapshot: Snapshot) {
+        self.worker.mailbox().send(Command::Snapshot(Arc::new(snapshot)));
+    }
+
+    /// Sends up to [`BATCH`] frames in at a port and returns the decision about each, in order.
+    ///
+    /// No packet finds what an earlier batch left: its sessions have timed out and are swept.
+    /// A frame without a decision never came through.
+    pub fn send(&mut self, port: PortId, frames: Vec<Vec<u8>>) -> Vec<Step> {
+        debug_assert!(frames.len() <= BATCH);
+        let Some(wire) = self.wires.get(usize::from(port.0)) else { return Vec::new() };
+        frames.into_iter().for_each(|frame| wire.send(frame));
+        self.worker.round(Now(self.now));
+        self.now += STEP;
+        let sessions = self.worker.sessions();
+        sessions.sweep(0, sessions.capacity(), Now(self.now).seconds());
+        let mut steps = std::mem::take(&mut *self.seen.lock());
+        for step in &mut steps {
+            step.frame = self.wires.get(usize::from(step.out_port.0)).and_then(Wire::receive);
+        }
+        steps
+    }
+}
+
+/// Records how packets end.
+struct Recorder {
+    seen: Arc<Mutex<Vec<Step>>>,
+}
+
+impl Inspect for Recorder {
+    fn done(&mut self, packet: &Packet, _memory: &Memory, snapshot: &Snapshot) {
+        // Every packet behind the graph has an outcome; one without would count as refused.
+        let outcome = packet.outcome.unwrap_or(Outcome::Closed);
+        let out_port = if packet.leaves() { packet.out_port } else { PortId::NONE };
+        let name = |id| snapshot.port(id).map(|port| Arc::clone(&port.name));
+        let passage = Passage {
+            node: Arc::default(),
+            input: name(packet.in_port).unwrap_or_default(),
+            output: name(out_port),
+            source: packet.headers.flow.source.to_ip(),
+            destination: packet.headers.flow.destination.to_ip(),
+            outcome,
+            by: packet.by.origins(snapshot, outcome),
+            egress: egress(packet, snapshot, outcome),
+            ingress: ingress(packet, snapshot, outcome, out_port),
+        };
+        let step = Step { passage, out_port, frame: None };
+        self.seen.lock().push(step);
+    }
+}
+
+/// Verdict of the egress rules of the pod that sent the packet.
+fn egress(packet: &Packet, snapshot: &Snapshot, outcome: Outcome) -> Option<Decision> {
+    let pod = Arc::clone(&snapshot.pod(packet.in_port)?.name);
+    let rule = Deciders { from_pod: packet.by.from_pod, to_pod: None };
+    let by = rule.origins(snapshot, Outcome::PolicyDenied).pop();
+    match outcome {
+        // Ingress is only looked at where egress lets the packet pass.
+        Outcome::PolicyDenied if packet.by.to_pod.is_some() => {
+            Some(Decision { pod, permits: true, by })
+        }
+        Outcome::PolicyDenied => Some(Decision { pod, permits: false, by }),
+        Outcome::PolicyAllowed => {
+            Some(Decision { pod, permits: true, by: by.or_else(|| Some(DEFAULT_ALLOW.into())) })
+        }
+        _ => None,
+    }
+}
+
+/// Verdict of the ingress rules of the pod that the packet is for.
+fn ingress(
+    packet: &Packet,
+    snapshot: &Snapshot,
+    outcome: Outcome,
+    out_port: PortId,
+) -> Option<Decision> {
+    let rule = Deciders { from_pod: None, to_pod: packet.by.to_pod };
+    let by = rule.origins(snapshot, Outcome::PolicyDenied).pop();
+    let port = packet.by.to_pod.map_or(out_port, |at| at.port);
+    let pod = Arc::clone(&snapshot.pod(port)?.name);
+    match outcome {
+        Outcome::PolicyDenied => Some(Decision { pod, permits: false, by }),
+        Outcome::PolicyAllowed => {
+            Some(Decision { pod, permits: true, by: by.or_else(|| Some(DEFAULT_ALLOW.into())) })
+        }
+        Outcome::OwnNode => Some(Decision { pod, permits: true, by: Some(outcome.name().into()) }),
+        _ => None,
+    }
+}

@@ -1,0 +1,165 @@
+//! Mistakes that people make, each found by its code and place.
+
+use std::fs;
+
+use policy_tools::policy::lint::{Finding, lint};
+use testkit::TempDir;
+
+use crate::{deployment, shop};
+
+fn findings(text: &str) -> Vec<Finding> {
+    let folder = TempDir::new("lint");
+    fs::write(folder.path().join("all.yaml"), text).unwrap();
+    lint(&[folder.path().to_path_buf()], None).unwrap_or_else(|faults| panic!("{faults:?}"))
+}
+
+/// Findings of lint about one policy of the shop, `CODE LINE:COLUMN MESSAGE`, lines counted from the
+/// beginning of the policy's `spec`.
+fn about(spec: &str) -> Vec<String> {
+    let head = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
+                metadata: {name: tested, namespace: shop}\nspec:\n";
+    let text = shop() + head + spec;
+    let before = (shop() + head).lines().count() as u64;
+    let found = findings(&text);
+    let own = found.iter().filter(|it| it.object == "NetworkPolicy shop/tested");
+    own.map(|it| {
+        let line = it.line.saturating_sub(before);
+        format!("{} {line}:{} {}", it.code, it.column, it.message)
+    })
+    .collect()
+}
+
+#[test]
+fn a_sound_set_has_no_findings() {
+    assert_eq!(findings(&shop()), []);
+}
+
+#[test]
+fn mistakes_and_their_places() {
+    let cases: [(&str, &str); 11] = [
+        (
+            "  podSelector: {matchLabels: {app: fronted}}\n",
+            "selects-no-pod 1:16 selects no pod of namespace shop; did you mean app=frontend?",
+        ),
+        (
+            "  podSelector: {matchLabels: {app: db}}\n  ingress:\n  - from:\n    - podSelector: \
+             {matchLabels: {app: backnd}}\n    ports: [{port: 1}]\n",
+            "peer-selects-no-pod 4:7 the peer selects no pod of namespace shop; did you mean \
+             app=backend?",
+        ),
+        (
+            "  podSelector: {matchLabels: {app: db}}\n  ingress:\n  - from:\n    - \
+             namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: shop}}\n    - \
+             podSelector: {matchLabels: {app: prometheus}}\n    ports: [{port: 1}]\n",
+            "peer-selects-no-pod 5:7 the peer selects no pod of namespace shop; to mean it together \
+             with the namespaceSelector above, make both one item",
+        ),
+        (
+            "  podSelector: {matchLabels: {app: backend}}\n  ingress:\n  - ports:\n    - port: htp\n",
+            "unknown-port-name 4:13 no container of the 1 selected pods has a TCP port htp; did you \
+             mean http?",
+        ),
+        (
+            "  podSelector: {matchLabels: {app: frontend}}\n  ingress:\n  - from: []\n",
+            "opens-to-all 3:11 `from: []` means any peer; leave the rule out to allow none",
+        ),
+        (
+            "  podSelector: {matchLabels: {app: frontend}}\n  policyTypes: [Ingress]\n  egress:\n  \
+             - ports: [{port: 53}]\n",
+            "egress-without-type 4:5 the egress rules mean nothing: policyTypes leaves Egress out",
+        ),
+        (
+            "  podSelector: {matchLabels: {app: frontend}}\n  policyTypes: [Egress]\n  ingress:\n  \
+             - ports: [{port: 53}]\n",
+            "ingress-without-type 4:5 the ingress rules mean nothing: policyTypes leaves Ingress out",
+        ),
+        (
+            "  podSelector: {matchLabels: {app: frontend}}\n  ingress:\n  - from:\n    - ipBlock: \
+             {cidr: 198.51.100.7/24}\n",
+            "host-bits 4:23 198.51.100.7/24 means 198.51.100.0/24: it has bits beyond its prefix",
+        ),
+        (
+            "  podSelector: {matchLabels: {app: frontend}}\n  ingress:\n  - from:\n    - ipBlock: \
+             {cidr: 10.0.0.0/8, except: [11.0.0.0/16]}\n",
+            "except-outside 4:44 11.0.0.0/16 is not inside 10.0.0.0/8",
+        ),
+        (
+            "  podSelector: {matchLabels: {app: frontend}}\n  ingress:\n  - from:\n    - ipBlock: \
+             {cidr: 10.0.0.0/8, except: [10.0.0.0/8]}\n",
+            "except-is-all 4:44 10.0.0.0/8 is all of 10.0.0.0/8: the peer matches no address",
+        ),
+        (
+            "  podSelector: {matchLabels: {app: backend}}\n  ingress:\n  - {from: [{podSelector: \
+             {matchLabels: {app: db}}}], ports: [{port: 9000, endPort: 9010}]}\n  - {from: \
+             [{podSelector: {matchLabels: {app: db}}}], ports: [{port: 9005}]}\n",
+            "redundant-rule 4:5 never decides: NetworkPolicy shop/tested ingress[0] comes first \
+             and says the same",
+        ),
+    ];
+    for (spec, wanted) in cases {
+        assert_eq!(about(spec), [wanted], "{spec}");
+    }
+}
+
+#[test]
+fn policies_that_nothing_enforces() {
+    let calico = "---\napiVersion: crd.projectcalico.org/v1\nkind: NetworkPolicy\n\
+                  metadata: {name: x, namespace: shop}\nspec: {}\n";
+    let misspelt = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicies\n\
+                    metadata: {name: y, namespace: shop}\nspec: {}\n";
+    let admin = "---\napiVersion: policy.networking.k8s.io/v1alpha1\nkind: AdminNetworkPolicy\n\
+                 metadata: {name: z}\nspec: {}\n";
+    let found = findings(&(shop() + calico + misspelt + admin));
+    let said: Vec<String> = found.iter().map(|it| format!("{} {}", it.code, it.object)).collect();
+    assert_eq!(
+        said,
+        [
+            "not-enforced-here NetworkPolicy shop/x",
+            "not-enforced-here NetworkPolicies shop/y",
+            "not-enforced-here AdminNetworkPolicy z",
+        ]
+    );
+}
+
+#[test]
+fn a_rule_behind_one_that_denies_is_shadowed() {
+    let admin = "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\n\
+                 metadata: {name: closed}\nspec:\n  tier: Admin\n  priority: 1\n  subject: \
+                 {namespaces: {}}\n  ingress:\n  - {action: Deny, from: [{namespaces: {}}]}\n";
+    let found = findings(&(shop() + admin));
+    let said: Vec<String> = found
+        .iter()
+        .filter(|it| it.code == "shadowed-rule")
+        .map(|it| format!("{}: {}", it.object, it.message))
+        .collect();
+    assert_eq!(said, Vec::<String>::new(), "what lets one label in is not compared with all pods");
+    let same = "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\n\
+                metadata: {name: closed}\nspec:\n  tier: Admin\n  priority: 1\n  subject: \
+                {namespaces: {}}\n  ingress:\n  - {action: Deny, from: [{namespaces: {}}]}\n  \
+                - {action: Accept, from: [{namespaces: {}}]}\n";
+    let found = findings(&(shop() + same));
+    let said: Vec<String> = found
+        .iter()
+        .filter(|it| it.code == "shadowed-rule")
+        .map(|it| format!("{}: {}", it.object, it.message))
+        .collect();
+    assert_eq!(
+        said,
+        [
+            "ClusterNetworkPolicy closed: never decides: an earlier rule matches the same connections"
+        ]
+    );
+}
+
+#[test]
+fn a_fault_has_its_place_and_makes_the_set_unusable() {
+    let broken = deployment("shop", "x", "")
+        + "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
+           metadata: {name: broken, namespace: shop}\nspec:\n  podSelector: {}\n  ingress:\n  \
+           - from:\n    - ipBlock: {cidr: nonsense}\n";
+    let found = findings(&broken);
+    let invalid: Vec<&Finding> = found.iter().filter(|it| it.code == "invalid").collect();
+    assert_eq!(invalid.len(), 1, "{found:?}");
+    let line = broken.lines().position(|line| line.contains("nonsense")).unwrap() as u64 + 1;
+    assert_eq!(invalid[0].line, line);
+}

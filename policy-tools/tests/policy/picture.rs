@@ -1,0 +1,282 @@
+//! Pictures of policies.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use policy_tools::policy::flows::{flows, read};
+use policy_tools::policy::picture::{NodeKind, Options, Picture, picture};
+use policy_tools::probe::Protocol;
+use testkit::TempDir;
+
+use crate::{deployment, manifests, policy, shop};
+
+fn draw(text: &str, options: &Options) -> Picture {
+    picture(manifests(text), options).unwrap()
+}
+
+/// The edges, `FROM -> TO: PORTS`.
+fn edges(drawn: &Picture) -> Vec<String> {
+    let name = |n: usize| format!("{}/{}", drawn.nodes[n].group, drawn.nodes[n].name);
+    let said = drawn.edges.iter().map(|it| {
+        let arrow = if it.denied { "-X" } else { "->" };
+        format!("{} {arrow} {}: {}", name(it.from), name(it.to), it.ports.words().join(", "))
+    });
+    said.collect()
+}
+
+#[test]
+fn edges_are_what_policies_allow_and_open_workloads_are_marked() {
+    let drawn = draw(&shop(), &Options::default());
+    assert_eq!(
+        edges(&drawn),
+        ["shop/backend -> shop/db: TCP 5432", "shop/frontend -> shop/backend: TCP 8080"]
+    );
+    let open =
+        drawn.nodes.iter().filter(|it| matches!(it.kind, NodeKind::Workload { is_open: true, .. }));
+    assert_eq!(open.map(|it| &*it.name).collect::<Vec<_>>(), ["frontend"]);
+}
+
+#[test]
+fn a_port_alone_is_drawn_alone() {
+    let only = |protocol, port| Options {
+        protocol: Some(protocol),
+        port: Some(port),
+        ..Options::default()
+    };
+    assert_eq!(
+        edges(&draw(&shop(), &only(Protocol::Tcp, 5432))),
+        ["shop/backend -> shop/db: TCP 5432"]
+    );
+    assert_eq!(edges(&draw(&shop(), &only(Protocol::Udp, 5432))), [""; 0]);
+}
+
+#[test]
+fn sources_that_are_a_whole_namespace_or_cluster_are_one_node() {
+    let ingress =
+        |rest: &str| format!("podSelector: {{matchLabels: {{app: x}}}}, ingress: [{rest}]");
+    let text = ["a", "b", "x"].map(|name| deployment("one", name, "")).concat()
+        + &["c", "d"].map(|name| deployment("two", name, "")).concat();
+    let all = "{from: [{namespaceSelector: {}}], ports: [{port: 53, protocol: UDP}]}";
+    let own = "{from: [{podSelector: {}}], ports: [{port: 80}]}";
+    let world =
+        "{from: [{ipBlock: {cidr: 0.0.0.0/0, except: [10.0.0.0/8]}}], ports: [{port: 443}]}";
+    let drawn = draw(
+        &(text + &policy("one", "x", &ingress(&[all, own, world].join(", ")))),
+        &Options::default(),
+    );
+    assert_eq!(
+        edges(&drawn),
+        [
+            "/internet -> one/x: TCP 443",
+            "all namespaces/* -> one/x: UDP 53",
+            "one/* -> one/x: TCP 80",
+        ]
+    );
+}
+
+const SEEN: &str = concat!(
+    r#"{"time":"","node":"n","verdict":"dropped","reason":"policy-denied","from":{"pod":"shop/frontend-5d4f-x","ip":"10.1.0.3","port":4100},"to":{"pod":"shop/db-1","ip":"10.1.0.2","port":22},"protocol":"TCP"}"#,
+    "\n",
+    r#"{"time":"","node":"n","verdict":"dropped","reason":"policy-denied","from":{"ip":"203.0.113.7","port":4100},"to":{"pod":"shop/db-1","ip":"10.1.0.2"},"protocol":"ICMP","icmp_type":8}"#,
+    "\n",
+    r#"{"time":"","node":"n","verdict":"dropped","reason":"bad-checksum","from":{},"to":{}}"#,
+    "\n",
+    r#"{"time":"","node":"n","verdict":"forwarded","reason":"policy-allowed","from":{"pod":"shop/frontend-5d4f-x"},"to":{"pod":"shop/backend-2","port":8080},"protocol":"TCP"}"#,
+    "\n",
+);
+
+#[test]
+fn what_was_observed_and_denied_is_red() {
+    let seen = flows(&manifests(&shop()), &read(SEEN).unwrap());
+    assert_eq!(seen.len(), 3);
+    let drawn =
+        draw(&shop(), &Options { observed: seen.into_iter().collect(), ..Options::default() });
+    let denied: Vec<String> =
+        edges(&drawn).into_iter().filter(|edge| edge.contains("-X")).collect();
+    assert_eq!(denied, ["/internet -X shop/db: ICMP", "shop/frontend -X shop/db: TCP 22"]);
+    assert_eq!(drawn.svg().matches("class=\"edge denied\" data-from").count(), 2);
+    assert!(drawn.dot().contains("color=red"));
+    assert!(drawn.mermaid().contains("linkStyle"));
+    assert_eq!(read("{}").unwrap_err().len(), 1);
+}
+
+#[test]
+fn every_form_names_nodes_and_ports() {
+    let drawn = draw(&shop(), &Options::default());
+    assert!(drawn.dot().contains("label=\"TCP 5432\""), "{}", drawn.dot());
+    assert!(drawn.mermaid().contains("-->|\"TCP 8080\"|"), "{}", drawn.mermaid());
+    let svg = drawn.svg();
+    assert_eq!(svg.matches("data-node=").count(), drawn.nodes.len());
+    assert_eq!(svg.matches("data-from=").count(), drawn.edges.len());
+    let html = drawn.html();
+    assert!(html.contains("<td>backend</td><td>TCP 8080</td><td>shop/frontend</td>"), "{html}");
+    for other in ["http:", "https:", "src=", "@import"] {
+        let elsewhere = html.replace("http://www.w3.org/2000/svg", "").contains(other);
+        assert!(!elsewhere, "the page needs nothing from elsewhere: {other}");
+    }
+}
+
+/// The attributes of every tag with this name.
+fn tags<'a>(svg: &'a str, name: &str) -> Vec<std::collections::BTreeMap<&'a str, &'a str>> {
+    let start = format!("<{name} ");
+    svg.split(&start)
+        .skip(1)
+        .map(|rest| {
+            let inside = rest.split('>').next().unwrap_or("").trim_end_matches('/');
+            let parts: Vec<&str> = inside.split('"').collect();
+            parts
+                .chunks_exact(2)
+                .map(|pair| (pair[0].trim().trim_end_matches('='), pair[1]))
+                .collect()
+        })
+        .collect()
+}
+
+/// Sixty workloads of ten namespaces with five pods each.
+fn large() -> String {
+    let mut text = String::new();
+    for space in 0..10 {
+        for app in 0..6 {
+            let (namespace, name) = (format!("space{space}"), format!("app{app}"));
+            for pod in 0..5 {
+                let _ = write!(
+                    text,
+                    "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}-{pod}, namespace: \
+                     {namespace}, labels: {{app: {name}}}, ownerReferences: [{{controller: true, \
+                     kind: StatefulSet, name: {name}}}]}}\nspec: {{}}\n"
+                );
+            }
+            text += &policy(
+                &namespace,
+                &name,
+                &format!(
+                    "podSelector: {{matchLabels: {{app: {name}}}}}, ingress: [{{from: \
+                     [{{namespaceSelector: {{matchLabels: {{kubernetes.io/metadata.name: space{}}}}}, \
+                     podSelector: {{matchLabels: {{app: app{}}}}}}}], ports: [{{port: {}}}]}}]",
+                    (space + 9) % 10,
+                    (app + 1) % 6,
+                    8000 + app
+                ),
+            );
+        }
+    }
+    text
+}
+
+#[test]
+fn three_hundred_pods_are_readable() {
+    let started = Instant::now();
+    let drawn = draw(&large(), &Options::default());
+    let svg = drawn.svg();
+    println!("300 pods drawn in {:?}", started.elapsed());
+    assert_eq!((drawn.nodes.len(), drawn.edges.len()), (60, 60));
+    let number = |tag: &std::collections::BTreeMap<&str, &str>, name: &str| -> f64 {
+        tag.get(name).map_or(0.0, |it| it.parse().unwrap())
+    };
+    let nodes: Vec<[f64; 4]> = tags(&svg, "rect")
+        .iter()
+        .filter(|tag| {
+            tag.get("class").is_some_and(|class| class.starts_with("node") && tag.contains_key("x"))
+        })
+        .map(|tag| ["x", "y", "width", "height"].map(|it| number(tag, it)))
+        .collect();
+    assert_eq!(nodes.len(), 60);
+    for (n, [x, y, width, height]) in nodes.iter().enumerate() {
+        for [left, top, w, h] in &nodes[..n] {
+            let apart = x + width <= *left || left + w <= *x || y + height <= *top || top + h <= *y;
+            assert!(apart, "two nodes overlap at {x},{y}");
+        }
+    }
+    // Every line of text is inside of its node.
+    for tag in tags(&svg, "text").iter().filter(|tag| {
+        tag.get("class").is_some_and(|class| matches!(*class, "name" | "pin" | "note"))
+    }) {
+        let (x, y) = (number(tag, "x"), number(tag, "y"));
+        let inside = |[left, top, width, height]: &[f64; 4]| {
+            x > *left && x < left + width && y > *top && y < top + height
+        };
+        assert!(nodes.iter().any(inside), "a text outside of nodes at {x},{y}");
+    }
+    let all = drawn.namespaces();
+    let collapsed = drawn.collapsed(&all);
+    assert_eq!((collapsed.nodes.len(), collapsed.edges.len()), (10, 10));
+    assert_eq!(collapsed.nodes[0].kind, NodeKind::Collapsed { workloads: 6, open: 0 });
+    let one = drawn.collapsed(&BTreeSet::from(["space3".to_owned()]));
+    assert_eq!(one.nodes.len(), 55);
+}
+
+/// Appended to a page: what a reader sees, as JSON.
+const LOOK: &str = r#"<script>
+const shown = () => [...document.querySelectorAll('section')].filter(s => getComputedStyle(s).display != 'none');
+const look = () => {
+  const svg = shown()[0].querySelector('svg');
+  const nodes = [...svg.querySelectorAll('[data-node]')];
+  const spilt = nodes.flatMap(g => {
+    const box = g.querySelector('rect').getBBox();
+    return [...g.querySelectorAll('text')].filter(t => t.getBBox().x + t.getBBox().width > box.x + box.width);
+  });
+  return {shown: shown().map(s => s.id), nodes: nodes.length, spilt: spilt.map(t => t.textContent)};
+};
+const first = look();
+location.hash = '#ns-space3';
+setTimeout(() => {
+  const second = look();
+  const node = shown()[0].querySelector('[data-node]');
+  node.onmouseenter();
+  const marked = shown()[0].querySelectorAll('.marked').length;
+  document.body.innerHTML = '';
+  document.body.textContent = 'SEEN ' + JSON.stringify({first, second, marked}) + ' SEEN';
+}, 50);
+</script>"#;
+
+#[test]
+fn a_browser_shows_one_drawing_and_follows_the_links() {
+    let Some(chromium) = ["chromium", "chromium-browser", "google-chrome"]
+        .into_iter()
+        .find(|it| Command::new(it).arg("--version").output().is_ok())
+    else {
+        return testkit::skipped(
+            "a_browser_shows_one_drawing_and_follows_the_links",
+            "chromium is not installed",
+        );
+    };
+    let folder = TempDir::new("page");
+    let page = folder.path().join("page.html");
+    let drawn = draw(&large(), &Options::default());
+    fs::write(&page, drawn.html().replace("</body>", &(LOOK.to_owned() + "</body>"))).unwrap();
+    let profile = format!("--user-data-dir={}", folder.path().join("profile").display());
+    let output = Command::new(chromium)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000"])
+        .args([&*profile, "--dump-dom", &format!("file://{}", page.display())])
+        .output()
+        .unwrap();
+    let dom = String::from_utf8_lossy(&output.stdout).into_owned();
+    let seen = dom.split("SEEN ").nth(1).unwrap_or_else(|| panic!("{dom} {output:?}"));
+    let seen: serde_json::Value =
+        serde_json::from_str(seen.split(" SEEN").next().unwrap()).unwrap();
+    // Sixty workloads are too many to begin with: the page shows ten namespaces.
+    assert_eq!(seen["first"], serde_json::json!({"shown": ["overview"], "nodes": 10, "spilt": []}));
+    assert_eq!(
+        seen["second"],
+        serde_json::json!({"shown": ["ns-space3"], "nodes": 15, "spilt": []})
+    );
+    assert_eq!(seen["marked"], 1);
+}
+
+#[test]
+fn the_image_is_xml() {
+    let mut parser = Command::new("python3")
+        .args(["-c", "import sys, xml.etree.ElementTree as tree; tree.parse(sys.stdin)"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let svg = draw(&large(), &Options::default()).svg();
+    parser.stdin.take().unwrap().write_all(svg.as_bytes()).unwrap();
+    let output = parser.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
