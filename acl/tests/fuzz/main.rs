@@ -1,7 +1,7 @@
 //! One fuzz target, and what it has been fed so far.
 //!
 //! [`check`] takes any bytes for a rule set, peer sets, changes and keys, and holds every
-//! compiled form to its definition. `fuzz/` feeds it with a coverage-guided fuzzer; here it
+//! compiled form to its definition. `testing/fuzz/` feeds it with a coverage-guided fuzzer; here it
 //! replays `tests/corpus/` and some hundred pseudo-random inputs in every test run.
 
 mod target;

@@ -1,6 +1,6 @@
 //! The agent's fuzz target on `tests/corpus/`, as it is and with bytes changed.
 //!
-//! `fuzz/` runs the same target under a coverage-guided fuzzer.
+//! `testing/fuzz/` runs the same target under a coverage-guided fuzzer.
 
 mod input;
 

@@ -1,7 +1,7 @@
 //! The control side's fuzz targets on `tests/corpus/`, and on the manifests of `pcap-fixtures/` with
 //! bytes changed.
 //!
-//! `fuzz/` runs the same targets under a coverage-guided fuzzer.
+//! `testing/fuzz/` runs the same targets under a coverage-guided fuzzer.
 
 mod manifests;
 mod watch;

@@ -1,7 +1,7 @@
 //! The dataplane's fuzz targets on `tests/corpus/` (one folder a target), on packets of every kind
 //! with bytes changed, and on the captures of `pcap-fixtures/`.
 //!
-//! `fuzz/` runs the same targets under a coverage-guided fuzzer.
+//! `testing/fuzz/` runs the same targets under a coverage-guided fuzzer.
 
 mod capture;
 mod graph;

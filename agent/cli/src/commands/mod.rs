@@ -1,7 +1,7 @@
 //! The command line of `podgate`.
 //!
 //! One file a command: its arguments, its help with an example, and `run`, which returns the exit
-//! code ([`cli`] lists the codes). The commands that need no running switch are in [`offline`].
+//! code ([`cli_runtime`] lists the codes). The commands that need no running switch are in [`policy_tools`].
 
 pub mod bundle;
 pub mod call;

@@ -1,6 +1,6 @@
 //! The fuzz target on `tests/corpus/`, and on its messages with bytes changed.
 //!
-//! `fuzz/` runs the same target under a coverage-guided fuzzer.
+//! `testing/fuzz/` runs the same target under a coverage-guided fuzzer.
 
 mod answers;
 
