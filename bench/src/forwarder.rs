@@ -17,7 +17,7 @@ use flow_offload::{Offload, Options};
 use linux_net::Netlink;
 use testkit::{Process, has_program};
 
-use crate::rig::{PATIENCE, Rig, SERVICE, filled_with, kernel, mac, put_in_force, words};
+use crate::rig::{PATIENCE, Rig, SERVICE, Settings, filled_with, kernel, mac, put_in_force, words};
 use crate::vpp::{self, Vpp};
 
 /// The port that the policy lets through.
@@ -78,6 +78,16 @@ impl Forwarder {
         }
     }
 
+    /// The settings of the interfaces that its users have.
+    pub fn settings(self) -> Settings {
+        match self {
+            Self::Podgate => Settings::CniPlugin,
+            Self::Offload => Settings::FlowOffload,
+            Self::BridgeFiltered | Self::Route | Self::BridgeUncut => Settings::Kernel,
+            Self::Vpp(_) | Self::Testpmd | Self::Bridge => Settings::Cut,
+        }
+    }
+
     /// This switch, testpmd if it is installed, and VPP if its program is given.
     pub fn usual(vpp: Option<&'static Path>) -> Vec<Self> {
         let mut list = vec![Self::Podgate];
@@ -106,24 +116,17 @@ impl Forwarder {
     /// The same with whatever stands beside the pods that talk.
     pub fn start_beside(self, rig: &Rig, beside: Beside) -> Result<Running<'_>, Box<dyn Error>> {
         rig.clear();
+        rig.set(self.settings());
         let mut peer = None;
         let process = match self {
             Self::Vpp(program) => {
-                // It completes nothing.
-                rig.set_offloads(false);
                 let rules = vpp::acl(&policy(), |_| Vec::new());
                 peer = Some(vpp::bridge(program, rig.node.name(), ["pga", "pgb"], &rules)?);
                 None
             }
             Self::Podgate => Some(switch(rig, &own_path()?, "switch", beside)),
-            Self::Offload => {
-                // As the CNI plugin does.
-                rig.set_offloads(true);
-                Some(switch(rig, &own_path()?, "offload", beside))
-            }
+            Self::Offload => Some(switch(rig, &own_path()?, "offload", beside)),
             Self::Testpmd => {
-                // It completes nothing.
-                rig.set_offloads(false);
                 let testpmd = rig.node.spawn(words(
                     "dpdk-testpmd -l 0,1 --main-lcore 1 --no-pci --no-huge -m 512 --no-shconf \
                      --vdev net_af_xdp0,iface=pga --vdev net_af_xdp1,iface=pgb -- \
@@ -133,13 +136,11 @@ impl Forwarder {
                 Some(testpmd)
             }
             Self::Route => {
-                rig.set_offloads(true);
                 rig.route();
                 filter(rig, "ip");
                 None
             }
             Self::Bridge | Self::BridgeUncut | Self::BridgeFiltered => {
-                rig.set_offloads(self != Self::Bridge);
                 if self == Self::BridgeFiltered {
                     filter(rig, "bridge");
                 }
@@ -220,7 +221,7 @@ impl Drop for Running<'_> {
             // One that was never there is deleted as well.
             None => drop(self.rig.node.try_exec(words("ip link delete bridge"))),
         }
-        self.rig.end_offloads();
+        self.rig.set(Settings::CniPlugin);
     }
 }
 

@@ -15,6 +15,31 @@ use testkit::Namespace;
 /// Long enough for whatever is going to happen at all.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// What a new veth pair has, as words for `ethtool -K`: no distribution changes it.
+const KERNEL: &str = "tx on sg on tso on gso on gro off";
+/// Features that [`Rig::described`] shows, by `ethtool`'s name, and in short.
+const FEATURES: [(&str, &str); 5] = [
+    ("tx-checksumming", "tx"),
+    ("scatter-gather", "sg"),
+    ("tcp-segmentation-offload", "tso"),
+    ("generic-segmentation-offload", "gso"),
+    ("generic-receive-offload", "gro"),
+];
+
+/// Offloads and queues of the interfaces between a cluster node and its pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settings {
+    /// A new veth pair's, at all ends: what users of the kernel's bridge and router have.
+    Kernel,
+    /// Podgate's CNI plugin's, for AF_XDP ports.
+    CniPlugin,
+    /// Podgate's CNI plugin's, for flow offload.
+    FlowOffload,
+    /// Pods that cut their segments and finish their checksums themselves, for forwarders that complete
+    /// nothing.
+    Cut,
+}
+
 /// Address of a service in front of the receiver.
 pub const SERVICE: &str = "10.96.0.10";
 
@@ -73,19 +98,52 @@ impl Rig {
         }
     }
 
-    /// Turns the offloads of the pods' interfaces on or off; `end_offloads` restores the settings of the
-    /// CNI plugin.
-    pub fn set_offloads(&self, on: bool) {
-        for pod in [&self.a, &self.b] {
-            match on {
-                true => drop(pod.try_exec(words("ethtool -K eth0 tx on sg on tso on gso on"))),
-                false => offloads(pod, "eth0", "off"),
+    /// Sets all ends of the interfaces as a forwarder's users have them. [`Settings::CniPlugin`] is what a
+    /// new rig has.
+    pub fn set(&self, settings: Settings) {
+        for (namespace, interface) in self.ends() {
+            let is_pod = interface == "eth0";
+            let line = match settings {
+                Settings::Kernel => KERNEL.to_owned(),
+                Settings::CniPlugin => offloads(if is_pod { sums(self.mtu) } else { "on" }),
+                Settings::FlowOffload if is_pod => KERNEL.to_owned(),
+                Settings::FlowOffload => offloads("on"),
+                Settings::Cut => offloads(if is_pod { "off" } else { "on" }),
+            };
+            namespace.try_exec(words(&format!("ethtool -K {interface} {line}")));
+            if is_pod {
+                let queue = if settings == Settings::Kernel { "noqueue" } else { "pfifo" };
+                namespace.exec(words(&format!("tc qdisc replace dev eth0 root {queue}")));
             }
         }
     }
 
+    /// The settings of all ends as they are now, a line for each: offloads (`ethtool -k`), the queue in
+    /// front, the congestion control of the kernel there.
+    pub fn described(&self) -> Vec<String> {
+        let described = |(namespace, interface): (&Namespace, &str)| {
+            let features = namespace.exec(words(&format!("ethtool -k {interface}")));
+            let value = |name: &str| {
+                let line = features.lines().find_map(|line| line.trim().strip_prefix(name));
+                line.unwrap_or(": unknown").trim_start_matches(':').trim().to_owned()
+            };
+            let shown: Vec<String> =
+                FEATURES.iter().map(|(name, short)| format!("{short} {}", value(name))).collect();
+            let queue = namespace.exec(words(&format!("tc qdisc show dev {interface} root")));
+            let queue = queue.split_whitespace().nth(1).unwrap_or("none").to_owned();
+            let control = namespace.exec(words("sysctl -n net.ipv4.tcp_congestion_control"));
+            let (shown, control) = (shown.join(", "), control.trim());
+            format!("{interface}: {shown}; qdisc {queue}; congestion control {control}")
+        };
+        self.ends().into_iter().map(described).collect()
+    }
+
+    fn ends(&self) -> [(&Namespace, &'static str); 4] {
+        [(&self.a, "eth0"), (&self.node, "pga"), (&self.node, "pgb"), (&self.b, "eth0")]
+    }
+
     /// Has the pods receive in kernel threads of their own, which merge the segments of a connection
-    /// (GRO), instead of where the sender runs; until [`Self::end_offloads`].
+    /// (GRO), instead of where the sender runs; until the next [`Self::set`].
     pub fn receive_in_threads(&self) {
         for pod in [&self.a, &self.b] {
             pod.try_exec(words("ethtool -K eth0 gro on"));
@@ -93,16 +151,9 @@ impl Rig {
         }
     }
 
-    /// The offloads that the CNI plugin leaves on.
-    pub fn end_offloads(&self) {
-        [&self.a, &self.b].into_iter().for_each(|pod| offloads(pod, "eth0", sums(self.mtu)));
-    }
-
     /// Takes all XDP programs off.
     pub fn clear(&self) {
-        for (namespace, interface) in
-            [(&self.node, "pga"), (&self.node, "pgb"), (&self.a, "eth0"), (&self.b, "eth0")]
-        {
+        for (namespace, interface) in self.ends() {
             namespace.exec(words(&format!("ip link set {interface} xdp off")));
         }
     }
@@ -164,7 +215,8 @@ fn join(node: &Namespace, interface: &str, pod: &Namespace, name: &str, mtu: u32
         namespace.exec(["sysctl", "-qw", &format!("net.ipv6.conf.{interface}.disable_ipv6=1")]);
         namespace.exec(words(&format!("ip link set {interface} up")));
         let is_pod = !std::ptr::eq(namespace, node);
-        offloads(namespace, interface, if is_pod { sums(mtu) } else { "on" });
+        let line = offloads(if is_pod { sums(mtu) } else { "on" });
+        namespace.try_exec(words(&format!("ethtool -K {interface} {line}")));
     }
 }
 
@@ -173,11 +225,10 @@ fn sums(mtu: u32) -> &'static str {
     if mtu > 3500 { "on" } else { "off" }
 }
 
-/// Switches the checksum offload and the handing over in pieces `sums` ("on", "off"), and
-/// segmentation off.
-fn offloads(namespace: &Namespace, interface: &str, sums: &str) {
-    let line = format!("ethtool -K {interface} tx {sums} sg {sums} tso off gso off gro off");
-    namespace.try_exec(words(&line));
+/// Words for `ethtool -K`: the checksum offload and the handing over in pieces `sums` ("on", "off"), no
+/// segmentation.
+fn offloads(sums: &str) -> String {
+    format!("tx {sums} sg {sums} tso off gso off gro off")
 }
 
 /// The words of a command.

@@ -26,36 +26,46 @@ impl Connection {
     }
 }
 
-/// Cores of the ends of a stream, as an option of iperf3: any of them, or one for the sender and
-/// one for the receiver, where the forwarder has no core of its own.
-pub(super) const ANY_CORE: &str = "";
+/// Options of iperf3 for a stream with a congestion control: those that distributions choose.
+pub(super) const BBR: &str = "-C bbr";
+pub(super) const CUBIC: &str = "-C cubic";
+/// One core for the sender and one for the receiver, where the forwarder has no core of its own.
 pub(super) const CORE_EACH: &str = "-A 0,1";
 
 /// Gigabits of payload a second between the pods' kernels, and what all cores spend on a gigabyte.
-pub(super) fn stream(forwarder: Forwarder, way: &Connection, cores: &str) -> Result<(f64, f64)> {
+pub(super) fn stream(forwarder: Forwarder, way: &Connection, options: &str) -> Result<(f64, f64)> {
     let rig = Rig::new(1500, 0);
     let running = forwarder.start_beside(&rig, way.beside)?;
-    let measured = stream_between(&rig.a, &rig.b, way.to, cores);
+    let measured = stream_between(&rig.a, &rig.b, way.to, options);
     drop(running);
     measured
 }
 
-/// The same between pods of two cluster nodes, in a tunnel or routed.
-pub(super) fn stream_of_nodes(between: Between, tunnel: bool) -> Result<(f64, f64)> {
+/// The settings of all interfaces under a forwarder, and of the pods' kernels.
+pub(super) fn settings(forwarder: Forwarder) -> Result<Vec<String>> {
+    let rig = Rig::new(1500, 0);
+    let running = forwarder.start(&rig, 0)?;
+    let lines = rig.described();
+    drop(running);
+    Ok(lines)
+}
+
+/// As [`stream`], between pods of two cluster nodes, in a tunnel or routed.
+pub(super) fn stream_of_nodes(between: Between, tunnel: bool, options: &str) -> Result<(f64, f64)> {
     let nodes = between.start(tunnel)?;
-    stream_between(&nodes.pods[0], &nodes.pods[1], &pod_address(2), ANY_CORE)
+    stream_between(&nodes.pods[0], &nodes.pods[1], &pod_address(2), options)
 }
 
 fn stream_between(
     from: &Namespace,
     to: &Namespace,
     address: &str,
-    cores: &str,
+    options: &str,
 ) -> Result<(f64, f64)> {
     let server = to.spawn(words("iperf3 -s -1 --forceflush"));
     server.wait_for_line("Server listening", PATIENCE);
     let before = busy_seconds()?;
-    let report = from.exec(words(&format!("iperf3 -J -c {address} -t 3 {cores}")));
+    let report = from.exec(words(&format!("iperf3 -J -c {address} -t 3 {options}")));
     let spent = busy_seconds()? - before;
     let report: serde_json::Value = serde_json::from_str(&report)?;
     let received = &report["end"]["sum_received"];

@@ -18,8 +18,8 @@ use testkit::has_program;
 use super::Result;
 pub(crate) use ends::run as run_end;
 use measure::{
-    ANY_CORE, CORE_EACH, Connection, direct_round_trips, requests, round_trips, small_datagrams,
-    stream, stream_of_nodes,
+    BBR, CORE_EACH, CUBIC, Connection, direct_round_trips, requests, round_trips, settings,
+    small_datagrams, stream, stream_of_nodes,
 };
 
 /// Rounds, where nothing else is said: about two minutes each.
@@ -31,6 +31,7 @@ const PODS: usize = 250;
 const AT_ONCE: usize = 100;
 
 /// A comparison: a figure for each forwarder, and the forwarder that the goal names.
+#[derive(Clone)]
 struct Row {
     name: &'static str,
     goal: &'static str,
@@ -78,7 +79,9 @@ pub(crate) fn compare(rounds: usize, picture: Option<&str>) -> Result<()> {
         against,
     };
     let mut ways = [
-        row("TCP, one stream (Gb/s)", "at least 0.95", BRIDGE),
+        row("TCP, one stream, BBR (Gb/s)", "at least 0.95", BRIDGE),
+        row("processor seconds for a gigabyte of it", "at most 1.1", BRIDGE),
+        row("TCP, one stream, cubic (Gb/s)", "at least 0.95", BRIDGE),
         row("processor seconds for a gigabyte of it", "at most 1.1", BRIDGE),
         row("UDP, 64-byte frames (Mpps)", "at least 1.0", BRIDGE_FILTERED),
         row("round trip, 64 bytes, p50 (µs)", "at most 1.15", DIRECT),
@@ -92,23 +95,25 @@ pub(crate) fn compare(rounds: usize, picture: Option<&str>) -> Result<()> {
             let progress = |what: &str| {
                 eprintln!("round {round} of {rounds}: {what}, {}", forwarder.name());
             };
-            progress("TCP");
-            let (rate, seconds) = stream(*forwarder, &Connection::direct(), ANY_CORE)?;
-            ways[0].figures[place].add(rate);
-            ways[1].figures[place].add(seconds);
+            for (n, control) in [BBR, CUBIC].into_iter().enumerate() {
+                progress(&format!("TCP, iperf3 {control}"));
+                let (rate, seconds) = stream(*forwarder, &Connection::direct(), control)?;
+                ways[2 * n].figures[place].add(rate);
+                ways[2 * n + 1].figures[place].add(seconds);
+            }
             progress("UDP");
-            ways[2].figures[place].add(small_datagrams(*forwarder)?);
+            ways[4].figures[place].add(small_datagrams(*forwarder)?);
             progress("round trips");
             let trips = round_trips(*forwarder)?;
-            ways[3].figures[place].add(trips.quantile(0.5));
-            ways[4].figures[place].add(trips.quantile(0.99));
+            ways[5].figures[place].add(trips.quantile(0.5));
+            ways[6].figures[place].add(trips.quantile(0.99));
             progress("HTTP");
             let way = Connection::direct();
             connections[0].figures[place].add(requests(*forwarder, &way)?.rate);
         }
         let trips = direct_round_trips()?;
-        ways[3].figures[DIRECT].add(trips.quantile(0.5));
-        ways[4].figures[DIRECT].add(trips.quantile(0.99));
+        ways[5].figures[DIRECT].add(trips.quantile(0.5));
+        ways[6].figures[DIRECT].add(trips.quantile(0.99));
         for variant in &mut variants {
             eprintln!("round {round} of {rounds}: {}", variant.name);
             let way = Connection { to: variant.to, beside: variant.beside };
@@ -116,15 +121,26 @@ pub(crate) fn compare(rounds: usize, picture: Option<&str>) -> Result<()> {
             variant.rates.add(stream(Forwarder::Offload, &way, CORE_EACH)?.0);
         }
     }
+    print_settings(&forwarders)?;
     print_rows(&forwarders, &ways);
     print_rows(&forwarders, &connections);
     print_variants(&variants);
     print_nodes(rounds)?;
     print_attaching(rounds.min(3))?;
-    let drawing = picture::draw(&forwarders, &ways[..4]);
+    let drawing = picture::draw(&forwarders, &[&ways[..3], &ways[4..6]].concat());
     let path = picture.unwrap_or("flow-offload.svg");
     std::fs::write(path, drawing)?;
     eprintln!("the picture is in {path}");
+    Ok(())
+}
+
+/// Prints what each forwarder is measured with, so that a reader can judge the comparison.
+fn print_settings(forwarders: &[Forwarder]) -> Result<()> {
+    println!();
+    for forwarder in forwarders {
+        println!("{}:", forwarder.name());
+        settings(*forwarder)?.iter().for_each(|line| println!("  {line}"));
+    }
     Ok(())
 }
 
@@ -236,24 +252,29 @@ pub(crate) fn print_requests(rounds: usize) -> Result<()> {
 /// Streams between pods of two cluster nodes.
 pub(crate) fn print_nodes(rounds: usize) -> Result<()> {
     let forwarders = [Between::Offload, Between::Kernel, Between::Podgate];
-    let ways = [(true, "VXLAN", "its VXLAN device"), (false, "routed", "its route")];
+    let ways = [
+        (true, "VXLAN, BBR", BBR, "its VXLAN device"),
+        (true, "VXLAN, cubic", CUBIC, "its VXLAN device"),
+        (false, "routed, BBR", BBR, "its route"),
+        (false, "routed, cubic", CUBIC, "its route"),
+    ];
     // Rates, and processor seconds for a gigabyte.
-    let mut figures = [const { [const { [Samples::new(), Samples::new()] }; 3] }; 2];
+    let mut figures = [const { [const { [Samples::new(), Samples::new()] }; 3] }; 4];
     for round in 1..=rounds {
-        for ((tunnel, name, _), figures) in ways.iter().zip(&mut figures) {
+        for ((tunnel, name, control, _), figures) in ways.iter().zip(&mut figures) {
             for (forwarder, figures) in forwarders.iter().zip(figures) {
                 let name_of_forwarder = forwarder.name();
                 eprintln!(
                     "round {round} of {rounds}: two cluster nodes, {name}, {name_of_forwarder}"
                 );
-                let (rate, seconds) = stream_of_nodes(*forwarder, *tunnel)?;
+                let (rate, seconds) = stream_of_nodes(*forwarder, *tunnel, control)?;
                 figures[0].add(rate);
                 figures[1].add(seconds);
             }
         }
     }
     let mut lines = Vec::new();
-    for ((_, name, device), figures) in ways.iter().zip(&figures) {
+    for ((_, name, _, device), figures) in ways.iter().zip(&figures) {
         let what = ["TCP, one stream (Gb/s)", "processor seconds for a gigabyte of it"];
         for (n, (what, goal)) in what.into_iter().zip(["at least 0.95", "at most 1.1"]).enumerate()
         {
