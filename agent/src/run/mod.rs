@@ -79,7 +79,8 @@ pub use error::StartError;
 pub use http::{AUDIENCE, FOLDER};
 pub use input::Input;
 pub use kernel::{
-    HostNetwork, InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink, WithoutPorts,
+    HostEnd, HostNetwork, InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink,
+    WithoutPorts,
 };
 pub use shared_status::{FlowOffload, LostPort, PortInfo, SharedStatus, State};
 pub use show::TABLES;

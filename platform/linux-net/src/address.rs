@@ -19,6 +19,9 @@ pub struct LinkAddress {
     pub link: u32,
     /// The address with the length of its network prefix.
     pub address: IpNet,
+    /// Whether the kernel has not verified yet that the address is unique (RFC 4862, section 5.4), or found
+    /// that it is not. No packet can leave from such an address.
+    pub tentative: bool,
 }
 
 impl Netlink {
@@ -94,14 +97,21 @@ fn scope(address: IpAddr) -> AddressScope {
 fn read(message: &AddressMessage) -> Option<LinkAddress> {
     let mut own = None;
     let mut peer = None;
+    let mut tentative = false;
     for attribute in &message.attributes {
         match attribute {
             AddressAttribute::Local(address) => own = Some(*address),
             AddressAttribute::Address(address) => peer = Some(*address),
+            AddressAttribute::Flags(flags) => {
+                let unverified = AddressFlags::Tentative | AddressFlags::Dadfailed;
+                // An optimistic address is used before it is verified (RFC 4429).
+                tentative =
+                    flags.intersects(unverified) && !flags.contains(AddressFlags::Optimistic);
+            }
             _ => {}
         }
     }
     // IPv6 gives its own address as "address" unless the link is point to point.
     let address = IpNet::new(own.or(peer)?, message.header.prefix_len).ok()?;
-    Some(LinkAddress { link: message.header.index, address })
+    Some(LinkAddress { link: message.header.index, address, tentative })
 }

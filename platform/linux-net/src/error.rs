@@ -35,7 +35,8 @@ impl Error {
 
     /// Whether the object does not exist (any more).
     pub fn is_not_found(&self) -> bool {
-        matches!(self.errno(), Some(libc::ENODEV | libc::ENOENT | libc::ENXIO | libc::ESRCH))
+        use libc::{EADDRNOTAVAIL, ENODEV, ENOENT, ENXIO, ESRCH};
+        matches!(self.errno(), Some(ENODEV | ENOENT | ENXIO | ESRCH | EADDRNOTAVAIL))
     }
 
     /// Whether an object of that name is there already.

@@ -66,6 +66,8 @@ pub struct HostPort {
     pub switch: Link,
     /// The kernel's end; it is up.
     pub host: Link,
+    /// Errors about addresses and routes that the kernel refused to change; all others are as configured.
+    pub refused: Vec<String>,
 }
 
 /// The gateway addresses that follow from the cluster node's pod networks: the
@@ -90,10 +92,11 @@ fn gateway(first: IpAddr) -> IpAddr {
 /// on it that are not in `config`.
 ///
 /// Acts in the calling thread's network namespace. Calling it again with the
-/// same configuration changes nothing.
+/// same configuration changes nothing. An address or route that the kernel refuses stops no other
+/// ([`HostPort::refused`]).
 ///
 /// # Errors
-/// If the kernel refuses a step, or an interface of one of the names exists
+/// If the pair cannot be made or set up, or an interface of one of the names exists
 /// that is not the other one's peer.
 pub fn set_up(config: &HostPortConfig) -> Result<HostPort, Error> {
     let mut netlink = Netlink::open()?;
@@ -113,11 +116,12 @@ pub fn set_up(config: &HostPortConfig) -> Result<HostPort, Error> {
     sysctl::set_if_present(Family::V6, &config.host_interface, "accept_dad", "0")?;
     netlink.put_queue(host.index)?;
     netlink.set_up(host.index)?;
-    addresses(&mut netlink, host.index, &config.gateways)?;
-    routes(&mut netlink, host.index, config)?;
+    let mut refused = addresses(&mut netlink, host.index, &config.gateways)?;
+    refused.extend(routes(&mut netlink, host.index, config)?);
     Ok(HostPort {
         switch: netlink.link(&config.switch_interface)?,
         host: netlink.link(&config.host_interface)?,
+        refused: refused.iter().map(Error::to_string).collect(),
     })
 }
 
@@ -149,7 +153,8 @@ pub fn close_to_the_kernel(interface: &str) -> Result<(), Error> {
     sysctl::set(Family::V4, interface, "proxy_arp", "0")
 }
 
-fn addresses(netlink: &mut Netlink, host: u32, gateways: &[IpAddr]) -> Result<(), Error> {
+/// Returns what the kernel refused.
+fn addresses(netlink: &mut Netlink, host: u32, gateways: &[IpAddr]) -> Result<Vec<Error>, Error> {
     let wanted: Vec<IpNet> = gateways.iter().copied().map(IpNet::from).collect();
     let present: Vec<IpNet> = netlink
         .addresses()?
@@ -159,17 +164,24 @@ fn addresses(netlink: &mut Netlink, host: u32, gateways: &[IpAddr]) -> Result<()
         // The kernel's own link-local address, which neighbour discovery needs.
         .filter(|own| !matches!(own, IpNet::V6(v6) if v6.addr().is_unicast_link_local()))
         .collect();
-    for extra in present.iter().filter(|own| !wanted.contains(own)) {
-        netlink.delete_address(host, *extra)?;
-    }
-    for missing in wanted.iter().filter(|own| !present.contains(own)) {
-        netlink.add_address(host, *missing)?;
-    }
-    Ok(())
+    let extra = present.iter().filter(|own| !wanted.contains(own));
+    let mut results: Vec<_> =
+        extra.map(|own| unless_gone(netlink.delete_address(host, *own))).collect();
+    let missing = wanted.iter().filter(|own| !present.contains(own));
+    results.extend(missing.map(|own| netlink.add_address(host, *own)));
+    Ok(results.into_iter().filter_map(Result::err).collect())
 }
 
-fn routes(netlink: &mut Netlink, host: u32, config: &HostPortConfig) -> Result<(), Error> {
-    let present: Vec<IpAddr> = netlink.addresses()?.iter().map(|own| own.address.addr()).collect();
+/// The result of a deletion: what is gone already need not be deleted. With an address or interface the
+/// kernel deletes what depends on it.
+fn unless_gone(deleted: Result<(), Error>) -> Result<(), Error> {
+    deleted.or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })
+}
+
+/// Returns what the kernel refused.
+fn routes(netlink: &mut Netlink, host: u32, config: &HostPortConfig) -> Result<Vec<Error>, Error> {
+    let usable = netlink.addresses()?.into_iter().filter(|own| !own.tentative);
+    let present: Vec<IpAddr> = usable.map(|own| own.address.addr()).collect();
     let known: Vec<IpAddr> =
         config.node_addresses.iter().copied().filter(|own| present.contains(own)).collect();
     let wanted: Vec<Route> = config
@@ -189,15 +201,12 @@ fn routes(netlink: &mut Netlink, host: u32, config: &HostPortConfig) -> Result<(
         .filter(|route| route.link == host && route.gateway.is_none())
         .filter(|route| !route.is_kernels())
         .collect();
-    for extra in &present {
-        if !wanted.iter().any(|route| route.destination == extra.destination) {
-            netlink.delete_route(extra)?;
-        }
-    }
-    for route in wanted.iter().filter(|route| !present.contains(route)) {
-        netlink.put_route(route)?;
-    }
-    Ok(())
+    let is_wanted = |present: &Route| wanted.iter().any(|it| it.destination == present.destination);
+    let extra = present.iter().filter(|route| !is_wanted(route));
+    let mut results: Vec<_> = extra.map(|route| unless_gone(netlink.delete_route(route))).collect();
+    let missing = wanted.iter().filter(|route| !present.contains(route));
+    results.extend(missing.map(|route| netlink.put_route(route)));
+    Ok(results.into_iter().filter_map(Result::err).collect())
 }
 
 #[cfg(test)]

@@ -67,16 +67,21 @@ impl Netlink {
         self.change(&describe("put", route), message, NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Deletes a route.
+    /// Deletes a route, whoever made it.
     ///
     /// # Errors
     /// [`Error::is_not_found`] if it is not there.
     pub fn delete_route(&mut self, route: &Route) -> Result<(), Error> {
-        let message = RouteNetlinkMessage::DelRoute(message(route)?);
-        self.change(&describe("delete", route), message, 0)
+        let mut message = message(route)?;
+        // The kernel compares what is given: its own routes have another protocol and scope.
+        message.header.protocol = RouteProtocol::Unspec;
+        message.header.scope = RouteScope::NoWhere;
+        self.change(&describe("delete", route), RouteNetlinkMessage::DelRoute(message), 0)
     }
 
-    /// The unicast routes of the main table, both families.
+    /// The unicast routes of the main table, both families. Exceptions (cached path MTUs and redirects of
+    /// single destinations, `ip route show cache`) are not among them: they belong to a route, and end by
+    /// themselves.
     ///
     /// # Errors
     /// If the kernel refuses to answer.
@@ -134,7 +139,11 @@ fn message(route: &Route) -> Result<RouteMessage, Error> {
 
 fn read(message: &RouteMessage) -> Option<Route> {
     let header = &message.header;
-    if header.table != RouteHeader::RT_TABLE_MAIN || header.kind != RouteType::Unicast {
+    let is_exception = header.flags.contains(RouteFlags::Cloned);
+    if header.table != RouteHeader::RT_TABLE_MAIN
+        || header.kind != RouteType::Unicast
+        || is_exception
+    {
         return None;
     }
     let any = match header.address_family {

@@ -10,6 +10,7 @@ use linux_net::{
     in_namespace, keep_vlan_tags, switch_off_offloads, switch_off_segmentation,
     switch_off_towards_switch, sysctl,
 };
+use testkit::{RawSender, packet};
 
 /// Whether a feature of `ethtool -k` is on.
 fn feature(namespace: &testkit::Namespace, interface: &str, feature: &str) -> bool {
@@ -52,7 +53,7 @@ fn a_pair_across_namespaces_carries_packets_both_ways() {
             let address: IpNet = network.parse().unwrap();
             netlink.add_address(link.index, address).unwrap();
             assert!(netlink.add_address(link.index, address).unwrap_err().is_exists());
-            let own = LinkAddress { link: link.index, address };
+            let own = LinkAddress { link: link.index, address, tentative: false };
             assert!(netlink.addresses().unwrap().contains(&own));
         }
         netlink.set_up(link.index).unwrap();
@@ -304,6 +305,125 @@ fn the_host_port_is_made_once_and_follows_its_configuration() {
     in_namespace(namespace.path(), || host_port::remove(&other)).unwrap().unwrap();
     in_namespace(namespace.path(), || host_port::remove(&other)).unwrap().unwrap();
     assert!(!namespace.exec(["ip", "link"]).contains("podgate"));
+}
+
+/// A datagram that is too long for the way to a pod leaves an exception behind, which is no route and can
+/// not be deleted as one.
+#[test]
+fn an_exception_of_a_route_is_no_route() {
+    testkit::requires_root!();
+    let namespace = testkit::Namespace::new("exception");
+    let networks: Vec<IpNet> = vec!["10.1.4.0/24".parse().unwrap()];
+    let mut config = HostPortConfig {
+        gateways: host_port::gateways(&networks),
+        routes: networks,
+        ..Default::default()
+    };
+    let set_up = |config: &HostPortConfig| {
+        in_namespace(namespace.path(), || host_port::set_up(config)).unwrap().unwrap()
+    };
+    let port = set_up(&config);
+    namespace.exec(words("ip link set podgate0 up"));
+    // What the switch answers: the packet needs fragmentation, the next link's MTU is 1,450 bytes (RFC 1191).
+    let asked = packet::pong("10.1.4.1", "10.1.4.7", 1, 1);
+    let answer = packet::icmp_error("10.1.4.7", "10.1.4.1", 3, 4, &asked)
+        .rest([0, 0, 0x05, 0xaa])
+        .to_mac(port.host.mac.unwrap().0);
+    let sender = in_namespace(namespace.path(), || RawSender::open("podgate0")).unwrap().unwrap();
+    let cached = || namespace.exec(words("ip route show cache"));
+    testkit::eventually("an exception", || {
+        sender.send(&answer.build()).unwrap();
+        cached().contains("10.1.4.7 dev podgate-host").then_some(())
+    });
+
+    let mut netlink = in_namespace(namespace.path(), Netlink::open).unwrap().unwrap();
+    let single: IpNet = "10.1.4.7/32".parse().unwrap();
+    assert!(netlink.routes().unwrap().iter().all(|route| route.destination != single));
+    config.routes.push("10.2.0.0/16".parse().unwrap());
+    assert_eq!(set_up(&config).refused, Vec::<String>::new());
+    assert!(namespace.exec(words("ip route")).contains("10.2.0.0/16 dev podgate-host"));
+}
+
+/// Whatever others add to the interface and its routes, all that the kernel takes is as configured.
+#[test]
+fn what_the_kernel_refuses_about_one_object_stops_no_other() {
+    testkit::requires_root!();
+    let namespace = testkit::Namespace::new("refusals");
+    let config = HostPortConfig {
+        gateways: vec!["10.1.4.1".parse().unwrap(), "fd00:1:4::1".parse().unwrap()],
+        routes: ["10.1.4.0/24", "fd00:1:4::/64"].map(|it| it.parse().unwrap()).to_vec(),
+        ..Default::default()
+    };
+    let set_up = |config: &HostPortConfig| {
+        in_namespace(namespace.path(), || host_port::set_up(config)).unwrap().unwrap()
+    };
+    set_up(&config);
+    namespace.exec(words("ip link set podgate0 up"));
+    for odd in [
+        // With a primary address its secondary ones go, and the routes that have them as source.
+        "address add 10.7.0.1/24 dev podgate-host",
+        "address add 10.7.0.2/24 dev podgate-host",
+        "address add 10.8.0.1 peer 10.8.0.2 dev podgate-host",
+        "address add fd00:7::1/64 dev podgate-host nodad",
+        "route add 10.9.0.0/16 dev podgate-host src 10.7.0.2",
+        "route add 10.10.0.0/16 dev podgate-host metric 7",
+        "route add 10.11.0.0/16 dev podgate-host proto 99 scope global",
+        "route add 10.1.4.0/24 dev podgate-host metric 7",
+        "-6 route add fd00:9::/64 dev podgate-host metric 7 proto 99",
+        "route add blackhole 10.12.0.0/16",
+        "neigh add 10.1.4.9 lladdr 02:00:00:00:00:09 dev podgate-host",
+        "rule add from 10.1.4.0/24 lookup main priority 99",
+    ] {
+        namespace.exec(words(&format!("ip {odd}")));
+    }
+    let mut more = config.clone();
+    more.routes.push("10.2.0.0/16".parse().unwrap());
+    assert_eq!(set_up(&more).refused, Vec::<String>::new());
+    let routes = namespace.exec(words("ip route")) + &namespace.exec(words("ip -6 route"));
+    for gone in ["10.7.0", "10.8.0", "10.9.0", "10.10.0", "10.11.0", "fd00:7", "fd00:9"] {
+        assert!(!routes.contains(gone), "{gone}: {routes}");
+    }
+    for kept in ["10.1.4.0/24", "10.2.0.0/16", "fd00:1:4::/64", "blackhole 10.12.0.0/16"] {
+        assert!(routes.contains(kept), "{kept}: {routes}");
+    }
+
+    // What it refuses is in the result, and all others are made.
+    namespace.exec(words("sysctl -qw net.ipv6.conf.podgate-host.disable_ipv6=1"));
+    more.routes.push("10.3.0.0/16".parse().unwrap());
+    let refused = set_up(&more).refused;
+    assert!(refused.iter().any(|error| error.contains("fd00:1:4::/64")), "{refused:?}");
+    assert!(namespace.exec(words("ip route")).contains("10.3.0.0/16"));
+}
+
+/// An address that is not verified yet (no carrier, duplicate address detection) cannot be a route's source.
+#[test]
+fn a_tentative_address_of_one_family_leaves_the_other_alone() {
+    testkit::requires_root!();
+    let namespace = testkit::Namespace::new("tentative");
+    namespace.exec(words("ip link add eth0 type veth peer name eth1"));
+    namespace.exec(words("ip link set eth0 up"));
+    namespace.exec(words("ip address add 192.0.2.1/24 dev eth0"));
+    namespace.exec(words("ip address add 2001:db8::1/64 dev eth0"));
+    let shown = namespace.exec(words("ip -6 address show dev eth0"));
+    assert!(shown.contains("2001:db8::1/64 scope global tentative"), "{shown}");
+    let config = HostPortConfig {
+        gateways: vec!["10.1.4.1".parse().unwrap(), "fd00:1:4::1".parse().unwrap()],
+        routes: ["10.1.4.0/24", "fd00:1:4::/64"].map(|it| it.parse().unwrap()).to_vec(),
+        node_addresses: ["192.0.2.1", "2001:db8::1"].map(|it| it.parse().unwrap()).to_vec(),
+        ..Default::default()
+    };
+    let set_up = || in_namespace(namespace.path(), || host_port::set_up(&config)).unwrap();
+    let way = |to: &str| namespace.exec(words(&format!("ip route get {to}")));
+    assert_eq!(set_up().unwrap().refused, Vec::<String>::new());
+    namespace.exec(words("ip link set podgate0 up"));
+    assert!(way("10.1.4.7").contains("src 192.0.2.1"), "{}", way("10.1.4.7"));
+    assert!(way("fd00:1:4::7").contains("src fd00:1:4::1"), "{}", way("fd00:1:4::7"));
+    // With a carrier the address is verified after a second, and becomes the source.
+    namespace.exec(words("ip link set eth1 up"));
+    testkit::eventually("the address as source", || {
+        set_up().unwrap();
+        way("fd00:1:4::7").contains("src 2001:db8::1").then_some(())
+    });
 }
 
 /// Whatever the kernel's defaults are.

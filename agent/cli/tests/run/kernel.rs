@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use agent::run::{HostNetwork, InterfaceEvent, Interfaces, Opened, OpenedUplink};
+use agent::run::{HostEnd, HostNetwork, InterfaceEvent, Interfaces, Opened, OpenedUplink};
 use dataplane::port::af_xdp::UplinkFilter;
 use dataplane::port::memory::Wire;
 use linux_net::host_port::HostPortConfig;
@@ -36,6 +36,8 @@ struct State {
     waiting: usize,
     /// So many of the next redirects fail.
     failures: usize,
+    /// Errors about objects of the host port.
+    refused: Vec<String>,
     /// Says of an interface that comes up whether that is right.
     on_up: Option<OnUp>,
     wrong_ups: usize,
@@ -153,6 +155,11 @@ impl Kernel {
     /// The next redirects fail.
     pub(crate) fn fail_redirects(&self, count: usize) {
         self.lock().failures = count;
+    }
+
+    /// Refuses objects of the host port from now on, with these errors.
+    pub(crate) fn refuse(&self, errors: &[&str]) {
+        self.lock().refused = errors.iter().map(|&error| error.to_owned()).collect();
     }
 
     /// Gives the cluster node's kernel this address, as a container runtime's bridge has one.
@@ -282,12 +289,12 @@ impl HostNetwork for Kernel {
         Ok(())
     }
 
-    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<[u8; 6], String> {
+    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<HostEnd, String> {
         drop(self.answering());
         if self.index(&config.switch_interface)?.is_none() {
             self.add(&config.switch_interface);
         }
-        Ok(HOST_MAC)
+        Ok(HostEnd { mac: HOST_MAC, refused: self.answering().refused.clone() })
     }
 
     fn filter(&mut self, rules: &filter::Rules) -> Result<(), String> {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use testkit::packet;
 
+use crate::kernel::Kernel;
 use crate::node::{Node, NodeFiles, POLICY, Pod, cluster, until};
 use crate::{API, DB, WEB, syn};
 
@@ -143,6 +144,23 @@ fn what_the_kernel_refused_is_tried_again_and_what_it_lost_is_restored() {
     until(|| programming(&node, "redirects") == (true, None));
     node.kernel.flush();
     until(has_service);
+}
+
+#[test]
+fn what_the_kernel_refuses_about_one_object_of_the_host_port_ends_no_start() {
+    let files = NodeFiles::new("refuses-one");
+    files.manifest("cluster.yaml", &cluster(&["web"]));
+    let kernel = Kernel::default();
+    kernel.refuse(&[
+        "put route to 10.244.3.2/32: No such process",
+        "put route to fd00::/64: Invalid",
+    ]);
+    let node = Node::start_on(&files, kernel, |_| {});
+    let _web = node.attach("web", "10.1.0.3");
+    until(|| programming(&node, "host-port").1.is_some_and(|why| why.contains("fd00::/64")));
+    assert!(node.status().to_string().contains("host-port: put route to 10.244.3.2/32"));
+    node.kernel.refuse(&[]);
+    until(|| programming(&node, "host-port") == (true, None));
 }
 
 /// The answer at a local port, if there is one: status code and body.

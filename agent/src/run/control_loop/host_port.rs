@@ -17,7 +17,9 @@ use super::uplink::Nodes;
 use crate::config::Config;
 use crate::run::error::StartError;
 use crate::run::events::Event;
-use crate::run::kernel::{Backoff, HostNetwork, InterfaceEvent, OpenError, Operation, Programmer};
+use crate::run::kernel::{
+    Backoff, HostEnd, HostNetwork, InterfaceEvent, OpenError, Operation, Programmer,
+};
 use crate::run::pods::Pods;
 use crate::run::port::{ManagedPort, OpenPort, Owner};
 
@@ -49,7 +51,8 @@ enum Reading {
 }
 
 impl HostPort {
-    /// Creates the kernel's end, and requests the port.
+    /// Creates the kernel's end, and requests the port. An address or route that the kernel refuses does
+    /// not end the start: the programmer tries it again, and `status` shows the error meanwhile.
     pub(super) fn start(
         mut network: Box<dyn HostNetwork>,
         config: HostPortConfig,
@@ -57,12 +60,12 @@ impl HostPort {
         ports: &mut Ports,
     ) -> Result<Self, StartError> {
         let failed = |error| StartError::Failed(format!("host port: {error}"));
-        let mac = network.set_up_host_port(&config).map_err(failed)?;
+        let mac = network.set_up_host_port(&config).map_err(failed)?.mac;
         let apply = move |config: &HostPortConfig| {
-            let mac = network.set_up_host_port(config)?;
+            let HostEnd { mac, refused } = network.set_up_host_port(config)?;
             // The loop may have ended.
             let _ = events.send(Event::HostPort(mac));
-            Ok(())
+            if refused.is_empty() { Ok(()) } else { Err(refused.join("; ")) }
         };
         let programmer = Programmer::start("host-port", VERIFY, apply);
         let mut port = ManagedPort::new(config.switch_interface.clone());

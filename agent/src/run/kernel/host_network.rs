@@ -22,11 +22,11 @@ pub trait HostNetwork: Send {
     /// In words, if the kernel does not answer or there is no such interface.
     fn find_uplink(&mut self, node_addresses: &[IpAddr]) -> Result<String, String>;
 
-    /// Creates or restores the host port; returns the MAC address of the kernel's end.
+    /// Creates or restores the host port.
     ///
     /// # Errors
-    /// In words.
-    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<Mac, String>;
+    /// In words, if there is no host port; what the kernel refuses beyond that is in the result.
+    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<HostEnd, String>;
 
     /// Masquerades what pods send to the world.
     ///
@@ -68,6 +68,15 @@ pub trait HostNetwork: Send {
     fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String>;
 }
 
+/// The kernel's end of the host port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostEnd {
+    /// Its MAC address.
+    pub mac: Mac,
+    /// Errors about addresses and routes that the kernel refused; all others are as configured.
+    pub refused: Vec<String>,
+}
+
 /// The real configuration, through netlink and `nft`, as one thread sees it.
 pub(super) struct KernelNetwork {
     netlink: Netlink,
@@ -100,10 +109,10 @@ impl HostNetwork for KernelNetwork {
         })
     }
 
-    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<Mac, String> {
+    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<HostEnd, String> {
         let port = host_port::set_up(config).map_err(|error| error.to_string())?;
         let mac = port.host.mac.ok_or_else(|| format!("{} has no MAC", port.host.name))?;
-        Ok(mac.0)
+        Ok(HostEnd { mac: mac.0, refused: port.refused })
     }
 
     fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String> {
