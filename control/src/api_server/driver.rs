@@ -22,8 +22,9 @@ use crate::Kind;
 const LONGEST_LINE: usize = 32 << 20;
 /// Timeout of a watch without events; bookmarks come about once a minute.
 const SILENCE: Duration = Duration::from_secs(150);
-/// Timeout until the head of an answer.
-const ANSWER: Duration = Duration::from_secs(30);
+/// Timeouts until the head of an answer: the first, and the longest after failures. The head of a watch
+/// comes at once; a server that hangs is noticed soon, and one that is busy gets more time at each try.
+const ANSWER: [Duration; 2] = [Duration::from_millis(1500), Duration::from_secs(30)];
 /// Timeout of discovery; events of the kind wait for its answer.
 const DISCOVERY: Duration = Duration::from_secs(5);
 
@@ -33,7 +34,9 @@ pub(super) struct Driver {
     pace: Pace,
     events: mpsc::Sender<Event>,
     outage: Arc<Outage>,
-    answers: watch::Receiver<u64>,
+    recovered: watch::Receiver<u64>,
+    /// Whether the last request failed, or none was made.
+    is_failing: bool,
     /// Kinds that are not listed yet.
     unlisted: Arc<AtomicUsize>,
     is_listed: bool,
@@ -76,7 +79,8 @@ impl Driver {
             client,
             pace,
             events,
-            answers: outage.subscribe(),
+            recovered: outage.subscribe(),
+            is_failing: true,
             outage,
             unlisted,
             is_listed: false,
@@ -94,19 +98,19 @@ impl Driver {
 
     /// One request, and the wait after it.
     async fn round(&mut self) -> Result<(), Closed> {
-        self.answers.borrow_and_update();
+        self.recovered.borrow_and_update();
         let before = self.watch.progress();
         let trouble = self.request().await?.err();
         let next = self.watch.next_after(trouble.as_ref());
-        if trouble == Some(Trouble::Expired) {
-            self.failures.expired += 1;
-            self.is_answered();
-            // Changes since then are unknown.
-            self.become_answered().await?;
-        } else if trouble.as_ref().is_some_and(Trouble::is_outage) {
-            self.failures.unanswered += 1;
-        } else if self.watch.progress() == before {
-            (self.failures.unanswered, self.failures.fruitless) = (0, self.failures.fruitless + 1);
+        match &trouble {
+            Some(Trouble::Expired) => {
+                self.failures.expired += 1;
+                // Changes since then are unknown.
+                self.become_answered().await?;
+            }
+            Some(_) => self.failed(),
+            None if self.watch.progress() == before => self.failures.add(Instant::now()),
+            None => {}
         }
         if let Some(trouble) = trouble.as_ref().filter(|it| it.is_news()) {
             self.standing = Standing::Unanswered;
@@ -116,26 +120,41 @@ impl Driver {
             Next::AtOnce if trouble == Some(Trouble::Expired) => {
                 self.failures.wait_expired(&self.pace)
             }
-            Next::AtOnce if self.failures.fruitless < 2 => Duration::ZERO,
+            Next::AtOnce if self.failures.count() < 2 => Duration::ZERO,
             Next::AtOnce | Next::BackOff => self.failures.wait(&self.pace),
             Next::After(wait) => wait,
             Next::WhenInstalled => self.absent().await?,
         };
-        self.rest(wait, trouble.is_some_and(|it| it.is_outage())).await
+        // What is not installed, and whoever asks for patience, is not waited for with others.
+        let is_alone = matches!(next, Next::WhenInstalled | Next::After(_)) || wait.is_zero();
+        self.rest(wait, trouble.is_some() && !is_alone).await
     }
 
-    /// Waits; handles pending deletions in the meantime.
-    async fn rest(&mut self, wait: Duration, is_outage: bool) -> Result<(), Closed> {
+    /// Notes that a request failed.
+    fn failed(&mut self) {
+        self.failures.add(Instant::now());
+        if !std::mem::replace(&mut self.is_failing, true) {
+            self.outage.begins();
+        }
+    }
+
+    /// Waits; handles pending deletions in the meantime. With `with_others`, the wait ends early as
+    /// [`Outage::wait`] says.
+    async fn rest(&mut self, wait: Duration, with_others: bool) -> Result<(), Closed> {
         let until = Instant::now() + wait;
         loop {
             let rest = until.saturating_duration_since(Instant::now());
             let due = self.deletions_due();
+            let others = self.outage.wait(&self.failures, rest, &self.pace, &mut self.recovered);
             tokio::select! {
                 () = sleep_until(due.unwrap_or(until)), if due.is_some_and(|due| due < until) => {}
-                () = self.outage.wait(rest, self.pace.outage, &mut self.answers), if is_outage => {
+                has_recovered = others, if with_others => {
+                    if has_recovered {
+                        self.failures.clear();
+                    }
                     return Ok(());
                 }
-                () = sleep(rest), if !is_outage => return Ok(()),
+                () = sleep(rest), if !with_others => return Ok(()),
                 () = self.events.closed() => return Err(Closed),
             }
             self.look_after_deletions().await?;
@@ -171,7 +190,9 @@ impl Driver {
             Err(error) => return Ok(Err(Trouble::Other(error.to_string()))),
         };
         let began = Instant::now();
-        let answer = timeout(ANSWER, self.client.request_stream(request)).await;
+        let [first, longest] = ANSWER;
+        let patience = first.saturating_mul(1 << self.failures.count().min(16)).min(longest);
+        let answer = timeout(patience, self.client.request_stream(request)).await;
         let took = began.elapsed();
         let body = match answer {
             Ok(Ok(body)) => body,
@@ -183,7 +204,6 @@ impl Driver {
             Err(_) => return Ok(Err(Trouble::Silent)),
         };
         self.send(Event::Responded(self.watch.kind(), took)).await?;
-        self.is_answered();
         self.absent_since = None;
         if self.standing != Standing::Current {
             self.become_answered().await?;
@@ -239,9 +259,11 @@ impl Driver {
             }
         }
         if self.watch.take_fruit() {
-            self.failures.fruitless = 0;
             if self.watch.is_watching_on() {
                 self.failures.expired = 0;
+            }
+            if std::mem::take(&mut self.is_failing) {
+                self.outage.is_over(self.failures.count() > 0, &self.pace);
             }
             if self.standing != Standing::Current {
                 self.standing = Standing::Current;
@@ -249,13 +271,6 @@ impl Driver {
             }
         }
         Ok(())
-    }
-
-    /// The API server answers: wakes the other kinds if it did not before.
-    fn is_answered(&mut self) {
-        if std::mem::take(&mut self.failures.unanswered) > 0 {
-            self.outage.is_over();
-        }
     }
 
     async fn become_answered(&mut self) -> Result<(), Closed> {

@@ -13,8 +13,10 @@ pub(super) enum Trouble {
     Absent,
     /// The API server does not support streaming lists.
     NotStreaming(String),
-    /// The API server cannot be reached, or says that it cannot serve.
+    /// The API server cannot be reached.
     Away(String),
+    /// A line of the answer that is no event of the kind. What it was about is unknown.
+    Undecodable(String),
     /// A timeout without data.
     Silent,
     /// Anything else.
@@ -32,14 +34,15 @@ impl Trouble {
                 Self::NotStreaming(message.to_owned())
             }
             429 | 500..=599 if seconds > 0 => Self::Later(format!("{code} {message}"), seconds),
-            500..=599 => Self::Away(format!("{code} {message}")),
             _ => Self::Other(format!("{code} {message}")),
         }
     }
 
-    /// Returns whether this failure suggests that the API server does not answer at all.
-    pub(super) fn is_outage(&self) -> bool {
-        matches!(self, Self::Away(_) | Self::Silent)
+    /// Returns whether a streaming list that ends with this failure may succeed as a list by pages: the
+    /// API server answered, and asks for no patience. An etcd without RequestWatchProgress answers each
+    /// streaming list with an error, for instance.
+    pub(super) fn is_about_streaming(&self) -> bool {
+        matches!(self, Self::NotStreaming(_) | Self::Undecodable(_) | Self::Other(_))
     }
 
     /// Returns whether the failure is worth reporting.
@@ -57,6 +60,7 @@ impl fmt::Display for Trouble {
             Self::Later(text, _)
             | Self::NotStreaming(text)
             | Self::Away(text)
+            | Self::Undecodable(text)
             | Self::Other(text) => f.write_str(text),
         }
     }

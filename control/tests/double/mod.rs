@@ -26,6 +26,8 @@ pub(crate) enum Step {
     Expired,
     /// The connection is dropped without an answer.
     Drop,
+    /// The connection stays open without an answer.
+    Silence,
     /// This status.
     Status(u16),
     /// Answers as a server without streaming lists.
@@ -199,6 +201,9 @@ fn play(stream: &mut TcpStream, step: Step) -> std::io::Result<()> {
             stream.write_all(b"0\r\n\r\n")
         }
         Step::Drop => Err(std::io::ErrorKind::ConnectionAborted.into()),
+        Step::Silence => loop {
+            thread::park();
+        },
         Step::Status(code) => whole(stream, code, &status(code, "refused")),
         Step::NoStreaming => {
             let message = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch";

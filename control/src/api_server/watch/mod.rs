@@ -22,8 +22,10 @@ const PAGE: usize = 500;
 pub(super) struct Watch {
     kind: Kind,
     state: State,
-    /// The API server does not support streaming lists: lists come in pages.
+    /// Lists come in pages: the API server does not support streaming lists, or the last one failed.
     by_pages: bool,
+    /// Streaming lists are never tried again.
+    never_streams: bool,
     /// A page had expired: request the list as a whole.
     whole: bool,
     /// Grows with every complete list, and every event and bookmark of a watch.
@@ -63,6 +65,7 @@ impl Watch {
             kind,
             state: State::list(),
             by_pages: false,
+            never_streams: false,
             whole: false,
             progress: 0,
             has_fruit: false,
@@ -122,10 +125,9 @@ impl Watch {
             page.extend_from_slice(line);
             return Ok(Vec::new());
         }
+        let undecodable = |problem: String| Err(Trouble::Undecodable(problem));
         let Ok(mut event) = serde_json::from_slice::<Value>(line) else {
-            // The next line may be valid, and a new watch would only repeat this one.
-            let fault = self.fault(None, FieldFault::new("", "a watch event is no JSON"));
-            return Ok(vec![Event::Fault(fault)]);
+            return undecodable("a watch event is no JSON".to_owned());
         };
         let object = event.get_mut("object").map(Value::take).unwrap_or(Value::Null);
         match event.get("type").and_then(Value::as_str) {
@@ -136,12 +138,9 @@ impl Watch {
                 let wait = number(&object["details"]["retryAfterSeconds"]).min(60) as u32;
                 Err(Trouble::status(code, object["message"].as_str().unwrap_or(""), wait))
             }
-            Some("ADDED" | "MODIFIED") => Ok(self.object(object, true)),
-            Some("DELETED") => Ok(self.object(object, false)),
-            other => {
-                let problem = format!("a watch event has the unknown type {other:?}");
-                Ok(vec![Event::Fault(self.fault(None, FieldFault::new("", problem)))])
-            }
+            Some("ADDED" | "MODIFIED") => self.object(object, true),
+            Some("DELETED") => self.object(object, false),
+            other => undecodable(format!("a watch event has the unknown type {other:?}")),
         }
     }
 
@@ -159,6 +158,9 @@ impl Watch {
     }
 
     /// Returns when to send the next request, after the last one ended.
+    ///
+    /// A streaming list that fails is repeated as a list by pages at once, as client-go's reflector does; the list
+    /// after that one streams again.
     pub(super) fn next_after(&mut self, trouble: Option<&Trouble>) -> Next {
         let listing = matches!(self.state, State::List { .. });
         match trouble {
@@ -168,8 +170,14 @@ impl Watch {
                 self.state = State::list();
                 Next::AtOnce
             }
-            Some(Trouble::NotStreaming(_)) => {
+            Some(trouble) if listing && !self.by_pages && trouble.is_about_streaming() => {
                 self.by_pages = true;
+                self.never_streams |= matches!(trouble, Trouble::NotStreaming(_));
+                self.state = State::list();
+                Next::AtOnce
+            }
+            // What the event said is unknown; a list says it.
+            Some(Trouble::Undecodable(_)) => {
                 self.state = State::list();
                 Next::AtOnce
             }
@@ -218,18 +226,18 @@ impl Watch {
     }
 
     /// An object of a list or watch.
-    fn object(&mut self, object: Value, exists: bool) -> Vec<Event> {
+    fn object(&mut self, object: Value, exists: bool) -> Result<Vec<Event>, Trouble> {
         let version = version(&object["metadata"]);
-        let read = self.read(object);
+        let (object, faults) = match self.read(object) {
+            Ok(read) => read,
+            // A list by pages reports it and goes on without it, so it is not listed again and again.
+            Err(fault) => return Err(Trouble::Undecodable(fault.to_string())),
+        };
         if let (State::From(held), Some(version)) = (&mut self.state, version) {
             *held = version;
             self.progresses(true);
         }
-        let (object, faults) = match read {
-            Ok(read) => read,
-            Err(fault) => return vec![Event::Fault(*fault)],
-        };
-        match (&mut self.state, exists) {
+        Ok(match (&mut self.state, exists) {
             (State::List { found, .. }, true) => {
                 found.insert(object.reference(), (object, faults));
                 Vec::new()
@@ -241,7 +249,7 @@ impl Watch {
             (State::From(_), true) => vec![Event::Apply(object, faults)],
             // The faults of a deleted object are irrelevant.
             (State::From(_), false) => vec![Event::Delete(object.reference())],
-        }
+        })
     }
 
     /// A page of a list.
@@ -270,6 +278,7 @@ impl Watch {
                 events.push(resync(self.kind, std::mem::take(found)));
                 self.state = State::From(version);
                 self.whole = false;
+                self.by_pages = self.never_streams;
             } else {
                 *next = rest;
             }

@@ -84,9 +84,15 @@ fn a_list_that_breaks_off_reports_nothing_and_begins_anew() {
     line(&mut watch, "ADDED", namespace("a", 3)).unwrap();
     assert!(!watch.take_fruit(), "half a list is no progress");
     let trouble = watch.end().unwrap_err();
-    assert_eq!(watch.next_after(Some(&trouble)), Next::BackOff);
-    let events = line(&mut watch, "BOOKMARK", bookmark(5, true)).unwrap();
+    assert_eq!(watch.next_after(Some(&trouble)), Next::AtOnce);
+    assert!(watch.path().ends_with("/namespaces?limit=500"), "by pages");
+    let refused = Trouble::status(500, "", 0);
+    assert_eq!(watch.next_after(Some(&refused)), Next::BackOff);
+    watch.line(br#"{"metadata": {"resourceVersion": "5"}, "items": []}"#).unwrap();
+    let events = watch.end().unwrap();
     assert_eq!(events, [Event::Resync(Kind::Namespace, vec![], vec![])]);
+    assert_eq!(watch.next_after(Some(&Trouble::Expired)), Next::AtOnce);
+    assert!(watch.path().contains("sendInitialEvents=true"), "the next list streams again");
 }
 
 #[test]
@@ -121,11 +127,15 @@ fn only_a_kind_with_a_definition_may_be_absent() {
 }
 
 #[test]
-fn nonsense_is_a_fault_and_passed_over() {
-    let mut watch = listed();
+fn an_event_that_cannot_be_decoded_is_listed_and_a_field_that_cannot_be_is_a_fault() {
     for bad in ["{", "[]", "{\"type\":\"WHAT\"}", "{\"type\":\"ADDED\"}"] {
-        assert!(matches!(watch.line(bad.as_bytes()).unwrap()[..], [Event::Fault(_)]), "{bad}");
+        let mut watch = listed();
+        let trouble = watch.line(bad.as_bytes()).unwrap_err();
+        assert!(matches!(trouble, Trouble::Undecodable(_)), "{bad}: {trouble:?}");
+        assert_eq!(watch.next_after(Some(&trouble)), Next::AtOnce);
+        assert!(watch.path().contains("sendInitialEvents=true"));
     }
+    let mut watch = listed();
     let bad = json!({"apiVersion": "v1", "kind": "Namespace",
         "metadata": {"name": "c", "resourceVersion": "11", "labels": {"a": 1}}});
     let events = line(&mut watch, "ADDED", bad).unwrap();
