@@ -147,7 +147,7 @@ fn a_hostile_pod_harms_nobody_else() {
         },
         Attack {
             name: "opens connections without end",
-            ends: &["session-quota"],
+            ends: &["policy-allowed"],
             frame: &|n| {
                 let from = end(me, n, 1024 + n / 2 % 60_000);
                 packet::tcp(&from, &end(them, n, 1 + n / 7 % 60_000)).syn().from_mac(own).build()

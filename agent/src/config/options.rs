@@ -118,24 +118,36 @@ pub struct Options {
     #[arg(long, env = "PODGATE_SESSIONS", value_name = "N")]
     pub sessions: Option<u32>,
 
-    /// How long an established TCP connection may be silent [default: 1d]
+    /// Time without a packet after which the session of an established TCP connection ends [default: 1d]
     #[arg(long, env = "PODGATE_TCP_ESTABLISHED_TIMEOUT", value_name = "TIME")]
     pub tcp_established_timeout: Option<Span>,
 
-    /// The same for TCP after FIN or RST [default: 2m]
+    /// The same for TCP after one end has closed [default: 2m]
     #[arg(long, env = "PODGATE_TCP_TRANSIENT_TIMEOUT", value_name = "TIME")]
     pub tcp_transient_timeout: Option<Span>,
 
-    /// The same for UDP [default: 10m]
+    /// The same for TCP after both ends have closed, or after a reset [default: 10s]
+    #[arg(long, env = "PODGATE_TCP_CLOSED_TIMEOUT", value_name = "TIME")]
+    pub tcp_closed_timeout: Option<Span>,
+
+    /// The same for UDP with several datagrams each way [default: 2m]
     #[arg(long, env = "PODGATE_UDP_TIMEOUT", value_name = "TIME")]
     pub udp_timeout: Option<Span>,
+
+    /// The same for UDP to port 53 after the answer [default: 5s]
+    #[arg(long, env = "PODGATE_DNS_TIMEOUT", value_name = "TIME")]
+    pub dns_timeout: Option<Span>,
+
+    /// The same for ICMP and ICMPv6 [default: 10s]
+    #[arg(long, env = "PODGATE_ICMP_TIMEOUT", value_name = "TIME")]
+    pub icmp_timeout: Option<Span>,
 
     /// The same for all other protocols [default: 10m]
     #[arg(long, env = "PODGATE_OTHER_TIMEOUT", value_name = "TIME")]
     pub other_timeout: Option<Span>,
 
-    /// The same for connections without a reply: TCP before its handshake is complete, and any other
-    /// protocol before the first answer [default: 30s]
+    /// The same for connections without a reply: TCP before its handshake is complete, UDP with a single
+    /// exchange, and any other protocol before the first answer [default: 30s]
     #[arg(long, env = "PODGATE_UNANSWERED_TIMEOUT", value_name = "TIME")]
     pub unanswered_timeout: Option<Span>,
 
@@ -295,8 +307,8 @@ impl Options {
             node_name manifests kubeconfig socket listen web_page metrics_listen metrics_cert_file
             metrics_key_file state_dir takeover_wait cores workers rx_mode enforcer pod_networks
             host_network_policies umem_frames hugepages frames_per_port max_ports sessions
-            tcp_established_timeout tcp_transient_timeout udp_timeout other_timeout
-            unanswered_timeout session_accounting dns_min_ttl attach_timeout host_port
+            tcp_established_timeout tcp_transient_timeout tcp_closed_timeout udp_timeout
+            dns_timeout icmp_timeout other_timeout unanswered_timeout session_accounting dns_min_ttl attach_timeout host_port
             node_addresses mtu uplink underlay vxlan_network vxlan_port vxlan_group masquerade
             translation_ports service_networks flow_offload flow_offload_grace flow_export
             flow_export_max_size_mb flow_export_max_backups flow_export_filter hubble_listen

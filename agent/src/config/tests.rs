@@ -55,7 +55,10 @@ fn a_file_may_say_everything() {
         sessions: 1000
         tcp-established-timeout: 1h
         tcp-transient-timeout: 30s
+        tcp-closed-timeout: 3s
         udp-timeout: 20s
+        dns-timeout: 2s
+        icmp-timeout: 4s
         other-timeout: 10s
         unanswered-timeout: 5s
         host-network-policies: on
@@ -115,7 +118,10 @@ fn a_file_may_say_everything() {
         "sessions=1000",
         "tcp-established-timeout=1h",
         "tcp-transient-timeout=30s",
+        "tcp-closed-timeout=3s",
         "udp-timeout=20s",
+        "dns-timeout=2s",
+        "icmp-timeout=4s",
         "other-timeout=10s",
         "unanswered-timeout=5s",
         "session-accounting=on",

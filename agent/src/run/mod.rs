@@ -86,7 +86,10 @@ pub use shared_status::{FlowOffload, LostPort, PortInfo, SharedStatus, State};
 pub use show::TABLES;
 pub use source::{Restored, SourceInfo, WatchInfo, WatchState};
 pub use state_dir::{await_end_of_another, make_folder};
-pub use status::{FlowOffloadStatus, PartStatus, PortStatus, SourceStatus, Status, WatchStatus};
+pub use status::{
+    EvictedStatus, FlowOffloadStatus, PartStatus, PortStatus, SessionStatus, SourceStatus, Status,
+    WatchStatus,
+};
 pub use table::{Condition, Selection, Table};
 
 /// A switch that was started.

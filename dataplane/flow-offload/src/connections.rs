@@ -256,6 +256,8 @@ impl Connections {
                 is_installed && now_s.saturating_sub(found.last_seen()) <= HANDSHAKE_S
             }
             protocol::TCP => state.is_established(),
+            // It ends with its answer, before an entry would be of use.
+            protocol::UDP if state.is_question(protocol::UDP) => false,
             protocol::UDP if state.is_answered() || is_installed => true,
             // Without an answer: a stream, if it still goes on after a while.
             protocol::UDP => {

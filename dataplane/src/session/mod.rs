@@ -15,7 +15,8 @@
 //!
 //! The table has a fixed size. Every session has an [`Owner`], and each owner a quota
 //! ([`table::quota`]): a pod's flood leaves every other pod its guarantee, and a flood from another
-//! cluster node or from outside leaves room for the other senders there.
+//! cluster node or from outside leaves room for the other senders there. Within its quota an owner's
+//! oldest sessions make room for its new ones ([`table::evict`]).
 //!
 //! Beside each record stands the session's [`Usage`]: when it was created and, on demand, its packets
 //! and bytes.
@@ -37,28 +38,38 @@ mod usage;
 pub use found::{Found, SessionId};
 pub use owner::Owner;
 pub use pass::{Passing, Translated, Unpassed};
-pub use table::{Guess, Opened, Opening, Refusal, Sessions, TupleOrigin};
+pub use table::{Evicted, Guess, Opened, Opening, Refusal, Sessions, TupleOrigin};
 pub use translation::Tuples;
 pub use usage::Usage;
 
 use std::time::Duration;
 
-use crate::wire::{protocol, tcp_flags};
+use crate::wire::{Flow, protocol, tcp_flags};
 
-/// How long sessions live without a packet; those of connections in use are the defaults of VPP's
-/// ACL plugin, those of connections without a reply are Linux' own.
+/// Resolvers listen here (RFC 1035, section 4.2.1).
+const DNS_PORT: u16 = 53;
+
+/// How long sessions live without a packet. Most are those of Linux' conntrack
+/// (<https://docs.kernel.org/networking/nf_conntrack-sysctl.html>); what is over, and questions to resolvers, end
+/// earlier than there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// TCP after the handshake.
     pub tcp_established: Duration,
-    /// TCP after FIN or RST.
+    /// TCP after one end has closed.
     pub tcp_transient: Duration,
-    /// UDP after a reply.
+    /// TCP after both ends have closed, or one has reset the connection.
+    pub tcp_closed: Duration,
+    /// UDP with several datagrams each way.
     pub udp: Duration,
+    /// UDP to port 53, after the answer to the last question.
+    pub dns: Duration,
+    /// ICMP and ICMPv6 after a reply, and at most without one.
+    pub icmp: Duration,
     /// Everything else after a reply.
     pub other: Duration,
-    /// TCP before the handshake is complete, and everything else before a reply; at most what the
-    /// protocol has otherwise.
+    /// TCP before the handshake is complete, UDP with a single exchange, and everything else before a reply; at
+    /// most what the protocol has otherwise.
     pub opening: Duration,
 }
 
@@ -67,15 +78,17 @@ impl Default for Timeouts {
         Self {
             tcp_established: Duration::from_secs(24 * 3600),
             tcp_transient: Duration::from_secs(120),
-            udp: Duration::from_secs(600),
+            tcp_closed: Duration::from_secs(10),
+            udp: Duration::from_secs(120),
+            dns: Duration::from_secs(5),
+            icmp: Duration::from_secs(10),
             other: Duration::from_secs(600),
             opening: Duration::from_secs(30),
         }
     }
 }
 
-/// The state of a connection, as bits: for TCP the flags seen, for others whether the responder has
-/// replied.
+/// The state of a connection, as bits: for TCP the flags seen, for others which end has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct State(u8);
 
@@ -86,7 +99,26 @@ impl State {
     const FIN_FORWARD: u8 = 8;
     const FIN_REVERSE: u8 = 16;
     const RST: u8 = 32;
+
+    // Others than TCP.
+    /// The initiator waits for an answer; for questions alone.
+    const PENDING: u8 = 1;
+    /// The initiator has sent after an answer.
+    const CONTINUED: u8 = 2;
+    /// The responder is a resolver.
+    const QUESTION: u8 = 4;
+    /// The responder has answered that too.
+    const STREAM: u8 = 8;
     const ANSWERED: u8 = 64;
+
+    /// The state after the packet that opens a connection with this tuple at the responder.
+    #[inline]
+    pub(crate) fn opened(responder: &Flow, tcp_flags: u8) -> Self {
+        let is_question =
+            responder.protocol == protocol::UDP && responder.destination_port == DNS_PORT;
+        let state = Self(if is_question { Self::QUESTION } else { 0 });
+        state.after(responder.protocol, tcp_flags, true)
+    }
 
     /// The state after a packet of the initiator (`forward`) or of the responder; `flags` are those
     /// of TCP.
@@ -95,8 +127,21 @@ impl State {
     pub fn after(self, protocol: u8, flags: u8, forward: bool) -> Self {
         match protocol {
             protocol::TCP => self.after_tcp(flags, forward),
-            _ => Self(self.0 | (Self::ANSWERED * u8::from(!forward))),
+            _ => self.after_datagram(forward),
         }
+    }
+
+    // Without a branch that depends on the state.
+    #[inline]
+    fn after_datagram(self, forward: bool) -> Self {
+        const _: () = assert!(State::ANSWERED >> 5 == State::CONTINUED);
+        const _: () = assert!(State::QUESTION >> 2 == State::PENDING);
+        const _: () = assert!(State::CONTINUED << 2 == State::STREAM);
+        let bits = self.0;
+        Self(match forward {
+            true => bits | (bits & Self::ANSWERED) >> 5 | (bits & Self::QUESTION) >> 2,
+            false => bits & !Self::PENDING | Self::ANSWERED | (bits & Self::CONTINUED) << 2,
+        })
     }
 
     #[inline]
@@ -136,6 +181,12 @@ impl State {
         self.0 & Self::ANSWERED != 0
     }
 
+    /// UDP to a resolver.
+    #[inline]
+    pub fn is_question(self, protocol: u8) -> bool {
+        protocol == protocol::UDP && self.0 & Self::QUESTION != 0
+    }
+
     /// TCP: neither is the handshake complete nor has an end closed.
     #[inline]
     fn is_opening(self) -> bool {
@@ -168,7 +219,10 @@ impl State {
 struct Limits {
     tcp_established: u32,
     tcp_transient: u32,
+    tcp_closed: u32,
     udp: u32,
+    dns: u32,
+    icmp: u32,
     other: u32,
     opening: u32,
     /// The shortest of them.
@@ -177,11 +231,22 @@ struct Limits {
 
 impl From<Timeouts> for Limits {
     fn from(timeouts: Timeouts) -> Self {
-        let Timeouts { tcp_established, tcp_transient, udp, other, opening } = timeouts;
-        let all = [tcp_established, tcp_transient, udp, other, opening].map(seconds);
-        let [tcp_established, tcp_transient, udp, other, opening] = all;
-        let least = all.into_iter().fold(u32::MAX, u32::min);
-        Self { tcp_established, tcp_transient, udp, other, opening, least }
+        let limits = Self {
+            tcp_established: seconds(timeouts.tcp_established),
+            tcp_transient: seconds(timeouts.tcp_transient),
+            tcp_closed: seconds(timeouts.tcp_closed),
+            udp: seconds(timeouts.udp),
+            dns: seconds(timeouts.dns),
+            icmp: seconds(timeouts.icmp),
+            other: seconds(timeouts.other),
+            opening: seconds(timeouts.opening),
+            least: 0,
+        };
+        let Self {
+            tcp_established, tcp_transient, tcp_closed, udp, dns, icmp, other, opening, ..
+        } = limits;
+        let all = [tcp_established, tcp_transient, tcp_closed, udp, dns, icmp, other, opening];
+        Self { least: all.into_iter().fold(u32::MAX, u32::min), ..limits }
     }
 }
 
@@ -189,10 +254,15 @@ impl Limits {
     /// Seconds that a session may be idle.
     #[inline]
     fn of(&self, protocol: u8, state: State) -> u32 {
+        let has = |bits: u8| state.0 & bits != 0;
         let (answered, is_opening) = match protocol {
-            protocol::UDP => (self.udp, !state.is_answered()),
+            protocol::UDP if has(State::QUESTION) && has(State::PENDING) => (self.udp, true),
+            protocol::UDP if has(State::QUESTION) => (self.dns, false),
+            protocol::UDP => (self.udp, !has(State::STREAM)),
             protocol::TCP if state.is_established() => (self.tcp_established, false),
+            protocol::TCP if state.is_over() => (self.tcp_closed, false),
             protocol::TCP => (self.tcp_transient, state.is_opening()),
+            protocol::ICMP | protocol::ICMPV6 => (self.icmp, !state.is_answered()),
             _ => (self.other, !state.is_answered()),
         };
         if is_opening { self.opening.min(answered) } else { answered }

@@ -40,15 +40,13 @@ fn rig() -> Rig {
     rig
 }
 
-/// Opens as many connections as `from` gets to a pod; tells how many.
-fn flood(rig: &mut Rig, port: u16, from: &str) -> usize {
-    let mut opened = 0;
+/// Opens connections of `from` to a pod without end.
+fn flood(rig: &mut Rig, port: u16, from: &str) {
     for n in 0..3_000 {
         let syn = tcp(&format!("{from}:{}", 1024 + n), "10.1.0.2:80").syn().build();
-        opened += usize::from(rig.send(port, syn) == Outcome::PolicyAllowed);
+        rig.send(port, syn);
         while rig.receive(ONE).is_some() {}
     }
-    opened
 }
 
 #[test]
@@ -56,9 +54,9 @@ fn a_remote_sender_leaves_sessions_for_the_others() {
     // A pod of another cluster node, and a host outside.
     for attacker in ["10.2.0.2", "203.0.113.7"] {
         let mut rig = rig();
-        let taken = flood(&mut rig, UPLINK, attacker);
-        assert!(taken < 512, "{attacker} has {taken} of the shared half");
-        assert_eq!(rig.sessions().used_by_remote(), taken as u32);
+        flood(&mut rig, UPLINK, attacker);
+        let taken = rig.sessions().used_by_remote();
+        assert!((64..512).contains(&taken), "{attacker} has {taken} of the shared half");
         // A sender has two of 32 owners here, and very few have the same two as the attacker.
         let others =
             (3..23).flat_map(|n| [format!("10.2.0.{n}:5000"), format!("198.51.{n}.1:5000")]);

@@ -33,6 +33,14 @@ pub(super) fn text(shared: &SharedStatus) -> String {
     page.sample(&[], status.sessions.used);
     page.family("sessions_capacity", "gauge", "Connections that fit.");
     page.sample(&[], status.sessions.capacity);
+    page.family(
+        "sessions_evicted_total",
+        "counter",
+        "Connections that gave up their place for a new one of the same pod or sender, by their state.",
+    );
+    for (state, count) in status.sessions.evicted.by_state() {
+        page.sample(&[("state", state)], count);
+    }
     flow_offload(&mut page, &status.flow_offload);
     names(&mut page, shared);
     page.family("generation", "gauge", "The last snapshot published.");

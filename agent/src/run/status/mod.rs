@@ -8,6 +8,7 @@ mod text;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use dataplane::session::Evicted;
 use dataplane::{Outcome, Verdict};
 use serde::{Deserialize, Serialize};
 
@@ -112,6 +113,40 @@ pub struct SessionStatus {
     pub used: u32,
     /// Sessions that fit.
     pub capacity: u32,
+    /// Sessions that gave up their place for a new one of the same owner, since the start.
+    #[serde(default)]
+    pub evicted: EvictedStatus,
+}
+
+/// Sessions that made room for others, by what they were.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EvictedStatus {
+    /// TCP that was closed or reset.
+    pub closed: u64,
+    /// Without a reply.
+    pub unanswered: u64,
+    /// Idle, other than established TCP.
+    pub idle: u64,
+    /// Established TCP.
+    pub established: u64,
+}
+
+impl EvictedStatus {
+    /// The number of each kind, with its name.
+    pub fn by_state(&self) -> [(&'static str, u64); 4] {
+        [
+            ("closed", self.closed),
+            ("unanswered", self.unanswered),
+            ("idle", self.idle),
+            ("established", self.established),
+        ]
+    }
+}
+
+impl From<Evicted> for EvictedStatus {
+    fn from(Evicted { closed, unanswered, idle, established }: Evicted) -> Self {
+        Self { closed, unanswered, idle, established }
+    }
 }
 
 /// One port.
@@ -236,6 +271,7 @@ impl Status {
             sessions: SessionStatus {
                 used: switch.sessions().used(),
                 capacity: switch.sessions().capacity(),
+                evicted: switch.sessions().evicted().into(),
             },
             packets: packets(shared),
             objects: state.objects.clone(),

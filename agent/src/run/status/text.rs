@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::{KernelStatus, PartStatus, PortStatus, Status};
+use super::{EvictedStatus, KernelStatus, PartStatus, PortStatus, SessionStatus, Status};
 use crate::run::table::Table;
 use observe::time::uptime;
 
@@ -45,7 +45,8 @@ impl fmt::Display for Status {
         if !self.skipped.is_empty() {
             writeln!(f, "Skipped:    {}", counts(&self.skipped))?;
         }
-        writeln!(f, "Sessions:   {} of {}", self.sessions.used, self.sessions.capacity)?;
+        let SessionStatus { used, capacity, evicted } = &self.sessions;
+        writeln!(f, "Sessions:   {used} of {capacity}{}", made_room(evicted))?;
         writeln!(
             f,
             "Packets:    {} forwarded, {} dropped, {} for the switch itself",
@@ -126,6 +127,16 @@ pub(in crate::run) fn port_table(ports: &[PortStatus]) -> Table {
 }
 
 /// Workers, with the queues that each serves if there are several: `0 (queues 0-2), 1 (queue 3)`.
+/// Sessions that made room for new ones, if there were any.
+fn made_room(evicted: &EvictedStatus) -> String {
+    let of = evicted.by_state().into_iter().filter(|(_, count)| *count > 0);
+    let shown: Vec<String> = of.map(|(state, count)| format!("{count} {state}")).collect();
+    match shown.is_empty() {
+        true => String::new(),
+        false => format!("; made room for new ones: {}", shown.join(", ")),
+    }
+}
+
 fn workers(parts: &[PartStatus]) -> Option<String> {
     let several = parts.iter().map(|part| part.queues.len()).sum::<usize>() > 1;
     let text = |part: &PartStatus| match part.queues.as_slice() {
@@ -141,7 +152,7 @@ fn workers(parts: &[PartStatus]) -> Option<String> {
 mod tests {
     use super::super::FlowOffloadStatus;
     use super::*;
-    use crate::run::status::{SessionStatus, SourceStatus, WorkerStatus};
+    use crate::run::status::{SourceStatus, WorkerStatus};
 
     #[test]
     fn for_people_and_for_scripts() {
@@ -188,7 +199,7 @@ mod tests {
                 idle_rounds: 2,
                 sleeps: 3,
             }],
-            sessions: SessionStatus { used: 2, capacity: 100 },
+            sessions: SessionStatus { used: 2, capacity: 100, evicted: Default::default() },
             packets: BTreeMap::from([("forward".into(), 5)]),
             objects: BTreeMap::from([("Pod".into(), 4)]),
             skipped: BTreeMap::new(),

@@ -1,6 +1,7 @@
 //! The session table: records, and the index that finds them.
 
 mod departed;
+mod evict;
 mod free;
 mod lookup;
 mod open;
@@ -13,6 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use departed::Departed;
+pub use evict::Evicted;
+use evict::Evictions;
 use free::FreeRecords;
 pub use open::{Opened, Opening, Refusal};
 use quota::Quotas;
@@ -67,6 +70,7 @@ pub struct Sessions {
     free: FreeRecords,
     quotas: Quotas,
     departed: Departed,
+    evictions: Evictions,
     limits: Limits,
     hash: FlowHash,
     affinities: Affinities,
@@ -105,6 +109,7 @@ impl Sessions {
     fn over(store: Store, ports: u16, timeouts: Timeouts) -> io::Result<Self> {
         let Store { records, translations, accounts } = store;
         let capacity = records.len();
+        let quotas = Quotas::new(capacity as u32, ports);
         Ok(Self {
             records,
             translations,
@@ -112,7 +117,8 @@ impl Sessions {
             counts: AtomicBool::new(false),
             index: Index::new(capacity)?,
             free: FreeRecords::new(capacity as u32),
-            quotas: Quotas::new(capacity as u32, ports),
+            evictions: Evictions::new(quotas.places()),
+            quotas,
             departed: Departed::default(),
             limits: timeouts.into(),
             hash: FlowHash::new(),

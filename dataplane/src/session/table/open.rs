@@ -1,5 +1,6 @@
 //! Creates sessions.
 
+use super::quota::Quotas;
 use super::{Seen, Sessions, TupleOrigin};
 use crate::session::owner::Owner;
 use crate::session::record::{Words, forwarding_word};
@@ -12,9 +13,10 @@ const AHEAD: usize = 4;
 /// Why a session was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No record, or no place in the index, is left.
+    /// No record, or no place in the index, is left, and no session of the owner can give up its place.
     Full,
-    /// The owner has used its guarantee and its part of the common half.
+    /// The owner has used its guarantee and its part of the common half, and none of its sessions can give up
+    /// its place.
     Quota,
     /// The reply tuple is taken by another connection.
     Taken,
@@ -78,10 +80,13 @@ impl Sessions {
         if is_taken {
             return Err(Refusal::Taken);
         }
-        let index = self.reserve(opening.owner)?;
+        let index = self.reserve(opening.owner).or_else(|refusal| {
+            // In the place of another one: the owner has no more than before, whatever its share is by now.
+            let replaces = self.make_room(opening.owner, now_s);
+            if replaces { self.take_record(opening.owner, |_| Ok(())) } else { Err(refusal) }
+        })?;
         let forwarding = forwarding_word(opening.generation, opening.adjacency, Adjacency::NONE);
-        let life =
-            (now_s, State::default().after(tuples.responder.protocol, opening.tcp_flags, true));
+        let life = (now_s, State::opened(&tuples.responder, opening.tcp_flags));
         let translation = &self.translations[index as usize];
         let translate = || translation.write(&tuples.initiator, tuples.return_mac);
         let translate = translated.then_some(translate);
@@ -105,11 +110,22 @@ impl Sessions {
         if placed { Ok(Opened::New(id)) } else { Err(Refusal::Full) }
     }
 
-    /// A free record, counted as the owner's.
+    /// A free record, counted as the owner's, if its share has room for it.
     #[inline]
     fn reserve(&self, owner: Owner) -> Result<u32, Refusal> {
+        self.take_record(owner, |quotas| quotas.check(owner))
+    }
+
+    /// A free record, counted as the owner's, if the check succeeds.
+    #[inline]
+    fn take_record(
+        &self,
+        owner: Owner,
+        check: impl FnOnce(&Quotas) -> Result<(), Refusal>,
+    ) -> Result<u32, Refusal> {
         let mut own = self.free.own();
-        self.quotas.reserve(&own, owner)?;
+        check(&self.quotas)?;
+        self.quotas.take_up(&own, owner);
         let record = own.take();
         if let Some(record) = own.later(AHEAD).and_then(|n| self.records.get(n as usize)) {
             cpu::prefetch_to_write(record);

@@ -93,9 +93,9 @@ impl Quotas {
         choices.into_iter().min_by_key(|owner| self.used_by(*owner)).unwrap_or(Owner::NONE)
     }
 
-    /// Counts one more session of an owner, if it may have one.
+    /// Whether an owner may have one more session.
     #[inline]
-    pub(super) fn reserve(&self, own: &Own<'_>, owner: Owner) -> Result<(), Refusal> {
+    pub(super) fn check(&self, owner: Owner) -> Result<(), Refusal> {
         let unreported = MOST_UNREPORTED * self.counting.load(Ordering::Relaxed) as i32;
         let at_most = self.reported.0.load(Ordering::Relaxed) + unreported;
         let is_below = |bound: u32| i64::from(at_most) < i64::from(bound);
@@ -103,15 +103,11 @@ impl Quotas {
         // what other threads count.
         let is_free =
             is_below(self.capacity / 4) || is_below(self.capacity / 2) && !self.is_remote(owner);
-        if !is_free {
-            self.check(owner)?;
-        }
-        self.count(own, owner, 1);
-        Ok(())
+        if is_free { Ok(()) } else { self.check_exactly(owner) }
     }
 
     #[inline(never)]
-    fn check(&self, owner: Owner) -> Result<(), Refusal> {
+    fn check_exactly(&self, owner: Owner) -> Result<(), Refusal> {
         let used = self.used();
         let common = (self.capacity / 2).saturating_sub(used);
         let (guarantee, most) = match self.is_remote(owner) {
@@ -126,7 +122,8 @@ impl Quotas {
         }
     }
 
-    /// Counts a session that is there already.
+    /// Counts one more session of an owner.
+    #[inline]
     pub(super) fn take_up(&self, own: &Own<'_>, owner: Owner) {
         self.count(own, owner, 1);
     }
@@ -186,14 +183,19 @@ impl Quotas {
         }
     }
 
+    /// Number of counters of owners; see [`Self::place`].
+    pub(super) fn places(&self) -> usize {
+        self.ports + self.remote + 1
+    }
+
     #[inline]
-    fn is_remote(&self, owner: Owner) -> bool {
+    pub(super) fn is_remote(&self, owner: Owner) -> bool {
         owner.0 & REMOTE != 0 && usize::from(owner.0 & !REMOTE) < self.remote
     }
 
     /// The place of an owner among the counters.
     #[inline]
-    fn place(&self, owner: Owner) -> usize {
+    pub(super) fn place(&self, owner: Owner) -> usize {
         let n = usize::from(owner.0 & !REMOTE);
         match owner.0 & REMOTE {
             0 if n < self.ports => n,
