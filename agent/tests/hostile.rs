@@ -69,7 +69,7 @@ proptest! {
             "CNI_PATH" => Some("/nowhere".to_owned()),
             _ => None,
         };
-        let outcome = cni::run(variable, config.as_slice());
+        let outcome = cni::run(variable, || {}, config.as_slice());
         prop_assert_eq!(outcome.code, 1);
         let error: Value = serde_json::from_str(&outcome.output).unwrap();
         prop_assert!(error["code"].as_u64().is_some_and(|code| code > 0));

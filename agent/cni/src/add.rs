@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::config::Config;
 use super::environment::{Environment, PodName};
 use super::error::{CniError, Code};
-use super::interface::{self, Names};
+use super::interface::{self, Names, OpenedContainer};
 use super::ipam::{Allocation, Ipam};
 use super::reply;
 use linux_net::{Namespace, Netlink};
@@ -17,14 +17,18 @@ use local_api::{AttachPod, Attachment, Client, ClientError};
 const FORGET: Duration = Duration::from_secs(2);
 
 /// Attaches the pod. Undoes all steps if one fails.
-pub(super) fn add(config: &Config, environment: &Environment) -> Result<Value, CniError> {
+pub(super) fn add(
+    config: &Config,
+    environment: &Environment,
+    container: OpenedContainer,
+) -> Result<Value, CniError> {
     let started = Instant::now();
     let attachment = environment.attachment()?;
     let (pod_name, netns) = environment.pod()?;
     let what = format!("attach pod {pod_name} (container {})", attachment.container_id);
     let attach = || {
         let ipam = Ipam::find(config, environment)?;
-        let (namespace, pod_netlink) = interface::container(netns)?;
+        let (namespace, pod_netlink) = interface::container(container, netns)?;
         let mut host = Netlink::open()?;
         interface::create(&mut host, &namespace, attachment, config.mtu)?;
         let mut steps = Steps { config, attachment, ipam, host, namespace, pod_netlink };

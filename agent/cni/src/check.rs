@@ -3,13 +3,17 @@
 use super::config::{Config, Previous};
 use super::environment::Environment;
 use super::error::{CniError, Code};
-use super::interface::{self, Names};
+use super::interface::{self, Names, OpenedContainer};
 use super::ipam::Ipam;
 use linux_net::{Link, Netlink};
 use local_api::{AttachPod, Client};
 
 /// The first difference is the error.
-pub(super) fn check(config: &Config, environment: &Environment) -> Result<(), CniError> {
+pub(super) fn check(
+    config: &Config,
+    environment: &Environment,
+    container: OpenedContainer,
+) -> Result<(), CniError> {
     let attachment = environment.attachment()?;
     let (pod_name, netns) = environment.pod()?;
     let compare = || {
@@ -18,7 +22,7 @@ pub(super) fn check(config: &Config, environment: &Environment) -> Result<(), Cn
             .as_ref()
             .ok_or_else(|| CniError::new(Code::Config, "network configuration: no prevResult"))?;
         let names = Names::of(attachment);
-        let (_, mut pod_netlink) = interface::container(netns)?;
+        let (_, mut pod_netlink) = interface::container(container, netns)?;
         let host = Netlink::open()?.find_link(&names.host)?;
         let host = host.ok_or_else(|| differs(format!("interface {} is gone", names.host)))?;
         let pod = pod_netlink.find_link(&attachment.interface)?.ok_or_else(|| {

@@ -64,10 +64,23 @@ pub(super) fn attachment_of(link: &Link, network: &str) -> Option<Attachment> {
     (link.kind == "veth" && link.name == Names::of(&attachment).host).then_some(attachment)
 }
 
-/// Opens a container's namespace and a netlink socket in it.
-pub(super) fn container(netns: &Path) -> Result<(Namespace, Netlink), CniError> {
-    let namespace = Namespace::open(netns)
-        .map_err(|error| CniError::new(Code::UnknownContainer, error.to_string()))?;
+/// The container's network namespace; `None` if `CNI_NETNS` names none.
+pub(super) type OpenedContainer = Option<Result<Namespace, linux_net::Error>>;
+
+/// Opens the container's namespace.
+pub(super) fn open_container(variable: &impl Fn(&str) -> Option<String>) -> OpenedContainer {
+    let path = variable("CNI_NETNS").filter(|path| path.starts_with('/'))?;
+    Some(Namespace::open(Path::new(&path)))
+}
+
+/// The container's namespace and a netlink socket in it.
+pub(super) fn container(
+    opened: OpenedContainer,
+    netns: &Path,
+) -> Result<(Namespace, Netlink), CniError> {
+    let opened = opened.unwrap_or_else(|| Namespace::open(netns));
+    let namespace =
+        opened.map_err(|error| CniError::new(Code::UnknownContainer, error.to_string()))?;
     // A default route created in the cluster node's own namespace would cut it off.
     if namespace.is_current()? {
         let message = format!("CNI_NETNS '{}': it is the cluster node's own", netns.display());

@@ -52,6 +52,7 @@ use error::{CniError, Code};
 use version::Version;
 
 pub use config::{DEFAULT_MTU, DEFAULT_TIMEOUT};
+use interface::OpenedContainer;
 pub use interface::{GATEWAY_V4, GATEWAY_V6};
 
 /// The result of a call: text for standard output, and an exit code.
@@ -66,8 +67,16 @@ pub struct Outcome {
 /// A configuration longer than this is not read.
 const CONFIGURATION_BYTES: u64 = 1024 * 1024;
 
-/// Runs one call of the plugin. `variable` looks up an environment variable.
-pub fn run(variable: impl Fn(&str) -> Option<String>, input: impl Read) -> Outcome {
+/// Runs one call of the plugin. `variable` looks up an environment variable. `confine` gives up privileges; it is
+/// called once the container's namespace is open, before any input is read: opening `/proc/PID/ns/net` of a
+/// container, which some runtimes pass, takes CAP_SYS_PTRACE (proc(5)).
+pub fn run(
+    variable: impl Fn(&str) -> Option<String>,
+    confine: impl FnOnce(),
+    input: impl Read,
+) -> Outcome {
+    let container = interface::open_container(&variable);
+    confine();
     let mut text = Vec::new();
     let read = input.take(CONFIGURATION_BYTES + 1).read_to_end(&mut text);
     // The version of an error object, even if the rest of the configuration is unreadable.
@@ -77,7 +86,7 @@ pub fn run(variable: impl Fn(&str) -> Option<String>, input: impl Read) -> Outco
             let message = format!("the configuration is longer than {CONFIGURATION_BYTES} bytes");
             Err(CniError::new(Code::Decode, message))
         }
-        Ok(_) => dispatch(&variable, &text),
+        Ok(_) => dispatch(&variable, container, &text),
         Err(error) => Err(CniError::new(Code::Io, format!("read standard input: {error}"))),
     };
     match result {
@@ -89,6 +98,7 @@ pub fn run(variable: impl Fn(&str) -> Option<String>, input: impl Read) -> Outco
 
 fn dispatch(
     variable: &impl Fn(&str) -> Option<String>,
+    container: OpenedContainer,
     text: &[u8],
 ) -> Result<Option<Value>, CniError> {
     let command = environment::command(variable)?;
@@ -107,9 +117,9 @@ fn dispatch(
     let environment = Environment::read(command, variable)?;
     let result = match command {
         Command::Version => Ok(None),
-        Command::Add => add::add(&config, &environment).map(Some),
+        Command::Add => add::add(&config, &environment, container).map(Some),
         Command::Del => del::del(&config, &environment).map(|()| None),
-        Command::Check => check::check(&config, &environment).map(|()| None),
+        Command::Check => check::check(&config, &environment, container).map(|()| None),
         Command::Status => status::status(&config, &environment).map(|()| None),
         Command::Gc => garbage::collect(&config, &environment).map(|()| None),
     };

@@ -45,11 +45,13 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     // The IPAM plugin inherits the same limit.
-    if let Err(error) = confine::keep(confine::capabilities::PLUGIN) {
-        eprintln!("podgate-cni: give up privileges: {error}");
-    }
+    let confine = || {
+        if let Err(error) = confine::keep(confine::capabilities::PLUGIN) {
+            eprintln!("podgate-cni: give up privileges: {error}");
+        }
+    };
     let variable = |name: &str| std::env::var(name).ok();
-    let outcome = cni::run(variable, std::io::stdin());
+    let outcome = cni::run(variable, confine, std::io::stdin());
     print(&outcome.output, outcome.code)
 }
 

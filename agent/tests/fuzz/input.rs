@@ -36,7 +36,7 @@ fn configuration(bytes: &[u8]) {
 /// Without a container the plugin does nothing but read.
 fn plugin(bytes: &[u8]) {
     let variable = |name: &str| (name == "CNI_COMMAND").then(|| "ADD".to_owned());
-    let outcome = cni::run(variable, bytes);
+    let outcome = cni::run(variable, || {}, bytes);
     assert_eq!(outcome.code, 1);
     let answer: serde_json::Value = serde_json::from_str(&outcome.output).expect("JSON");
     assert!(answer["code"].is_u64() && answer["msg"].is_string(), "{answer}");

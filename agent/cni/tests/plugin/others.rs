@@ -140,7 +140,7 @@ fn call(variables: &[(&str, &str)], input: &str) -> cni::Outcome {
     let variable = |name: &str| {
         variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
     };
-    cni::run(variable, input.as_bytes())
+    cni::run(variable, || {}, input.as_bytes())
 }
 
 #[test]
@@ -175,6 +175,20 @@ fn input_that_is_none_is_an_error_object() {
         assert_eq!(error["code"], code, "{error}");
         assert!(error["msg"].as_str().unwrap().contains(text), "{error}");
     }
+}
+
+/// As cri-dockerd passes it, of a process with privileges that the plugin gives up.
+#[test]
+fn a_namespace_is_opened_while_the_plugin_may() {
+    requires_a_node!();
+    let node = Node::new("proc");
+    let pod = Namespace::new("procpod");
+    let _stand_in = node.stand_in(Manner::Serves);
+    let sandbox = pod.spawn(["sleep", "60"]);
+    let netns = format!("/proc/{}/ns/net", sandbox.id());
+    node.call("ADD", "c1", &netns).ok();
+    node.call("DEL", "c1", &netns).ok();
+    node.assert_clean(&pod);
 }
 
 #[test]
