@@ -221,9 +221,13 @@ pub(crate) fn is_of_cluster(kind: &str) -> bool {
     Kind::ALL.into_iter().any(|known| known.name() == kind && !known.is_namespaced())
 }
 
-/// Whether a file has actions of a template language, as charts have.
+/// A template longer than this is not recognized as one.
+const LONGEST_TEMPLATE: u64 = 16 << 20;
+
+/// Whether a regular file has actions of a template language, as charts have.
 fn holds_template(file: &Path) -> bool {
-    std::fs::read_to_string(file).is_ok_and(|text| text.contains("{{"))
+    control::read_regular(file, LONGEST_TEMPLATE)
+        .is_ok_and(|text| text.windows(2).any(|pair| pair == b"{{"))
 }
 
 /// Whether a document of YAML is something else than a Kubernetes object.
