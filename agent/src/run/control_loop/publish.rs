@@ -1,5 +1,6 @@
 //! Publishes snapshots: the view on the ports that are there.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -129,6 +130,8 @@ impl ControlLoop {
     pub(super) fn own_addresses(&self) -> Vec<IpAddr> {
         let mut addresses = self.node_addresses();
         addresses.extend(self.own_object().iter().flat_map(|node| node.addresses.clone()));
+        let mut seen = HashSet::new();
+        addresses.retain(|address| seen.insert(*address));
         addresses
     }
 }
