@@ -16,6 +16,9 @@ use local_api::{Client, ClientError, ObserveFilters, Request, Verdict};
 use observe::time::utc;
 use observe::verdicts::Event;
 
+/// Shortest and longest wait before a connection to the next switch.
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Past verdicts shown by default.
 const LAST: u32 = 20;
 
@@ -159,13 +162,17 @@ pub(super) fn run(args: &Args) -> Ended {
         }
     };
     let mut client = args.socket.connect().map_err(refused)?;
+    let mut pause = PAUSE;
     loop {
+        let begin = Instant::now();
         let ended = stream(args, client, &filters, colour)?;
+        // A switch that is ending still accepts connections, and closes them.
+        pause = if begin.elapsed() < LONGEST_PAUSE { LONGEST_PAUSE.min(pause * 2) } else { PAUSE };
         if !args.follow {
             return Ok(ended.map_or(ExitCode::SUCCESS, refused));
         }
         let since = SystemTime::now();
-        client = reconnect(&args.socket, args.reconnect.0)?;
+        client = reconnect(&args.socket, args.reconnect.0, pause)?;
         let length = since.elapsed().unwrap_or_default();
         eprintln!(
             "podgate: connected again after {:.1} s; verdicts of the switch before may be missing",
@@ -222,15 +229,20 @@ fn print_coloured(value: Value) -> Result<(), ExitCode> {
     write_line(line.replacen(verdict, &format!("{colour}{verdict}\x1b[0m"), 1))
 }
 
-/// Connects to the switch that comes after one that has ended.
-pub(super) fn reconnect(socket: &Socket, patience: Duration) -> Result<Client, ExitCode> {
+/// Connects to the switch that comes after one that has ended, `pause` from now at the earliest.
+pub(super) fn reconnect(
+    socket: &Socket,
+    patience: Duration,
+    pause: Duration,
+) -> Result<Client, ExitCode> {
     eprintln!("podgate: the switch has ended; waiting for another one");
     let begin = Instant::now();
+    std::thread::sleep(pause.min(patience));
     while begin.elapsed() < patience {
         if let Ok(client) = socket.connect() {
             return Ok(client);
         }
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(PAUSE);
     }
     Err(fail(NO, "the switch has ended, and no other one has begun"))
 }

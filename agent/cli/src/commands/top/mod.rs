@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::Ended;
 use super::call::{Socket, refused};
-use super::observe::reconnect;
+use super::observe::{PAUSE, reconnect};
 use agent::config::Span;
 use cli_runtime::{NO, Output, UNUSABLE, fail, print, write};
 use keys::Keys;
@@ -78,7 +78,7 @@ pub(super) fn run(args: &Args) -> Ended {
             Ok(sample) => sample,
             Err(error @ ClientError::Refused(_)) => return Err(refused(error)),
             Err(_) => {
-                client = reconnect(&args.socket, args.reconnect.0)?;
+                client = reconnect(&args.socket, args.reconnect.0, PAUSE)?;
                 eprintln!("podgate: connected again");
                 // It counts from 0: this interval gives no rates.
                 before = sample(&mut client).map_err(refused)?;
