@@ -13,7 +13,7 @@ const OURS: [&[u8]; 4] = [b"from_pod", b"from_switch", b"from_uplink", b"to_upli
 /// Programs that are looked at, of one interface and direction.
 const MOST: usize = 64;
 
-/// Whether programs can be attached by tcx: its list on the loopback interface can be asked for.
+/// Returns whether programs can be attached by tcx: the kernel lists those of the loopback interface.
 ///
 /// # Errors
 /// If the kernel does not let this process ask.

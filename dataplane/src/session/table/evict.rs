@@ -7,10 +7,10 @@
 //! | 3 | all others but established TCP | one |
 //! | 4 | established TCP, of local owners alone | one |
 //!
-//! Among those of one kind the longest idle go first. The table is too large to be searched for a packet, so a
-//! sample is: [`SAMPLE`] records from a hand that goes round the table, or a few samples where the first has none
-//! of the owner. Where samples were in vain the owner's connections are refused, for the rest of the second
-//! without another search, so that a flood costs no more than that.
+//! Among those of one kind the longest idle go first. A packet cannot wait for a search of the whole table, so
+//! the choice is among a sample: [`SAMPLE`] records from a position that advances through the table, or up to
+//! [`SAMPLES`] times as many where the first have none of the owner. If no sample has one, the owner's
+//! connections are refused for the rest of the second without another search, which bounds the cost of a flood.
 //!
 //! A remote owner stands for many senders; no flood of one of them ends an established connection of another.
 

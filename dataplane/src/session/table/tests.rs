@@ -165,7 +165,10 @@ fn a_flood_leaves_every_other_port_its_guarantee() {
         assert!(flows.clone().all(|flow| find(&sessions, &flow, 0).is_some()));
     }
     flood(5000..9000);
-    assert!((1..10).all(|port| sessions.used_by(PortId(port)) == 50), "nobody else's gave way");
+    assert!(
+        (1..10).all(|port| sessions.used_by(PortId(port)) == 50),
+        "no other port lost a session"
+    );
 }
 
 /// A pod that asks questions or opens short connections for ever.
@@ -195,7 +198,7 @@ fn the_oldest_sessions_of_an_owner_make_room_for_its_new_ones() {
     assert!(
         find(&sessions, &flow(19_999), 9).is_some() && find(&sessions, &flow(101), 9).is_none()
     );
-    // Connections that nobody accepts give way to each other, and then the established ones do.
+    // Unanswered connections are evicted before established ones.
     for n in 20_000..30_000 {
         sessions.open(&Tuples::plain(flow(n)), &opening(0), 9).unwrap();
     }
