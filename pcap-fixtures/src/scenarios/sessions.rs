@@ -58,13 +58,20 @@ pub(super) fn idle_sessions() -> Scenario {
     s.from(d, udp(server, client)).denied(&["default-deny of NetworkPolicy default/client-closed"]);
     s.from(c, udp(client, server)).allowed(d, ALLOWED);
     s.from(d, udp(server, client)).session(c);
-    // Kept alive by traffic in either direction.
+    // A single exchange: the same.
+    s.wait(Duration::from_secs(31));
+    s.from(d, udp(server, client)).denied(&["default-deny of NetworkPolicy default/client-closed"]);
+    // Several datagrams each way, kept alive by those of either.
+    s.from(c, udp(client, server)).allowed(d, ALLOWED);
+    s.from(d, udp(server, client)).session(c);
+    s.from(c, udp(client, server)).session(d);
+    s.from(d, udp(server, client)).session(c);
     for _ in 0..4 {
-        s.wait(Duration::from_secs(400));
+        s.wait(Duration::from_secs(100));
         s.from(d, udp(server, client)).session(c);
     }
-    // Ten minutes and more without any: the answer comes too late.
-    s.wait(Duration::from_secs(601));
+    // Two minutes and more without any: the answer comes too late.
+    s.wait(Duration::from_secs(121));
     s.from(d, udp(server, client)).denied(&["default-deny of NetworkPolicy default/client-closed"]);
     s.from(c, udp(client, server)).allowed(d, ALLOWED);
     // A handshake without a reply: half a minute.
