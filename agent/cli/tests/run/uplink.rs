@@ -50,14 +50,16 @@ fn the_kernel_is_given_what_it_must_not_route_and_the_uplink_what_to_take() {
 #[test]
 fn an_address_that_the_kernel_and_the_node_object_have_is_shown_once() {
     let kernel = Kernel::default();
-    ["192.0.2.1", "198.51.100.9"].map(|own| kernel.add_address(own.parse().unwrap()));
+    for own in ["192.0.2.1", "198.51.100.9"] {
+        kernel.add_address(own.parse().unwrap());
+    }
     let files = NodeFiles::new("once");
     let node = start(&files, kernel);
     let shown = || {
         let uplink = node.status().ports.into_iter().find(|port| port.name == "uplink");
         uplink.map_or_else(Vec::new, |port| port.addresses)
     };
-    let count = |own: &str| shown().iter().filter(|it| it.to_string() == own).count();
+    let count = |own: &str| shown().iter().filter(|it| **it == *own).count();
     until(|| count("198.51.100.9") == 1);
     assert_eq!(count("192.0.2.1"), 1, "{:?}", shown());
 }
