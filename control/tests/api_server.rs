@@ -2,7 +2,7 @@
 
 mod double;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use control::api_server::{Access, Event, Pace, connect, watch};
 use control::{Control, Scope};
@@ -313,6 +313,7 @@ fn no_answer_is_asked_for_all_the_time() {
     ]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
+        let started = Instant::now();
         let mut running = Vec::new();
         for answer in answers {
             let steps = vec![answer.clone(); 500];
@@ -324,11 +325,19 @@ fn no_answer_is_asked_for_all_the_time() {
             tokio::spawn(async move { while receiver.recv().await.is_some() {} });
             running.push((answer, double, tasks));
         }
+        // A busy machine starts so many connections late: every server has been asked first.
+        let asked = |double: &Double| control::Kind::ALL.map(|it| double.asked(it.plural()).len());
+        while !running.iter().all(|(_, double, _)| asked(double).iter().any(|it| *it > 0)) {
+            assert!(started.elapsed() < Duration::from_secs(60), "some server is never asked");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         tokio::time::sleep(MINUTE).await;
         for (answer, double, _tasks) in running {
-            let each = control::Kind::ALL.map(|kind| double.asked(kind.plural()).len());
+            let each = asked(&double);
+            let minutes = started.elapsed().div_duration_f64(MINUTE);
             let most = each.into_iter().max().unwrap();
-            assert!((1..=60).contains(&most), "{answer:?}: {each:?} requests in a minute");
+            let allowed = 60.0 * minutes.max(1.0);
+            assert!(most as f64 <= allowed, "{answer:?}: {each:?} requests in {minutes:.1} minutes");
         }
     });
 }
