@@ -154,13 +154,16 @@ pub(crate) fn rules(
             expand(rule, Verdict::Accept, &mut namespaced);
         }
     }
+    let mut cluster_wide =
+        policies.firewalls.iter().chain(&policies.admin).chain(&policies.baseline);
     let rest = match isolating.is_empty() {
         false => {
             let origin = format!("default-deny of {}", isolating.join(", "));
             namespaced.push(everything(Verdict::Deny, origin));
             namespaced
         }
-        true if firewalls.is_empty() && admin.is_empty() && baseline.is_empty() => return None,
+        // A rule about a port name that no pod has yet is no basic rule, but it will be one.
+        true if cluster_wide.all(|it| it.direction(direction).is_empty()) => return None,
         true => chain(baseline, &[everything(Verdict::Accept, "default-allow".into())]),
     };
     let rest = chain(admin, &rest);

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{TCP, UDP, acl, ingress, key, object};
+use common::{TCP, UDP, acl, egress, ingress, key, object};
 use control::{Control, Kind, ObjectRef, PodAcl, Scope, View};
 use serde_json::{Value, json};
 
@@ -123,4 +123,20 @@ fn the_same_told_again_is_no_news() {
     assert!(told <= before + 1);
     control.apply(object(pod(1, "other", "n2")));
     assert!(control.revision() > told);
+}
+
+#[test]
+fn a_port_name_counts_from_the_first_pod_that_has_it() {
+    let policy = json!({"apiVersion": "policy.networking.k8s.io/v1alpha2",
+        "kind": "ClusterNetworkPolicy", "metadata": {"name": "c"},
+        "spec": {"tier": "Admin", "priority": 0, "subject": {"namespaces": {}},
+            "egress": [{"action": "Deny", "to": [{"namespaces": {}}],
+                "protocols": [{"destinationNamedPort": "dns"}]}]}});
+    let ports = json!([{"containerPort": 53, "name": "dns", "protocol": "TCP"}]);
+    let later = common::with_ports("x/b", "10.1.0.2", json!({}), ports);
+    let mut control = common::control([policy, common::pod("x/a", "10.1.0.1", json!({}))]);
+    control.apply(object(later));
+    control.commit();
+    let (allowed, by) = egress(&control.view(), "x/a", "x/b", TCP, 53);
+    assert!(!allowed, "by {by}");
 }
