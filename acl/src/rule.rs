@@ -97,6 +97,9 @@ pub struct Rule {
     pub tcp_flags: TcpFlags,
     /// Verdict of the rule.
     pub action: Action,
+    /// Whether no policy states the rule: it decides what policies leave open, as the isolation of
+    /// a pod does.
+    pub is_default: bool,
     /// The origin that verdicts are reported with, such as `NetworkPolicy default/db ingress[0]`.
     pub origin: Arc<str>,
 }
@@ -122,6 +125,7 @@ impl Rule {
             destination_ports: PortRange::ANY,
             tcp_flags: TcpFlags::ANY,
             action,
+            is_default: false,
             origin: origin.into(),
         }
     }
@@ -160,6 +164,12 @@ impl Rule {
     #[must_use]
     pub fn tcp_flags(self, tcp_flags: TcpFlags) -> Self {
         Self { tcp_flags, ..self.protocol(6) }
+    }
+
+    /// The same rule as one that no policy states.
+    #[must_use]
+    pub fn as_default(self) -> Self {
+        Self { is_default: true, ..self }
     }
 
     /// Whether this rule matches every connection that `other` matches, as far as their fields say:

@@ -112,6 +112,8 @@ pub(crate) struct BasicRule {
     pub(crate) ports: PortRange,
     /// The verdict.
     pub(crate) verdict: Verdict,
+    /// Whether no policy states it.
+    pub(crate) is_default: bool,
     /// The deciding policy and rule.
     pub(crate) origin: Arc<str>,
 }
@@ -205,7 +207,8 @@ pub(crate) fn host_rules(
 
 fn everything(verdict: Verdict, origin: String) -> BasicRule {
     let origin = origin.into();
-    BasicRule { peer: None, protocol: None, ports: PortRange::ANY, verdict, origin }
+    let ports = PortRange::ANY;
+    BasicRule { peer: None, protocol: None, ports, verdict, is_default: true, origin }
 }
 
 /// Maximum of rules a pod may have in one direction. Each rule that passes repeats those behind it,
@@ -248,6 +251,7 @@ fn narrow(rule: &BasicRule, to: &BasicRule) -> Option<BasicRule> {
         protocol,
         ports,
         verdict: rule.verdict,
+        is_default: rule.is_default,
         origin: Arc::clone(&rule.origin),
     })
 }
@@ -278,11 +282,12 @@ fn expand(
     for end in ends {
         let mut add = |peer: Option<PeerSet>, protocol: Option<u8>, ports: PortRange| {
             let origin = Arc::clone(&rule.origin);
+            let made = BasicRule { peer, protocol, ports, verdict, is_default: false, origin };
             if matches!(end, Some(Peer::Nodes(_))) && verdict != Verdict::Accept {
-                let (peer, origin) = (Some(PeerSet::FaultyNodes), Arc::clone(&origin));
-                into.push(BasicRule { peer, protocol, ports, verdict: Verdict::Deny, origin });
+                let peer = Some(PeerSet::FaultyNodes);
+                into.push(BasicRule { peer, verdict: Verdict::Deny, ..made.clone() });
             }
-            into.push(BasicRule { peer, protocol, ports, verdict, origin });
+            into.push(made);
         };
         let peer = end.map(|end| PeerSet::of(end, pod.map(|pod| &pod.key)));
         let Some(ports) = &rule.ports else {

@@ -39,6 +39,7 @@ pub(crate) fn rules(
         };
         let mut made = Rule::new(action, rule.origin).destination_ports(rule.ports);
         made.protocol = rule.protocol;
+        made.is_default = rule.is_default;
         rules.push(match direction {
             Direction::Ingress => made.source(end),
             Direction::Egress => made.destination(end),

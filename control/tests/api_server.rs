@@ -337,7 +337,10 @@ fn no_answer_is_asked_for_all_the_time() {
             let minutes = started.elapsed().div_duration_f64(MINUTE);
             let most = each.into_iter().max().unwrap();
             let allowed = 60.0 * minutes.max(1.0);
-            assert!(most as f64 <= allowed, "{answer:?}: {each:?} requests in {minutes:.1} minutes");
+            assert!(
+                most as f64 <= allowed,
+                "{answer:?}: {each:?} requests in {minutes:.1} minutes"
+            );
         }
     });
 }

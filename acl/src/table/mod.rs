@@ -74,6 +74,13 @@ impl Table {
         self.permits.get(found as usize / 64).is_some_and(|word| word >> (found % 64) & 1 == 1)
     }
 
+    /// Whether the rule that a lookup found is a denial that a policy states; false for
+    /// [`NONE`](Self::NONE), a denial by default.
+    pub fn denies_explicitly(&self, found: u32) -> bool {
+        let rule = self.rules().get(found as usize);
+        rule.is_some_and(|rule| rule.action != Action::Permit && !rule.is_default)
+    }
+
     /// Whether any rule names the source, and the destination, by peer set. Keys need no identity
     /// in a field that none does.
     #[inline]

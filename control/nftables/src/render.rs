@@ -210,7 +210,7 @@ impl Draft<'_> {
         for (way, chain) in Way::BOTH.into_iter().zip(&list.chains) {
             self.add_chain(format!("{}-list-{id}-{}", role.name(), way.name()), Arc::clone(chain));
             if role == Role::From {
-                self.add_node_chains(id, way, rules, families);
+                self.add_node_chains(id, way, rules);
             }
         }
         for end in rules.iter().flat_map(|rule| [rule.source, rule.destination]) {
@@ -220,24 +220,21 @@ impl Draft<'_> {
         }
     }
 
-    /// Adds the chains for connections of a pod to its own cluster node. These count by every address
-    /// that the Node object names, beside the one in the packet: one chain after the other is jumped to and returns what it
-    /// permits. A packet that finds the first one empty falls off its end, and is dropped.
-    fn add_node_chains(&mut self, id: u32, way: Way, list: &[Rule], families: Families) {
-        const PERMIT: &str = "return";
+    /// Adds the chains for connections of a pod to its own cluster node. What a policy denies of any
+    /// address of the packet's family that the Node object names is denied; then the packet's own
+    /// address counts. Each chain leads to the next one: a packet that finds one empty falls off its
+    /// end, and is dropped.
+    fn add_node_chains(&mut self, id: u32, way: Way, list: &[Rule]) {
         let sets = &self.view.peer_sets;
-        let mut chains = vec![rules::chain(list, way, sets, families, PERMIT)];
-        for address in self.node_addresses {
-            chains.push(rules::chain_for(list, way, sets, *address, PERMIT));
-        }
         let name = format!("node-list-{id}-{}", way.name());
-        let mut stages = Vec::new();
-        for (index, rules) in chains.into_iter().enumerate() {
-            stages.push(format!("jump {name}-{index}"));
-            self.add_chain(format!("{name}-{index}"), rules.into());
+        let mut next = format!("{}-list-{id}-{}", Role::From.name(), way.name());
+        for (index, address) in self.node_addresses.iter().enumerate() {
+            let chain = format!("{name}-{index}");
+            let denials = rules::denials_of(list, way, sets, *address, &next);
+            self.add_chain(chain.clone(), denials.into());
+            next = chain;
         }
-        stages.push(base::PERMIT.to_owned());
-        self.add_chain(name, stages.into());
+        self.add_chain(name, Arc::from([format!("goto {next}")]));
     }
 
     fn add_chain(&mut self, name: String, rules: Arc<[String]>) {

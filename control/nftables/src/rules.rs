@@ -82,27 +82,30 @@ pub(crate) fn chain(
     texts
 }
 
-/// The same for connections whose other end is known by `address` beside the one in the packet:
-/// one of this cluster node's.
-pub(crate) fn chain_for(
+/// The rules of the chain with what the list denies of connections whose other end is known by
+/// `address` beside the one in the packet: one of this cluster node's. All else, and every packet of
+/// the other family, goes to the chain `next`.
+pub(crate) fn denials_of(
     rules: &[Rule],
     way: Way,
     sets: &PeerSets,
     address: IpAddr,
-    permit: &str,
+    next: &str,
 ) -> Vec<String> {
-    let mut texts = Vec::new();
-    for rule in rules {
+    let next = format!("goto {next}");
+    let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };
+    let mut texts = vec![format!("meta nfproto != {family} {next}")];
+    for rule in rules.iter().filter(|rule| !rule.is_default) {
         let is_in = |end: &End| match end {
             End::Any => true,
             End::Net(net) => net.contains(&address),
             End::Set(id) => sets.get(id).is_some_and(|members| members.contains(address)),
         };
         if is_in(&rule.source) && is_in(&rule.destination) {
-            texts.extend(verdicts(rule, way, permit));
+            texts.extend(verdicts(rule, way, &next));
         }
     }
-    texts.push("drop".to_owned());
+    texts.push(next);
     texts
 }
 
@@ -230,8 +233,14 @@ mod tests {
              deny any from any to any by \"\"\n",
         );
         let address = "192.0.2.7".parse().unwrap();
-        let text = chain_for(&list, Way::Original, &sets(), address, "accept").join("\n");
-        assert_eq!(text, "meta l4proto 6 th dport 81 accept\ndrop\ndrop");
+        let text = denials_of(&list, Way::Original, &sets(), address, "next").join("\n");
+        assert_eq!(
+            text,
+            "meta nfproto != ipv4 goto next\nmeta l4proto 6 th dport 81 goto next\ndrop\ngoto next"
+        );
+        let list: Vec<Rule> = list.into_iter().map(Rule::as_default).collect();
+        let text = denials_of(&list, Way::Original, &sets(), address, "next").join("\n");
+        assert_eq!(text, "meta nfproto != ipv4 goto next\ngoto next");
     }
 
     #[test]

@@ -167,8 +167,8 @@ impl<'a> PolicyBatch<'a> {
         self.keys.push(key(flow));
     }
 
-    /// Classifies the batch; returns one decision a connection, in order. Every form of a
-    /// connection must be permitted.
+    /// Classifies the batch; returns one decision a connection, in order: permitted if its first
+    /// form is and no policy states a denial of another one.
     #[inline]
     pub(crate) fn evaluate(&mut self, map: &AddressMap) -> Decisions<'_> {
         if self.asks_identities[0] {
@@ -216,7 +216,9 @@ impl<'a> PolicyBatch<'a> {
                 let entry = &mut entries[lookup.entry];
                 entry.found[end] = *found;
                 // Without a matching rule a table denies.
-                if !table.permits(*found) {
+                if !table.permits(*found)
+                    && (!entry.is_further_form || table.denies_explicitly(*found))
+                {
                     entry.refuse(end, Outcome::PolicyDenied);
                     refuses = true;
                 }
@@ -284,7 +286,11 @@ mod tests {
         let tables = [
             vec![permit(0), permit(1).source(set(0)), permit(2).destination(set(1))],
             vec![Rule::new(Action::Deny, "deny").source(set(1)), permit(1), permit(2)],
-            vec![permit(3).source(set(1)).destination(set(0)), permit(0)],
+            vec![
+                permit(3).source(set(1)).destination(set(0)),
+                permit(0),
+                Rule::new(Action::Deny, "default-deny").as_default(),
+            ],
         ]
         .map(|rules| AclBinding::Table(Arc::new(Table::compile(rules.into(), &map))));
         let binding = |n: u8| match n {

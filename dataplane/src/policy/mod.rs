@@ -9,7 +9,7 @@ mod batch;
 
 use std::sync::Arc;
 
-use acl::{AddressMap, Key};
+use acl::{AddressMap, Key, Table};
 
 pub(crate) use batch::PolicyBatch;
 
@@ -70,7 +70,7 @@ fn evaluate_deciding(snapshot: &Snapshot, map: &AddressMap, flow: &Flow) -> (Dec
     if first.outcome == Outcome::PolicyAllowed {
         for form in further_forms(snapshot, flow, initiator.is_some(), responder.is_some()) {
             let decision = evaluate_form(map, &form, initiator, responder);
-            if decision.outcome != Outcome::PolicyAllowed {
+            if decision.is_explicit_denial(snapshot) {
                 return (decision, form);
             }
         }
@@ -79,7 +79,8 @@ fn evaluate_deciding(snapshot: &Snapshot, map: &AddressMap, flow: &Flow) -> (Dec
 }
 
 /// Returns the further forms of a connection: its tuple with every other address of the cluster
-/// node that is one of its ends. They must be permitted too.
+/// node that is one of its ends. What a policy denies of them is denied; a permission is one for
+/// the address in the packet.
 #[inline(always)]
 pub(crate) fn further_forms(
     snapshot: &Snapshot,
@@ -193,6 +194,14 @@ fn key(flow: &Flow) -> Key {
 /// Reported as the origin of a permitted connection that no rule decided.
 pub const DEFAULT_ALLOW: &str = "default-allow";
 
+impl Decision {
+    /// Whether a policy states the denial, as opposed to one that leaves it open (default-deny).
+    fn is_explicit_denial(&self, snapshot: &Snapshot) -> bool {
+        let states = |(table, rule): (&Table, u32)| table.denies_explicitly(rule);
+        self.outcome == Outcome::PolicyDenied && self.by.rules(snapshot).any(states)
+    }
+}
+
 impl Deciders {
     /// Whether the rule of a denied connection is the responder's (`to_pod`); `None` where no rule
     /// decided.
@@ -201,21 +210,27 @@ impl Deciders {
         self.to_pod.or(self.from_pod).map(|_| self.to_pod.is_some())
     }
 
+    /// The rules with their tables, the initiator's first.
+    fn rules(self, snapshot: &Snapshot) -> impl Iterator<Item = (&Table, u32)> {
+        let table = |at: Option<RuleAt>, from: bool| {
+            let at = at?;
+            let port = snapshot.port(at.port)?;
+            match if from { &port.from_pod } else { &port.to_pod } {
+                AclBinding::Table(table) => Some((&**table, at.rule)),
+                AclBinding::Open | AclBinding::Closed => None,
+            }
+        };
+        [table(self.from_pod, true), table(self.to_pod, false)].into_iter().flatten()
+    }
+
     /// Names of the deciding rules' origins, the initiator's first; [`DEFAULT_ALLOW`] where an
     /// allowed connection met no rule.
     pub fn origins(&self, snapshot: &Snapshot, outcome: Outcome) -> Vec<Arc<str>> {
-        let origin = |at: Option<RuleAt>, from: bool| {
-            let at = at?;
-            let port = snapshot.port(at.port)?;
-            let binding = if from { &port.from_pod } else { &port.to_pod };
-            let AclBinding::Table(table) = binding else { return None };
-            table.rules().get(at.rule as usize).map(|rule| Arc::clone(&rule.origin))
-        };
         let mut origins: Vec<Arc<str>> = Vec::new();
-        for found in [origin(self.from_pod, true), origin(self.to_pod, false)].into_iter().flatten()
-        {
-            if !origins.contains(&found) {
-                origins.push(found);
+        for (table, rule) in self.rules(snapshot) {
+            let Some(rule) = table.rules().get(rule as usize) else { continue };
+            if !origins.contains(&rule.origin) {
+                origins.push(Arc::clone(&rule.origin));
             }
         }
         if origins.is_empty() && outcome == Outcome::PolicyAllowed {

@@ -219,7 +219,8 @@ fn a_pods_rules_count_towards_its_own_cluster_node() {
     let server = node.enter(|| UdpSocket::bind((BRIDGE, 53)).unwrap());
     server.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     case.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"},
-        "status": {"addresses": [{"type": "InternalIP", "address": NODE}]}}));
+        "status": {"addresses": [{"type": "InternalIP", "address": NODE},
+            {"type": "InternalIP", "address": "2001:db8::1"}]}}));
     case.enforce_with(|site| site.node = Some("n1".into()));
     let question = to_port(A, BRIDGE, 53);
     let asks = |case: &Case| {
@@ -241,9 +242,24 @@ fn a_pods_rules_count_towards_its_own_cluster_node() {
         let spec = json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": egress});
         case.apply(policy("x/e", spec));
         case.enforce_with(|site| site.node = Some("n1".into()));
-        let permits = cidr == "198.51.100.0/24";
+        // A permission is one for the address in the packet.
+        let permits = cidr != "172.17.0.0/16";
         assert_eq!(asks(&case).is_some(), permits, "without {cidr}");
         assert_eq!(hears(&case, peer), permits, "without {cidr}");
+    }
+    for (network, permits) in [
+        ("192.0.2.1/32", false),
+        ("172.17.0.1/32", false),
+        ("198.51.100.0/24", true),
+        ("::/0", true),
+    ] {
+        case.apply(json!({"apiVersion": "policy.networking.k8s.io/v1alpha2",
+            "kind": "ClusterNetworkPolicy", "metadata": {"name": "c"},
+            "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+                "egress": [{"action": "Deny", "to": [{"networks": [network]}]}]}}));
+        case.enforce_with(|site| site.node = Some("n1".into()));
+        assert_eq!(asks(&case).is_some(), permits, "denied {network}");
+        assert_eq!(hears(&case, peer), permits, "denied {network}");
     }
 }
 

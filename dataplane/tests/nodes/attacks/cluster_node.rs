@@ -4,11 +4,20 @@ use super::*;
 
 /// A pod whose outbound ACL denies a network and permits the rest.
 fn denied(network: &str) -> Parts {
+    let network = End::Net(network.parse().unwrap());
+    let denied = Rule::new(Action::Deny, "denied").destination(network);
+    ruled([denied, Rule::new(Action::Permit, "the rest").as_default()])
+}
+
+/// A pod that is isolated but for a network.
+fn permitted(network: &str) -> Parts {
+    let network = End::Net(network.parse().unwrap());
+    let permitted = Rule::new(Action::Permit, "permitted").destination(network);
+    ruled([permitted, Rule::new(Action::Deny, "default-deny").as_default()])
+}
+
+fn ruled(rules: [Rule; 2]) -> Parts {
     let mut parts = parts();
-    let rules = vec![
-        Rule::new(Action::Deny, "denied").destination(End::Net(network.parse().unwrap())),
-        Rule::new(Action::Permit, "the rest"),
-    ];
     let map = Arc::new(AddressMap::default());
     let table = AclBinding::Table(Arc::new(Table::compile(rules.into(), &map)));
     parts.ports[usize::from(POD)].as_mut().unwrap().from_pod = table;
@@ -52,6 +61,31 @@ fn a_cluster_node_is_denied_at_whatever_address_it_has() {
         let found = rig.send_all(POD, all.collect());
         let denied = found.iter().filter(|end| **end == Outcome::PolicyDenied).count();
         assert_eq!(denied, reached.len(), "{network}");
+    }
+}
+
+#[test]
+fn a_permission_is_one_for_the_address_in_the_packet() {
+    for (network, from, reached, not) in [
+        ("10.1.0.1/32", "10.1.0.2:5", &["10.1.0.1:22"][..], &["192.0.2.1:22", "172.17.0.1:22"][..]),
+        ("172.17.0.0/24", "10.1.0.2:5", &["172.17.0.1:22"], &["192.0.2.1:22"]),
+        ("10.2.0.0/24", "10.1.0.2:5", &["10.2.0.1:22"], &["192.0.2.2:22"]),
+        ("fd03::/64", "[fd01::2]:5", &["[fd03::1]:22"], &["[2001:db8::3]:22"]),
+    ] {
+        let mut rig = Rig::new(permitted(network));
+        for to in reached {
+            ends(&mut rig, POD, tcp(from, to).syn(), "policy-allowed");
+        }
+        for to in not {
+            ends(&mut rig, POD, tcp(from, to).syn(), "policy-denied");
+        }
+        let all = reached
+            .iter()
+            .chain(not)
+            .map(|to| tcp(from, to).syn().tcp_header(|tcp| tcp.source_port = 9).build());
+        let found = rig.send_all(POD, all.collect());
+        let denied = found.iter().filter(|end| **end == Outcome::PolicyDenied).count();
+        assert_eq!(denied, not.len(), "{network}");
     }
 }
 
