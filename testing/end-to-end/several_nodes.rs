@@ -10,7 +10,7 @@ use testkit::{Namespace, Process, pings};
 
 use crate::api_server::policy;
 use crate::cluster_node::{BLOCKED, PATIENCE, flow_offload};
-use crate::lan::{FAR, Lan};
+use crate::lan::{FAR, Lan, ip};
 use crate::pod::Pod;
 use crate::requires_the_machine;
 
@@ -114,6 +114,33 @@ fn services_lead_to_pods_on_other_cluster_nodes() {
     lan.apply("slice", &slice);
     let refused = client.connect("10.96.0.10".parse().unwrap(), 6380).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+/// As a cloud's metadata service: on the cluster nodes' link, without a route to pods.
+#[test]
+fn pods_reach_the_metadata_service_through_their_cluster_nodes_kernel() {
+    requires_the_machine!("redis-server", "redis-cli");
+    for masquerade in ["kernel", "direct"] {
+        let lan = Lan::start(&["--masquerade", masquerade]);
+        ip(&lan.world, "address add 169.254.169.254/32 dev lo");
+        let command =
+            "redis-server --bind 169.254.169.254 --protected-mode no --save  --daemonize no";
+        let server = lan.world.spawn(command.split(' '));
+        server.wait_for_line("Ready to accept connections", PATIENCE);
+        let (friend, other) =
+            (lan.nodes[0].pod("friend", "friend"), lan.nodes[0].pod("other", "other"));
+        for pod in [&friend, &other] {
+            assert!(asks(&pod.namespace, "169.254.169.254", 6379), "{masquerade}");
+        }
+        let denial = json!({"apiVersion": "policy.networking.k8s.io/v1alpha2",
+            "kind": "ClusterNetworkPolicy", "metadata": {"name": "metadata"},
+            "spec": {"tier": "Admin", "priority": 1,
+                "subject": {"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"role": "other"}}}},
+                "egress": [{"action": "Deny", "to": [{"networks": ["169.254.169.254/32"]}]}]}});
+        lan.apply("metadata", &denial);
+        assert!(!asks(&other.namespace, "169.254.169.254", 6379), "{masquerade}");
+        assert!(asks(&friend.namespace, "169.254.169.254", 6379), "{masquerade}");
+    }
 }
 
 #[test]

@@ -1,15 +1,16 @@
 //! Configuration of the paths to other cluster nodes and to the world.
 
+use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 
 use cli_runtime::Underlay;
 use dataplane::Underlay as DataplaneUnderlay;
 use dataplane::wire::vxlan::Vxlan;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 use super::choices::Masquerade;
 use super::options::Options;
-use super::text::{OnOff, PortSpan};
+use super::text::{Networks, OnOff, PortSpan};
 use super::{AUTO, Faults};
 
 /// Configuration of the paths out of the cluster node.
@@ -23,9 +24,14 @@ pub struct Network {
     pub masquerade: Masquerade,
     /// Ports of the cluster node's addresses for translated connections.
     pub translation_ports: RangeInclusive<u16>,
+    /// Link-local destinations that pods reach through the kernel.
+    pub link_local_destinations: Vec<IpNet>,
     /// Networks of cluster addresses that the kernel routes to the switch.
     pub service_networks: Vec<IpNet>,
 }
+
+/// The link-local networks that a kernel has routes to (RFC 3927). IPv6 has one on each link.
+const LINK_LOCAL: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16));
 
 /// An interface's name has at most this many bytes (`IFNAMSIZ` less the end mark).
 const LONGEST_INTERFACE: usize = 15;
@@ -55,6 +61,13 @@ impl Network {
         if masquerade == Masquerade::Direct && uplink.is_none() {
             faults.add("masquerade", format_args!("direct needs an uplink"));
         }
+        let link_local = options.link_local_destinations.clone();
+        let Networks(link_local) =
+            link_local.unwrap_or_else(|| Networks(vec![snapshot::METADATA_SERVICE.into()]));
+        for net in link_local.iter().filter(|net| !LINK_LOCAL.contains(*net)) {
+            let words = format_args!("{net} is not in {LINK_LOCAL}");
+            faults.add("link-local-destinations", words);
+        }
         let PortSpan(first, last) = options.translation_ports.unwrap_or(PortSpan(61_000, 65_535));
         Self {
             uplink,
@@ -64,6 +77,7 @@ impl Network {
             },
             masquerade,
             translation_ports: first..=last,
+            link_local_destinations: link_local,
             service_networks: options.service_networks.clone(),
         }
     }
@@ -90,6 +104,7 @@ impl Network {
         described.extend([
             ("masquerade", format!("{:?}", self.masquerade).to_lowercase()),
             ("translation-ports", PortSpan(*first, *last).to_string()),
+            ("link-local-destinations", Networks(self.link_local_destinations.clone()).to_string()),
             ("service-networks", networks.join(",")),
         ]);
         described

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::choices::{Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode};
-use super::text::{Cores, HubbleAddress, OnOff, PortSpan};
+use super::text::{Cores, HubbleAddress, Networks, OnOff, PortSpan};
 use cli_runtime::{Span, Underlay};
 
 /// The options as given; `None` and empty lists are unset.
@@ -213,6 +213,11 @@ pub struct Options {
     #[arg(long, env = "PODGATE_TRANSLATION_PORTS", value_name = "FIRST-LAST")]
     pub translation_ports: Option<PortSpan>,
 
+    /// Link-local IPv4 destinations, such as the metadata service of clouds, that pods reach through
+    /// the cluster node's kernel if policies permit it [default: 169.254.169.254]
+    #[arg(long, env = "PODGATE_LINK_LOCAL_DESTINATIONS", value_name = "off|CIDR,...")]
+    pub link_local_destinations: Option<Networks>,
+
     /// Networks of services' cluster addresses, which the cluster node's own processes are to reach
     /// through the switch; may be given several times
     #[arg(long, env = "PODGATE_SERVICE_NETWORKS", value_name = "CIDR", value_delimiter = ',')]
@@ -310,7 +315,7 @@ impl Options {
             tcp_established_timeout tcp_transient_timeout tcp_closed_timeout udp_timeout
             dns_timeout icmp_timeout other_timeout unanswered_timeout session_accounting dns_min_ttl attach_timeout host_port
             node_addresses mtu uplink underlay vxlan_network vxlan_port vxlan_group masquerade
-            translation_ports service_networks flow_offload flow_offload_grace flow_export
+            translation_ports link_local_destinations service_networks flow_offload flow_offload_grace flow_export
             flow_export_max_size_mb flow_export_max_backups flow_export_filter hubble_listen
             hubble_cert_file hubble_key_file hubble_client_ca_file log_level log_format
         }

@@ -76,6 +76,7 @@ fn a_file_may_say_everything() {
         vxlan-group: on
         masquerade: direct
         translation-ports: 50000-50999
+        link-local-destinations: 169.254.169.254,169.254.64.0/24
         service-networks: [10.96.0.0/12, 'fd60::/112']
         metrics-listen: 0.0.0.0:9471
         metrics-cert-file: /etc/tls/tls.crt
@@ -137,6 +138,7 @@ fn a_file_may_say_everything() {
         "vxlan-group=on",
         "masquerade=direct",
         "translation-ports=50000-50999",
+        "link-local-destinations=169.254.169.254,169.254.64.0/24",
         "service-networks=10.96.0.0/12,fd60::/112",
         "metrics-listen=0.0.0.0:9471",
         "metrics-cert-file=/etc/tls/tls.crt",
@@ -201,6 +203,9 @@ fn faults_name_their_place() {
         ("masquerade: direct", "masquerade: direct needs an uplink"),
         ("translation-ports: 9-3", "write FIRST-LAST"),
         ("service-networks: [10.0.0.1/99]", "line 1"),
+        ("link-local-destinations: 169.254.1.0/16", "has host bits; write 169.254.0.0/16"),
+        ("link-local-destinations: fe80::1", "fe80::1/128 is not in 169.254.0.0/16"),
+        ("link-local-destinations: 10.0.0.0/8", "10.0.0.0/8 is not in 169.254.0.0/16"),
         ("flow-export-filter: colour=red", "flow-export-filter: 'colour=red'"),
         ("metrics-cert-file: /a", "metrics-cert-file: goes with metrics-key-file"),
         ("hubble-listen: unix:sock", "neither ADDRESS:PORT nor unix:PATH"),

@@ -8,7 +8,7 @@ mod maker;
 mod services;
 mod switch_ports;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -64,12 +64,17 @@ impl NodePort {
     }
 }
 
+/// The metadata service of clouds: the one link-local destination that pods reach by default.
+pub const METADATA_SERVICE: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254));
+
 /// The context of a cluster node, beside its ports.
 #[derive(Clone, Debug, Default)]
 pub struct NodeContext {
     /// Addresses of the cluster node beyond those of its object (the host port's gateway address,
     /// say).
     pub node_addresses: Vec<IpAddr>,
+    /// Link-local destinations that pods reach through this cluster node's kernel.
+    pub link_local_destinations: Vec<IpNet>,
     /// Services, as this cluster node sees them.
     pub services: Arc<Services>,
     /// Other cluster nodes.
@@ -120,6 +125,7 @@ pub fn snapshot(
             .collect(),
         switch_addresses: SWITCH_ADDRESSES.to_vec(),
         local_networks: cluster_node.map_or_else(Vec::new, |node| node.pod_cidrs.clone()),
+        link_local_destinations: node_context.link_local_destinations,
         services: node_context.services,
         routes: node_context.routes,
         underlay: node_context.underlay,

@@ -62,9 +62,17 @@ impl SnapshotMaker {
 impl NodeContext {
     /// Whether both are equal, and have the same services and routes in memory.
     fn is_same(&self, other: &Self) -> bool {
-        let Self { node_addresses, services, routes, underlay, masquerade, translation_ports } =
-            self;
+        let Self {
+            node_addresses,
+            link_local_destinations,
+            services,
+            routes,
+            underlay,
+            masquerade,
+            translation_ports,
+        } = self;
         *node_addresses == other.node_addresses
+            && *link_local_destinations == other.link_local_destinations
             && Arc::ptr_eq(services, &other.services)
             && Arc::ptr_eq(routes, &other.routes)
             && *underlay == other.underlay

@@ -94,7 +94,12 @@ impl Context<'_> {
     /// that may not leave there.
     #[inline]
     pub(super) fn route(&self, packet: &Packet, to: &Flow) -> Result<(Adjacency, PortId), Outcome> {
-        let adjacency = self.snapshot.route(to.destination)?;
+        let adjacency = match self.snapshot.route(to.destination) {
+            Err(Outcome::LinkLocal) if self.snapshot.pod(packet.in_port).is_some() => {
+                self.snapshot.link_local_route(to.destination)?
+            }
+            found => found?,
+        };
         let Some((port, _)) = self.snapshot.egress(adjacency) else {
             return Err(Outcome::PortGone);
         };

@@ -37,6 +37,16 @@ impl Snapshot {
         self.uplink.or(self.host).map(Adjacency::port).ok_or(Outcome::NoRoute)
     }
 
+    /// Looks up the adjacency of a pod's packet to a link-local `destination`: the cluster node's
+    /// kernel is asked for some.
+    ///
+    /// # Errors [`Outcome::LinkLocal`] for all others.
+    #[cold]
+    pub fn link_local_route(&self, destination: Address) -> Result<Adjacency, Outcome> {
+        let host = self.host.filter(|_| self.link_local_destinations.contains(destination));
+        host.map(Adjacency::port).ok_or(Outcome::LinkLocal)
+    }
+
     /// The egress port of an adjacency, and the cluster node behind it.
     #[inline]
     pub fn egress(&self, adjacency: Adjacency) -> Option<(PortId, Option<&Peer>)> {

@@ -71,6 +71,8 @@ pub struct Parts {
     pub switch_addresses: Vec<IpAddr>,
     /// Pod networks of this cluster node: routed only to its pods.
     pub local_networks: Vec<IpNet>,
+    /// Link-local IPv4 destinations that pods reach through this cluster node's kernel.
+    pub link_local_destinations: Vec<IpNet>,
     /// Services.
     pub services: Arc<Services>,
     /// Other cluster nodes.
@@ -101,6 +103,7 @@ pub struct Snapshot {
     /// they are not among them.
     own_filter: u64,
     local_networks: Prefixes,
+    link_local_destinations: Prefixes,
     node: NodeAddresses,
     switch_addresses: Vec<Address>,
     services: Arc<Services>,
@@ -160,6 +163,7 @@ impl Snapshot {
             addresses,
             owners: Owners::new(&owned),
             local_networks: Prefixes::new(&parts.local_networks),
+            link_local_destinations: Prefixes::new(&parts.link_local_destinations),
             node,
             switch_addresses: parts.switch_addresses.into_iter().map(Address::from).collect(),
             services,

@@ -24,6 +24,14 @@ fn cluster() -> String {
 }
 
 #[test]
+fn link_local_destinations_are_those_that_pods_reach_by_default() {
+    Cluster::new(&cluster()).says(&[
+        "a/x 169.254.169.254 TCP 80: allow policy-allowed | default-allow",
+        "a/x 169.254.169.253 TCP 80: deny link-local",
+    ]);
+}
+
+#[test]
 fn the_metadata_address_and_nodes_are_blocked_but_for_dns() {
     let dns = "{action: Allow, to: [{nodes: {}}], protocols: [\
                {udp: {destinationPort: {number: 53}}}, {tcp: {destinationPort: {number: 53}}}]}";

@@ -67,7 +67,13 @@ impl KernelRules {
             redirects: None,
         };
         if config.host_port {
-            if config.network.masquerade == Masquerade::Kernel {
+            // Link-local destinations are reached through the kernel in any case.
+            let by_kernel = match config.network.masquerade {
+                Masquerade::Kernel => true,
+                Masquerade::Direct => !config.network.link_local_destinations.is_empty(),
+                Masquerade::Off => false,
+            };
+            if by_kernel {
                 rules.masquerade = Some(MasqueradeReconciler::start(network()?)?);
             }
             rules.filter = Some(KernelFilterReconciler::start(network()?)?);

@@ -101,6 +101,7 @@ impl ControlLoop {
         let (node, network) = (&config.node_name, &config.network);
         let mut context = NodeContext {
             node_addresses: self.node_addresses(),
+            link_local_destinations: network.link_local_destinations.clone(),
             services: self.services.services(view, node),
             translation_ports: Some(network.translation_ports.clone()),
             ..NodeContext::default()

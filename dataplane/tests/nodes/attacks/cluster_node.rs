@@ -3,7 +3,7 @@
 use super::*;
 
 /// A pod whose outbound ACL denies a network and permits the rest.
-fn denied(network: &str) -> Parts {
+pub(super) fn denied(network: &str) -> Parts {
     let network = End::Net(network.parse().unwrap());
     let denied = Rule::new(Action::Deny, "denied").destination(network);
     ruled([denied, Rule::new(Action::Permit, "the rest").as_default()])

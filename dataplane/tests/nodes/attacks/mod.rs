@@ -118,6 +118,42 @@ fn a_pod_sends_from_its_own_mac_address_alone() {
 }
 
 #[test]
+fn some_link_local_destinations_are_asked_of_the_kernel_for_pods() {
+    for underlay in [Underlay::Overlay(OVERLAY), Underlay::Routed, Underlay::Plain] {
+        let link_local_destinations = vec!["169.254.169.254/32".parse().unwrap()];
+        let with_host = Parts { underlay, link_local_destinations, ..parts() };
+        let mut rig = Rig::new(with_host.clone());
+        let ask = tcp("10.1.0.2:5", "169.254.169.254:80").syn();
+        ends(&mut rig, POD, ask, "policy-allowed");
+        assert!(rig.receive(HOST).is_some(), "the kernel is asked");
+        let answer = tcp("169.254.169.254:80", "10.1.0.2:5").syn_ack();
+        ends(&mut rig, HOST, answer, "session");
+        ends(&mut rig, POD, tcp("10.1.0.2:5", "169.254.169.253:80").syn(), "link-local");
+        for (port, from) in [(HOST, "192.0.2.1:5"), (UPLINK, "198.51.100.1:5")] {
+            ends(&mut rig, port, udp(from, "169.254.169.254:80"), "link-local");
+        }
+        // Policies decide.
+        let ruled = cluster_node::denied("169.254.169.254/32");
+        rig.publish(Parts {
+            generation: 2,
+            ports: ruled.ports,
+            addresses: ruled.addresses,
+            ..with_host.clone()
+        });
+        ends(&mut rig, POD, tcp("10.1.0.2:6", "169.254.169.254:80").syn(), "policy-denied");
+        // Without a host port nobody can be asked.
+        let mut alone = with_host;
+        alone.ports[usize::from(HOST)] = None;
+        ends(
+            &mut Rig::new(alone),
+            POD,
+            tcp("10.1.0.2:5", "169.254.169.254:80").syn(),
+            "link-local",
+        );
+    }
+}
+
+#[test]
 fn link_local_destinations_are_never_forwarded() {
     let mut rig = rig();
     for (port, from) in

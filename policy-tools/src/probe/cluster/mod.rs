@@ -122,6 +122,7 @@ impl Cluster {
             let node_context = NodeContext {
                 services: Arc::new(services.with_one_backend(backend)),
                 routes: Arc::clone(&self.routes),
+                link_local_destinations: vec![snapshot::METADATA_SERVICE.into()],
                 ..NodeContext::default()
             };
             let generation = self.view.generation.max(1) + backend as u64;
@@ -275,7 +276,8 @@ impl Cluster {
         let arrived = match (&location, out_port == UPLINK) {
             (Location::Pod(key), false) => self.pods.get(key) == Some(&(packet.node, out_port)),
             (Location::Node(_), false) => out_port == HOST && next == Some(packet.node),
-            (Location::Outside, false) => false,
+            // A link-local destination: the kernel sends it on.
+            (Location::Outside, false) => out_port == HOST,
             (_, true) => match next {
                 None => location == Location::Outside,
                 Some(node) if node != packet.node => {
