@@ -17,7 +17,7 @@
 //! | configurator: policies to basic rules, tiers, port names | `configurator.rs` |
 //! | renderer cache: equal rules share a table | `tables.rs` |
 //! | renderers | `render.rs`, `session_rules.rs` |
-//! | services and their endpoints | `services.rs` |
+//! | services and their endpoints | `services.rs`, `external_ips.rs` |
 //! | publish | `publish.rs`, [`View`] |
 //! | policies and rules in words | [`explain`] |
 //!
@@ -32,6 +32,7 @@ mod cache;
 mod configurator;
 mod control;
 pub mod explain;
+mod external_ips;
 mod fault;
 mod file;
 pub mod manifests;
@@ -48,6 +49,7 @@ mod tables;
 mod view;
 
 pub use control::{Control, Figures, Scope};
+pub use external_ips::RefusedIp;
 pub use fault::{Fault, FieldFault, Position};
 pub use file::{Durability, open_regular, read_regular, replace_file};
 pub use membership::{Members, PeerSets};

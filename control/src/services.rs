@@ -8,7 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
+use crate::PodKey;
 use crate::cache::Cache;
+use crate::external_ips::{ExternalIps, RefusedIp};
 use crate::model::{
     Endpoint, EndpointSlice, Hints, Key, Protocol, Service, ServicePort, TargetPort,
 };
@@ -20,6 +24,8 @@ pub struct ServiceView {
     pub service: Arc<Service>,
     /// The endpoints of each of `service.ports`, in the same order; each list in order.
     pub endpoints: Vec<Vec<ServiceEndpoint>>,
+    /// External IPs that it does not take; `service` is without them.
+    pub refused: Vec<RefusedIp>,
 }
 
 /// An endpoint of a service port.
@@ -47,6 +53,7 @@ pub(crate) struct Pending {
     changed: BTreeSet<Key>,
     /// Services whose target is the name of a pod's port.
     by_name: BTreeSet<Key>,
+    external_ips: ExternalIps,
 }
 
 impl Pending {
@@ -54,19 +61,44 @@ impl Pending {
         self.changed.insert(key);
     }
 
-    pub(crate) fn pod_changed(&mut self) {
-        self.changed.extend(self.by_name.iter().cloned());
+    /// A pod changed that had, or has, these addresses.
+    pub(crate) fn pod_changed(&mut self, addresses: &BTreeSet<IpAddr>) {
+        self.changed.extend(self.by_name.iter().chain(self.external_ips.of(addresses)).cloned());
+    }
+
+    /// Something changed that external IPs depend on.
+    pub(crate) fn surroundings_changed(&mut self) {
+        self.changed.extend(self.external_ips.services().cloned());
+    }
+
+    /// Has services take external IPs of the `permitted` networks, those of `cluster` left out.
+    pub(crate) fn permit_external_ips(&mut self, permitted: Vec<IpNet>, cluster: Vec<IpNet>) {
+        self.external_ips.permit(permitted, cluster);
+        self.surroundings_changed();
     }
 
     /// Returns the views after the changes; the same ones if nothing differs.
-    pub(crate) fn work_out(
+    pub(crate) fn work_out<'a>(
         &mut self,
         cache: &Cache,
+        owner: impl Fn(IpAddr) -> Option<&'a PodKey>,
         before: &Arc<ServiceViews>,
     ) -> Arc<ServiceViews> {
         let mut after = Arc::clone(before);
+        let now = |key: &Key| cache.services().get(key);
+        let cluster_ips = |key: &Key| {
+            let then = before.get(key).map(|view| &view.service);
+            let both: Vec<IpAddr> =
+                then.into_iter().chain(now(key)).flat_map(|it| it.cluster_ips.clone()).collect();
+            both
+        };
+        let moved = self.changed.iter().flat_map(cluster_ips).collect();
+        self.changed.extend(self.external_ips.of(&moved).cloned());
         for key in std::mem::take(&mut self.changed) {
-            let view = cache.services().get(&key).map(|service| view(cache, service));
+            let service = now(&key);
+            let wanted = service.map(|it| &**it);
+            let refused = self.external_ips.refused(cache, &owner, &key, wanted);
+            let view = service.map(|service| view(cache, service, refused));
             let by_name = view.as_ref().is_some_and(|(_, by_name)| *by_name);
             match by_name {
                 true => self.by_name.insert(key.clone()),
@@ -87,8 +119,15 @@ impl Pending {
 }
 
 /// Computes the view of a service, and whether it depends on names of pods' ports.
-fn view(cache: &Cache, service: &Arc<Service>) -> (ServiceView, bool) {
+fn view(cache: &Cache, service: &Arc<Service>, refused: Vec<RefusedIp>) -> (ServiceView, bool) {
     let mut by_name = false;
+    let mut service = Arc::clone(service);
+    if !refused.is_empty() {
+        let is_taken = |(index, _): &(usize, IpAddr)| refused.iter().all(|it| it.index != *index);
+        let listed = service.external_ips.iter().copied().enumerate();
+        let taken = listed.filter(is_taken).map(|(_, address)| address).collect();
+        Arc::make_mut(&mut service).external_ips = taken;
+    }
     let slices: Vec<&Arc<EndpointSlice>> = cache.slices_of(&service.key).collect();
     let endpoints = service.ports.iter().map(|port| {
         let mut list = BTreeMap::new();
@@ -126,7 +165,7 @@ fn view(cache: &Cache, service: &Arc<Service>) -> (ServiceView, bool) {
         list.into_iter().map(endpoint).collect()
     });
     let endpoints = endpoints.collect();
-    (ServiceView { service: Arc::clone(service), endpoints }, by_name)
+    (ServiceView { service, endpoints, refused }, by_name)
 }
 
 /// Returns `true` for an endpoint that takes new connections, `false` for one used only if no other

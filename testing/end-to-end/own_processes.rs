@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use testkit::{Namespace, Process};
 
 use crate::cluster_node::{BLOCKED, PATIENCE};
-use crate::lan::Lan;
+use crate::lan::{FAR, Lan};
 use crate::requires_the_machine;
 
 /// Answers everybody with the address it is asked from: TCP and UDP, both families.
@@ -90,6 +90,9 @@ fn apply(lan: &Lan, name: &str, node: &str, endpoints: &[String], spec: Value) {
     lan.apply(&format!("service-{name}"), &service);
 }
 
+const EXTERNAL_IPS: [&str; 2] = ["--external-ips", "203.0.113.0/24,2001:db8:99::/64,192.0.2.1"];
+
+/// The last of its external addresses is a cluster node's, which it does not get.
 fn web(lan: &Lan, node: &str, endpoints: &[String]) {
     apply(
         lan,
@@ -109,7 +112,7 @@ fn web(lan: &Lan, node: &str, endpoints: &[String]) {
 #[test]
 fn services_are_reached_at_node_ports_and_external_addresses() {
     requires_the_machine!("python3", "nft");
-    let lan = Lan::start(&[]);
+    let lan = Lan::start(&EXTERNAL_IPS);
     let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
     let pod = one.pod("web", "web");
     let _mirror = mirror(&pod.namespace);
@@ -122,7 +125,7 @@ fn services_are_reached_at_node_ports_and_external_addresses() {
         "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}),
     );
     let here = one.namespace.path();
-    for to in ["192.0.2.1:30080", "192.0.2.1:80", "203.0.113.7:80", "203.0.113.8:80"] {
+    for to in ["192.0.2.1:30080", "203.0.113.7:80", "203.0.113.8:80"] {
         assert_eq!(seen_as(here, to).unwrap(), "192.0.2.1", "{to}");
     }
     for to in ["[2001:db8::1]:30080", "[2001:db8:99::7]:80"] {
@@ -150,12 +153,73 @@ fn services_are_reached_at_node_ports_and_external_addresses() {
     let refused = |to: &str| seen_as(here, to).unwrap_err().kind();
     assert_eq!(refused("127.0.0.1:30080"), std::io::ErrorKind::ConnectionRefused);
     assert_eq!(refused("192.0.2.1:30081"), std::io::ErrorKind::ConnectionRefused);
+    assert_eq!(refused("192.0.2.1:80"), std::io::ErrorKind::ConnectionRefused);
+    let status = one.podgate(&["status"]);
+    assert!(
+        status.contains("spec.externalIPs[2]: 192.0.2.1 is an address of Node node1"),
+        "{status}"
+    );
     let own = in_namespace(here, || TcpListener::bind("192.0.2.1:2222").unwrap()).unwrap();
     let answer = std::thread::spawn(move || own.accept().unwrap().0.write_all(b"own").unwrap());
     assert_eq!(seen_as(here, "192.0.2.1:2222").unwrap(), "own");
     answer.join().unwrap();
     let sessions = one.podgate(&["show", "sessions"]);
     assert!(sessions.contains("169.254.1.2:30080"), "{sessions}");
+}
+
+/// Without the option a Service takes nobody's address; and whatever takes the API server's, the
+/// cluster node's processes reach it.
+#[test]
+fn no_service_takes_the_api_servers_place() {
+    requires_the_machine!("python3", "nft");
+    for arguments in [&[][..], &["--external-ips", "0.0.0.0/0"]] {
+        let lan = Lan::start(arguments);
+        let one = &lan.nodes[0];
+        let pod = one.pod("web", "web");
+        let _mirror = mirror(&pod.namespace);
+        let addresses = [pod.v4().to_string()];
+        let metadata = json!({"name": "kubernetes", "namespace": "default",
+            "labels": {"kubernetes.io/service-name": "kubernetes"}});
+        lan.apply(
+            "kubernetes",
+            &json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": metadata, "spec": {"clusterIPs": ["10.96.0.1"], "ports": [{"port": 443}]}}),
+        );
+        lan.apply(
+            "kubernetes-1",
+            &json!({"apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice", "addressType": "IPv4", "metadata": metadata,
+            "endpoints": [{"addresses": [FAR], "conditions": {"ready": true}}],
+            "ports": [{"port": 6443}]}),
+        );
+        let server = in_namespace(lan.world.path(), || TcpListener::bind((FAR, 6443)).unwrap());
+        let server = server.unwrap();
+        std::thread::spawn(move || {
+            for stream in server.incoming().flatten() {
+                let _ = { stream }.write_all(b"the API server");
+            }
+        });
+        apply(
+            &lan,
+            "thief",
+            "node1",
+            &addresses,
+            json!({
+            "clusterIPs": ["10.96.0.66"], "externalIPs": [FAR],
+            "ports": [{"name": "http", "port": 6443, "targetPort": 8080, "protocol": "TCP"}]}),
+        );
+        // By its status, which others write, it gets the address.
+        let metadata = json!({"name": "thief", "namespace": "default"});
+        lan.apply(
+            "service-thief",
+            &json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": metadata, "status": {"loadBalancer": {"ingress": [{"ip": FAR}]}},
+            "spec": {"type": "LoadBalancer", "clusterIPs": ["10.96.0.66"], "externalIPs": [FAR],
+                "ports": [{"name": "http", "port": 6443, "targetPort": 8080}]}}),
+        );
+        let api_server = format!("{FAR}:6443");
+        assert_eq!(seen_as(one.namespace.path(), &api_server).unwrap(), "the API server");
+    }
 }
 
 /// Answers a request with the number of bytes that it names; the kernel chooses the source address.
@@ -269,7 +333,7 @@ fn sctp_is_led_to_the_switch_too() {
 #[test]
 fn what_stays_when_the_switch_ends_leads_nowhere_wrong() {
     requires_the_machine!("python3", "nft");
-    let lan = Lan::start(&[]);
+    let lan = Lan::start(&EXTERNAL_IPS);
     let pod = std::mem::ManuallyDrop::new(lan.nodes[0].pod("web", "web"));
     let (pods, addresses) = (pod.namespace.path().to_owned(), pod.addresses.clone());
     let name = pod.namespace.name().to_owned();
@@ -310,7 +374,7 @@ fn what_stays_when_the_switch_ends_leads_nowhere_wrong() {
 #[test]
 fn what_somebody_flushes_is_restored() {
     requires_the_machine!("python3", "nft", "ip");
-    let lan = Lan::start(&[]);
+    let lan = Lan::start(&EXTERNAL_IPS);
     let one = &lan.nodes[0];
     let pod = one.pod("web", "web");
     let _mirror = mirror(&pod.namespace);

@@ -3,14 +3,14 @@
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 
-use cli_runtime::Underlay;
+use cli_runtime::{Networks, Underlay};
 use dataplane::Underlay as DataplaneUnderlay;
 use dataplane::wire::vxlan::Vxlan;
 use ipnet::{IpNet, Ipv4Net};
 
 use super::choices::Masquerade;
 use super::options::Options;
-use super::text::{Networks, OnOff, PortSpan};
+use super::text::{OnOff, PortSpan};
 use super::{AUTO, Faults};
 
 /// Configuration of the paths out of the cluster node.
@@ -26,6 +26,8 @@ pub struct Network {
     pub translation_ports: RangeInclusive<u16>,
     /// Link-local destinations that pods reach through the kernel.
     pub link_local_destinations: Vec<IpNet>,
+    /// Networks of which services take external IPs.
+    pub external_ips: Vec<IpNet>,
     /// Networks of cluster addresses that the kernel routes to the switch.
     pub service_networks: Vec<IpNet>,
 }
@@ -78,6 +80,7 @@ impl Network {
             masquerade,
             translation_ports: first..=last,
             link_local_destinations: link_local,
+            external_ips: options.external_ips.clone().unwrap_or_default().0,
             service_networks: options.service_networks.clone(),
         }
     }
@@ -105,6 +108,7 @@ impl Network {
             ("masquerade", format!("{:?}", self.masquerade).to_lowercase()),
             ("translation-ports", PortSpan(*first, *last).to_string()),
             ("link-local-destinations", Networks(self.link_local_destinations.clone()).to_string()),
+            ("external-ips", Networks(self.external_ips.clone()).to_string()),
             ("service-networks", networks.join(",")),
         ]);
         described

@@ -11,8 +11,8 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::choices::{Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode};
-use super::text::{Cores, HubbleAddress, Networks, OnOff, PortSpan};
-use cli_runtime::{Span, Underlay};
+use super::text::{Cores, HubbleAddress, OnOff, PortSpan};
+use cli_runtime::{Networks, Span, Underlay};
 
 /// The options as given; `None` and empty lists are unset.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Deserialize)]
@@ -218,6 +218,11 @@ pub struct Options {
     #[arg(long, env = "PODGATE_LINK_LOCAL_DESTINATIONS", value_name = "off|CIDR,...")]
     pub link_local_destinations: Option<Networks>,
 
+    /// Networks of which services take external IPs (spec.externalIPs). They never take an address of
+    /// a pod, a node, the API server or the cluster's networks; off: services take none [default: off]
+    #[arg(long, env = "PODGATE_EXTERNAL_IPS", value_name = "off|CIDR,...")]
+    pub external_ips: Option<Networks>,
+
     /// Networks of services' cluster addresses, which the cluster node's own processes are to reach
     /// through the switch; may be given several times
     #[arg(long, env = "PODGATE_SERVICE_NETWORKS", value_name = "CIDR", value_delimiter = ',')]
@@ -315,7 +320,7 @@ impl Options {
             tcp_established_timeout tcp_transient_timeout tcp_closed_timeout udp_timeout
             dns_timeout icmp_timeout other_timeout unanswered_timeout session_accounting dns_min_ttl attach_timeout host_port
             node_addresses mtu uplink underlay vxlan_network vxlan_port vxlan_group masquerade
-            translation_ports link_local_destinations service_networks flow_offload flow_offload_grace flow_export
+            translation_ports link_local_destinations external_ips service_networks flow_offload flow_offload_grace flow_export
             flow_export_max_size_mb flow_export_max_backups flow_export_filter hubble_listen
             hubble_cert_file hubble_key_file hubble_client_ca_file log_level log_format
         }

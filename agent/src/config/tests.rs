@@ -77,6 +77,7 @@ fn a_file_may_say_everything() {
         masquerade: direct
         translation-ports: 50000-50999
         link-local-destinations: 169.254.169.254,169.254.64.0/24
+        external-ips: 203.0.113.0/24
         service-networks: [10.96.0.0/12, 'fd60::/112']
         metrics-listen: 0.0.0.0:9471
         metrics-cert-file: /etc/tls/tls.crt
@@ -139,6 +140,7 @@ fn a_file_may_say_everything() {
         "masquerade=direct",
         "translation-ports=50000-50999",
         "link-local-destinations=169.254.169.254,169.254.64.0/24",
+        "external-ips=203.0.113.0/24",
         "service-networks=10.96.0.0/12,fd60::/112",
         "metrics-listen=0.0.0.0:9471",
         "metrics-cert-file=/etc/tls/tls.crt",

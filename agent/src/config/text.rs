@@ -1,11 +1,10 @@
 //! Values of options that have a text form of their own.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 
 /// A switch: `on` or `off`.
@@ -20,10 +19,6 @@ pub enum OnOff {
 /// Ports from the first to the last: `61000-65535`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortSpan(pub u16, pub u16);
-
-/// Networks, an address being a network of one: `10.0.0.0/8,192.0.2.1`, or `off`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Networks(pub Vec<IpNet>);
 
 /// Where the Hubble Observer API is answered: `ADDRESS:PORT` or `unix:PATH`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,40 +54,6 @@ impl FromStr for PortSpan {
 impl fmt::Display for PortSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.0, self.1)
-    }
-}
-
-impl FromStr for Networks {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "off" {
-            return Ok(Self::default());
-        }
-        let network = |text: &str| {
-            let address = || text.parse().map(|it: IpAddr| IpNet::from(it));
-            let network: IpNet = text.parse().or_else(|_| address()).map_err(|_| {
-                format!("'{}' is neither a network nor an address, nor off", text.escape_debug())
-            })?;
-            match network.trunc() {
-                exact if exact == network => Ok(network),
-                exact => Err(format!("{network} has host bits; write {exact}")),
-            }
-        };
-        text.split(',').map(str::trim).map(network).collect::<Result<_, _>>().map(Self)
-    }
-}
-
-impl fmt::Display for Networks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = |network: &IpNet| match network.prefix_len() == network.max_prefix_len() {
-            true => network.addr().to_string(),
-            false => network.to_string(),
-        };
-        match self.0.iter().map(text).collect::<Vec<_>>() {
-            none if none.is_empty() => f.write_str("off"),
-            networks => f.write_str(&networks.join(",")),
-        }
     }
 }
 
@@ -192,21 +153,11 @@ macro_rules! read_as_text {
     )*};
 }
 
-read_as_text!(OnOff Cores HubbleAddress Networks PortSpan);
+read_as_text!(OnOff Cores HubbleAddress PortSpan);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn networks() {
-        for text in ["off", "169.254.169.254", "169.254.0.0/16,fd00::/8,192.0.2.1"] {
-            assert_eq!(text.parse::<Networks>().unwrap().to_string(), text);
-        }
-        for text in ["", "on", "10.0.0.1/8", "10.0.0.0/8,", "off,10.0.0.0/8", "10.0.0.0/33"] {
-            assert!(text.parse::<Networks>().is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn cores() {

@@ -156,6 +156,7 @@ ports: [{name: http, port: 8080}]
         let loaded = manifests::load(&[folder.path().to_path_buf()]);
         assert_eq!(loaded.faults, []);
         let mut control = Control::new(Scope::Node("node1".into()));
+        control.permit_external_ips(vec!["203.0.113.0/24".parse().unwrap()], Vec::new());
         control.resync(loaded.objects);
         control.commit();
         control.view()

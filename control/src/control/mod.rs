@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use acl::{PeerSetId, Rule};
 use ahash::RandomState;
+use ipnet::IpNet;
 
 use crate::cache::{Cache, Change};
 use crate::configurator::{self, Policies};
@@ -24,7 +25,7 @@ use crate::peers::NameId;
 use crate::render::{self, TrackedNames};
 use crate::services;
 use crate::tables::Tables;
-use crate::{Kind, Object, ObjectRef, PodKey, View};
+use crate::{Kind, Object, ObjectRef, PodKey, RefusedIp, View};
 
 /// Selects the pods that get tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +104,27 @@ impl Control {
     /// Publishes the content of every peer set from now on, for renderers that write sets out.
     pub fn list_peer_sets(&mut self) {
         self.membership.list_content();
+    }
+
+    /// Has services take external IPs of the `permitted` networks. They never take one that a pod, a
+    /// node or the API server has, nor one of the pods' networks or of `cluster`. Without this call
+    /// they take none.
+    pub fn permit_external_ips(&mut self, permitted: Vec<IpNet>, cluster: Vec<IpNet>) {
+        self.services.permit_external_ips(permitted, cluster);
+    }
+
+    /// The external IPs that services do not take, as texts of the services' faults.
+    pub fn external_ip_faults(&self) -> impl Iterator<Item = String> {
+        self.view.services.iter().flat_map(|(key, view)| {
+            view.refused.iter().map(|RefusedIp { index, problem }| {
+                let object = ObjectRef {
+                    kind: Kind::Service,
+                    namespace: Some(Arc::clone(&key.namespace)),
+                    name: Arc::clone(&key.name),
+                };
+                format!("{object}: spec.externalIPs[{index}]: {problem}")
+            })
+        })
     }
 
     /// Adds or replaces an object.
@@ -215,7 +237,8 @@ impl Control {
             true => self.nodes(),
             false => Arc::clone(&self.view.nodes),
         };
-        let services = self.services.work_out(&self.cache, &self.view.services);
+        let owner = |address| self.membership.owner(address);
+        let services = self.services.work_out(&self.cache, owner, &self.view.services);
         let peer_sets = self.membership.content();
         let same = !std::mem::take(&mut self.any_departed)
             && Arc::ptr_eq(&addresses, &self.view.addresses)

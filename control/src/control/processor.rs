@@ -27,8 +27,11 @@ impl Control {
             Change::None => {}
             Change::Service(keys) => {
                 self.domains.changed();
-                if self.cache.find_api_server(&keys) && !self.cache.firewalls().is_empty() {
-                    self.dirty.extend(self.local.keys().cloned());
+                if self.cache.find_api_server(&keys) {
+                    self.services.surroundings_changed();
+                    if !self.cache.firewalls().is_empty() {
+                        self.dirty.extend(self.local.keys().cloned());
+                    }
                 }
                 keys.into_iter().for_each(|key| self.services.service_changed(key));
             }
@@ -44,7 +47,8 @@ impl Control {
                 let pod = after.as_ref();
                 let now = self.addresses_of(pod);
                 self.note_host_pod(&key, pod);
-                self.services.pod_changed();
+                let touched = addresses_before.iter().chain(&now).copied().collect();
+                self.services.pod_changed(&touched);
                 let owned = |address: &IpAddr| Some((*address, self.pod_at(*address)?.clone()));
                 let owners: Vec<(IpAddr, PodKey)> =
                     addresses_before.iter().chain(&now).filter_map(owned).collect();
@@ -81,6 +85,7 @@ impl Control {
             }
             Change::Node(name) => {
                 self.nodes_changed = true;
+                self.services.surroundings_changed();
                 self.domains.changed();
                 self.membership.node_changed(&self.cache, &name);
             }

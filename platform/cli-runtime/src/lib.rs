@@ -3,6 +3,7 @@
 //! Every command ends with 0 (done), [`NO`] (the answer is no) or [`UNUSABLE`] (the input cannot
 //! be used, which is also the exit code of wrong arguments).
 
+mod networks;
 mod span;
 
 use std::fmt::Display;
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use serde::Deserialize;
 
+pub use networks::Networks;
 pub use span::Span;
 
 /// Exit code: the command did its work, and the answer is no.

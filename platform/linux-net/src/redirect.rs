@@ -9,7 +9,7 @@
 //! switch, at the port that it maps to the service. Connection tracking translates the answers
 //! back.
 //!
-//! One nftables table has two rules and three sets for each address family; changes of services
+//! One nftables table has three rules and four sets for each address family; changes of services
 //! change elements of the sets.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +29,8 @@ pub struct Redirects {
     pub node_ports: BTreeSet<(u8, u16, SocketAddr)>,
     /// Targets of packets by address, protocol and port; of one family.
     pub addresses: BTreeMap<(IpAddr, u8, u16), SocketAddr>,
+    /// TCP destinations that are left alone whatever the others say.
+    pub bypass: BTreeSet<SocketAddr>,
 }
 
 /// The kernel's table, as written last.
@@ -56,6 +58,7 @@ struct Set {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
+    Bypass,
     Node,
     NodePorts,
     Addresses,
@@ -105,10 +108,12 @@ impl Redirector {
 }
 
 impl Set {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
+        Self { kind: Kind::Bypass, v6: false },
         Self { kind: Kind::Node, v6: false },
         Self { kind: Kind::NodePorts, v6: false },
         Self { kind: Kind::Addresses, v6: false },
+        Self { kind: Kind::Bypass, v6: true },
         Self { kind: Kind::Node, v6: true },
         Self { kind: Kind::NodePorts, v6: true },
         Self { kind: Kind::Addresses, v6: true },
@@ -116,6 +121,7 @@ impl Set {
 
     fn name(self) -> String {
         let kind = match self.kind {
+            Kind::Bypass => "bypass",
             Kind::Node => "node",
             Kind::NodePorts => "node-ports",
             Kind::Addresses => "addresses",
@@ -127,6 +133,7 @@ impl Set {
         let (name, address) = (self.name(), if self.v6 { "ipv6_addr" } else { "ipv4_addr" });
         let target = format!("{address} . inet_service");
         match self.kind {
+            Kind::Bypass => format!("set {name} {{ type {target}; }}"),
             Kind::Node => format!("set {name} {{ type {address}; }}"),
             Kind::NodePorts => {
                 format!("map {name} {{ type inet_proto . inet_service : {target}; }}")
@@ -141,6 +148,9 @@ impl Set {
 fn elements(redirects: &Redirects) -> Elements {
     let mut elements = Elements::new();
     let mut add = |kind, v6, key, value| elements.insert((Set { kind, v6 }, key), value);
+    for to in &redirects.bypass {
+        add(Kind::Bypass, to.is_ipv6(), format!("{} . {}", to.ip(), to.port()), String::new());
+    }
     for address in redirects.node.iter().filter(|address| !address.is_loopback()) {
         add(Kind::Node, address.is_ipv6(), address.to_string(), String::new());
     }
@@ -168,7 +178,8 @@ fn whole(wanted: &Elements) -> String {
     for (family, n) in [("ip", 4), ("ip6", 6)] {
         let to = format!("dnat {family} to");
         content += &format!(
-            "    {to} {family} daddr . meta l4proto . th dport map @addresses{n}\n    \
+            "    {family} daddr . tcp dport @bypass{n} accept\n    \
+             {to} {family} daddr . meta l4proto . th dport map @addresses{n}\n    \
              {family} daddr @node{n} {to} meta l4proto . th dport map @node-ports{n}\n"
         );
     }
@@ -212,6 +223,7 @@ mod tests {
             node: ["192.0.2.1", "127.0.0.1", "::1"].map(|it| it.parse().unwrap()).into(),
             node_ports: node_ports.iter().map(|port| (6, *port, to(*port))).collect(),
             addresses: [(external, "[fd70::1]:9".parse().unwrap())].into(),
+            bypass: ["192.0.2.1:6443".parse().unwrap()].into(),
         }
     }
 
@@ -223,6 +235,8 @@ mod tests {
             "add element inet podgate-services node-ports4 { 6 . 30080 : 169.254.1.2 . 30080, \
              6 . 30443 : 169.254.1.2 . 30443 }",
             "add element inet podgate-services addresses6 { 2001:db8::7 . 17 . 53 : fd70::1 . 9 }",
+            "add element inet podgate-services bypass4 { 192.0.2.1 . 6443 }",
+            "    ip daddr . tcp dport @bypass4 accept",
             "    ip daddr @node4 dnat ip to meta l4proto . th dport map @node-ports4",
         ] {
             assert!(script.lines().any(|it| it == line), "{line}\n{script}");

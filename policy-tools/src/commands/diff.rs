@@ -9,7 +9,7 @@ use super::input::{load, stdin_once};
 use super::{Ended, print};
 use crate::input::Manifests;
 use crate::policy::diff::{Change, Difference, compare};
-use cli_runtime::NO;
+use cli_runtime::{NO, Networks};
 
 /// Arguments of `podgate policy diff`.
 #[derive(Debug, clap::Args)]
@@ -99,12 +99,14 @@ impl Diff {
             Some(Some(rest)) => rest.strip_prefix('+').map(|path| vec![PathBuf::from(path)]),
             _ => None,
         };
-        let Some(on_top) = on_top else { return load(&[path.to_owned()], None) };
+        let Some(on_top) = on_top else {
+            return load(&[path.to_owned()], None, &Networks::default());
+        };
         let usual = || std::env::home_dir().map(|home| home.join(".kube/config"));
         let named = || std::env::var_os("KUBECONFIG").map(PathBuf::from);
         let kubeconfig = self.kubeconfig.clone().or_else(named).or_else(usual);
         let missing = || vec!["--kubeconfig: which cluster is live?".to_owned()];
-        load(&on_top, Some(&kubeconfig.ok_or_else(missing)?))
+        load(&on_top, Some(&kubeconfig.ok_or_else(missing)?), &Networks::default())
     }
 }
 

@@ -14,7 +14,7 @@ use crate::input::{Manifests, name};
 use crate::policy::flows;
 use crate::probe::names::{Names, Resolved, resolved};
 use crate::probe::report;
-use cli_runtime::{Span, UNUSABLE};
+use cli_runtime::{Networks, Span, UNUSABLE};
 
 /// The objects that a command is about.
 #[derive(Debug, clap::Args)]
@@ -25,6 +25,9 @@ pub(super) struct Input {
     /// Read the cluster of this kubeconfig; manifests replace its objects
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// The --external-ips of the switches: networks of which services take external IPs
+    #[arg(long, value_name = "off|CIDR,...", default_value = "off")]
+    external_ips: Networks,
 }
 
 impl Input {
@@ -38,7 +41,7 @@ impl Input {
 
     /// Reads the objects, with a warning about what is left out.
     pub(super) fn load(&self) -> Result<Manifests, Vec<String>> {
-        load(&self.manifests, self.kubeconfig.as_deref())
+        load(&self.manifests, self.kubeconfig.as_deref(), &self.external_ips)
     }
 }
 
@@ -71,8 +74,13 @@ pub(super) fn stdin_once<'a>(
 }
 
 /// Reads manifests, on top of a live cluster where there is one.
-pub(super) fn load(paths: &[PathBuf], cluster: Option<&Path>) -> Result<Manifests, Vec<String>> {
-    let manifests = Manifests::load_over(paths, cluster)?;
+pub(super) fn load(
+    paths: &[PathBuf],
+    cluster: Option<&Path>,
+    external_ips: &Networks,
+) -> Result<Manifests, Vec<String>> {
+    let mut manifests = Manifests::load_over(paths, cluster)?;
+    manifests.permit_external_ips(&external_ips.0);
     for note in &manifests.skipped {
         eprintln!("podgate: {}", report::plain(note));
     }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use control::model::{Key, Pod};
 use control::{Control, Fault, Kind, Object, PodKey, Scope, manifests};
+use ipnet::{IpNet, Ipv6Net};
 use serde_json::Value;
 use strsim::osa_distance;
 
@@ -137,9 +138,36 @@ impl Manifests {
         pods(&self.objects)
     }
 
+    /// Leaves external IPs of services that a switch with these `--external-ips` would not let them
+    /// take out of the objects, and says so.
+    pub fn permit_external_ips(&mut self, permitted: &[IpNet]) {
+        let has = |object: &Object| match object {
+            Object::Service(service) => !service.external_ips.is_empty(),
+            _ => false,
+        };
+        if !self.objects.iter().any(has) {
+            return;
+        }
+        let control = self.control_with(permitted.to_vec());
+        self.skipped.extend(control.external_ip_faults());
+        let view = control.view();
+        for object in &mut self.objects {
+            if let Object::Service(service) = object
+                && let Some(served) = view.services.get(&service.key)
+            {
+                service.external_ips.clone_from(&served.service.external_ips);
+            }
+        }
+    }
+
     /// Evaluates the policies.
     pub(crate) fn control(&self) -> Control {
+        self.control_with(vec![IpNet::default(), IpNet::V6(Ipv6Net::default())])
+    }
+
+    fn control_with(&self, external_ips: Vec<IpNet>) -> Control {
         let mut control = Control::new(Scope::All);
+        control.permit_external_ips(external_ips, Vec::new());
         control.resync(self.objects.clone());
         control.commit();
         control

@@ -22,7 +22,9 @@ fn own_processes_are_led_to_services_that_have_node_ports_and_external_addresses
     let files = NodeFiles::new("redirects");
     files.manifest("cluster.yaml", &cluster(&[]));
     files.manifest("one.yaml", &service("one", 30080));
-    let node = Node::start(&files);
+    let node = Node::start_with(&files, |config| {
+        config.network.external_ips = vec!["203.0.113.0/24".parse().unwrap()];
+    });
     let told = || node.kernel.redirects().expect("the kernel was programmed");
     let to = |text: &str| text.parse::<SocketAddr>().unwrap();
     let [v4, v6] = ["169.254.1.2:30080", "[fd70:6f64:6761:7465::1]:30080"].map(to);

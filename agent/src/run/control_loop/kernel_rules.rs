@@ -1,11 +1,13 @@
 //! The kernel's nftables rules: one reconciler for each table, each with a thread of its own.
 
-use std::net::IpAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::nftables::Failsafe;
 use control::View;
+use control::model::Key;
 use dataplane::Underlay;
 use linux_net::redirect::Redirects;
 
@@ -43,6 +45,7 @@ pub(super) struct Site<'a> {
     pub(super) redirects: &'a Arc<Redirects>,
     /// All of the cluster node's addresses.
     pub(super) addresses: Vec<IpAddr>,
+    pub(super) source: &'a SourceInfo,
 }
 
 impl KernelRules {
@@ -102,7 +105,7 @@ impl KernelRules {
         if let Some(redirects) = &mut self.redirects
             && site.has_host_port
         {
-            redirects.reconcile(site.redirects, site.addresses);
+            redirects.reconcile(site.redirects, site.addresses, api_server(view, site.source));
         }
     }
 
@@ -156,9 +159,29 @@ fn failsafe(config: &Config, source: &SourceInfo) -> Failsafe {
     failsafe
 }
 
+/// Where the API server is, as far as it is known: at the address in its URL, and at the endpoints
+/// of its service.
+fn api_server(view: &View, source: &SourceInfo) -> BTreeSet<SocketAddr> {
+    let key = Key { namespace: "default".into(), name: "kubernetes".into() };
+    let endpoints =
+        view.services.get(&key).into_iter().flat_map(|it| it.endpoints.iter().flatten());
+    let mut all: BTreeSet<SocketAddr> =
+        endpoints.map(|it| SocketAddr::new(it.address, it.port)).collect();
+    if source.kind == API_SERVER {
+        let authority = authority(&source.place).unwrap_or_default();
+        let address = || authority.trim_matches(['[', ']']).parse();
+        let with_port = authority.parse();
+        all.extend(with_port.or_else(|_| address().map(|it| SocketAddr::new(it, 443))));
+    }
+    all
+}
+
+fn authority(url: &str) -> Option<&str> {
+    url.split("://").last().and_then(|rest| rest.split('/').next())
+}
+
 /// The port in the URL of an API server.
 fn port_of(url: &str) -> u16 {
-    let authority = url.split("://").last().and_then(|rest| rest.split('/').next());
-    let port = authority.and_then(|authority| authority.rsplit(':').next()?.parse().ok());
+    let port = authority(url).and_then(|authority| authority.rsplit(':').next()?.parse().ok());
     port.unwrap_or(443)
 }

@@ -91,6 +91,7 @@ impl ControlLoop {
             has_host_port: self.host.is_some(),
             redirects: self.services.redirects(),
             addresses,
+            source: &self.source_info,
         };
         self.kernel_rules.reconcile(view, site);
     }

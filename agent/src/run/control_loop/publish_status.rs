@@ -73,9 +73,11 @@ impl ControlLoop {
         };
         let rules = self.rules(&view, &snapshot);
         let counts = self.control.counts().into_iter();
-        let all_faults = || self.faults.iter().chain(self.control.host_network_faults());
-        let mut faults: Vec<String> =
-            all_faults().take(MOST_FAULTS).map(ToString::to_string).collect();
+        let all_faults = || {
+            let of_objects = self.faults.iter().chain(self.control.host_network_faults());
+            of_objects.map(ToString::to_string).chain(self.control.external_ip_faults())
+        };
+        let mut faults: Vec<String> = all_faults().take(MOST_FAULTS).collect();
         let faults_count = all_faults().count();
         match faults_count.saturating_sub(MOST_FAULTS) {
             0 => {}

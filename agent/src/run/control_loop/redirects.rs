@@ -2,7 +2,8 @@
 //! ports and external addresses to the host port.
 
 use super::kernel_filter::VERIFY;
-use std::net::IpAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::run::error::StartError;
@@ -14,7 +15,7 @@ pub(super) struct RedirectReconciler {
     /// `None` removes the redirects: the switch ends.
     pub(super) programmer: Programmer<Option<Redirects>>,
     /// Input of the redirects set last.
-    made_of: Option<(Arc<Redirects>, Vec<IpAddr>)>,
+    made_of: Option<(Arc<Redirects>, Vec<IpAddr>, BTreeSet<SocketAddr>)>,
 }
 
 impl RedirectReconciler {
@@ -31,19 +32,25 @@ impl RedirectReconciler {
         Ok(Self { programmer: programmer?, made_of: None })
     }
 
-    /// Redirects the ports of `services` at the cluster node's addresses. A change of endpoints
-    /// costs nothing here.
-    pub(super) fn reconcile(&mut self, services: &Arc<Redirects>, node: Vec<IpAddr>) {
-        let is_same = |known: &(Arc<Redirects>, Vec<IpAddr>)| {
-            Arc::ptr_eq(&known.0, services) && known.1 == node
-        };
-        if self.made_of.as_ref().is_some_and(is_same) {
+    /// Redirects the ports of `services` at the cluster node's addresses, but never what is for the
+    /// API server. A change of endpoints costs nothing here.
+    pub(super) fn reconcile(
+        &mut self,
+        services: &Arc<Redirects>,
+        node: Vec<IpAddr>,
+        api_server: BTreeSet<SocketAddr>,
+    ) {
+        if let Some((known, at, bypass)) = &self.made_of
+            && Arc::ptr_eq(known, services)
+            && (at, bypass) == (&node, &api_server)
+        {
             return;
         }
         let mut wanted = Redirects::clone(services);
         wanted.node = node.iter().copied().collect();
+        wanted.bypass.clone_from(&api_server);
         self.programmer.set(Some(wanted));
-        self.made_of = Some((Arc::clone(services), node));
+        self.made_of = Some((Arc::clone(services), node, api_server));
     }
 
     /// Removes the redirects; open connections continue.

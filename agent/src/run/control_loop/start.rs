@@ -66,6 +66,8 @@ impl ControlLoop {
         if config.enforcer == Enforcer::Nftables {
             control.list_peer_sets();
         }
+        let network = &config.network;
+        control.permit_external_ips(network.external_ips.clone(), network.service_networks.clone());
         if config.host_network_policies {
             control.enforce_host_network();
         }
