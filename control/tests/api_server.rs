@@ -495,3 +495,63 @@ fn objects_of_a_kind_whose_definition_is_deleted_stay_for_a_while() {
         drop(tasks);
     });
 }
+
+/// A kind whose version goes is read in the one that is served instead; while that cannot be read,
+/// what is known stays in force, and it is said.
+#[test]
+fn a_version_that_goes_opens_nothing() {
+    let server = testkit::api_server::ApiServer::new();
+    let plural = "clusternetworkpolicies";
+    let policy = |name: &str, rules: &str| {
+        serde_json::json!({"apiVersion": "policy.networking.k8s.io/v1alpha2",
+            "kind": "ClusterNetworkPolicy", "metadata": {"name": name},
+            "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+                rules: [{"action": "Deny", "to": [{"nodes": {}}]}]}})
+    };
+    server.apply(policy("a", "egress"));
+    let names = |objects: &[control::Object]| -> Vec<String> {
+        objects.iter().map(|it| it.reference().name.to_string()).collect()
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let connection = connect(&Access::Kubeconfig(server.kubeconfig())).await.unwrap();
+        let (sender, mut receiver) = mpsc::channel(64);
+        let hold = Duration::from_secs(2);
+        let tasks = watch(&connection.client, Pace { hold, ..PACE }, &sender);
+        let mut next = async || match receiver.recv().await.unwrap() {
+            Event::Resync(kind, objects, _) if kind.plural() == plural => {
+                assert!(names(&objects).contains(&"a".to_owned()), "{objects:?}");
+                Some(Ok(names(&objects)))
+            }
+            Event::Absent(kind) if kind.plural() == plural => panic!("it is served"),
+            Event::Delete(reference) => panic!("{reference} is there"),
+            Event::Trouble(kind, problem) if kind.plural() == plural => Some(Err(problem)),
+            _ => None,
+        };
+        while next().await != Some(Ok(vec!["a".to_owned()])) {}
+        server.serve_in(plural, "v1beta1");
+        server.apply(policy("b", "egress"));
+        while next().await != Some(Ok(vec!["a".to_owned(), "b".to_owned()])) {}
+        // Rules have another name in this one, say.
+        server.apply(policy("c", "outgoing"));
+        server.serve_in(plural, "v1");
+        let said = "is served in policy.networking.k8s.io/v1 only, which cannot be read: \
+                    ClusterNetworkPolicy c: spec.outgoing";
+        loop {
+            if let Some(Err(problem)) = next().await
+                && problem.starts_with(said)
+            {
+                break;
+            }
+        }
+        // For longer than the objects of a kind that is uninstalled stay.
+        let until = tokio::time::Instant::now() + 2 * hold;
+        while let Ok(event) = tokio::time::timeout_at(until, next()).await {
+            assert!(!matches!(event, Some(Ok(_))), "{event:?}");
+        }
+        server.serve_in(plural, "v1alpha2");
+        server.delete(plural, None, "c");
+        while next().await != Some(Ok(vec!["a".to_owned(), "b".to_owned()])) {}
+        drop(tasks);
+    });
+}

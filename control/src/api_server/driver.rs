@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use futures_util::{AsyncBufRead, AsyncBufReadExt};
 use kube::Client;
-use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::deletions::Deletions;
+use super::discovery::{self, Served};
 use super::failures::{Failures, Outage};
 use super::trouble::Trouble;
 use super::watch::{Next, Watch};
@@ -25,8 +25,6 @@ const SILENCE: Duration = Duration::from_secs(150);
 /// Timeouts until the head of an answer: the first, and the longest after failures. The head of a watch
 /// comes at once; a server that hangs is noticed soon, and one that is busy gets more time at each try.
 const ANSWER: [Duration; 2] = [Duration::from_millis(1500), Duration::from_secs(30)];
-/// Timeout of discovery; events of the kind wait for its answer.
-const DISCOVERY: Duration = Duration::from_secs(5);
 
 /// The requests of one kind.
 pub(super) struct Driver {
@@ -161,9 +159,18 @@ impl Driver {
         }
     }
 
-    /// Handles a kind that is not installed; returns the wait before the next query.
+    /// Handles a kind that is not installed, or not in the version watched; returns the wait before
+    /// the next query.
     async fn absent(&mut self) -> Result<Duration, Closed> {
         let (now, kind) = (Instant::now(), self.watch.kind());
+        match discovery::served(&self.client, kind).await {
+            Served::In(version) => {
+                self.watch.read_in(version);
+                return Ok(self.failures.wait(&self.pace));
+            }
+            Served::Unknown => return Ok(self.failures.wait(&self.pace)),
+            Served::Nowhere => {}
+        }
         let since = *self.absent_since.get_or_insert(now);
         if !matches!(self.standing, Standing::Absent | Standing::Gone) {
             self.standing = Standing::Absent;
@@ -303,7 +310,10 @@ impl Driver {
     async fn look_after_deletions(&mut self) -> Result<(), Closed> {
         let now = Instant::now();
         let is_installed = match self.deletions.as_ref().is_some_and(|it| it.asks(now)) {
-            true => self.is_installed().await,
+            true => {
+                let (version, kind) = (self.watch.version(), self.watch.kind());
+                discovery::is_installed(&self.client, version, kind).await
+            }
             false => None,
         };
         let deletions = self.deletions.iter_mut();
@@ -313,24 +323,6 @@ impl Driver {
             self.send(Event::Delete(reference)).await?;
         }
         Ok(())
-    }
-
-    /// Returns whether discovery lists the kind as one whose objects may be created: while a
-    /// definition is being deleted, they may not. `None` if it does not answer.
-    async fn is_installed(&self) -> Option<bool> {
-        let kind = self.watch.kind();
-        let path = format!("/apis/{}", kind.api_version());
-        let request = http::Request::get(path).body(Vec::new()).ok()?;
-        let answer = timeout(DISCOVERY, self.client.request::<Value>(request)).await.ok()?;
-        let list = match answer {
-            Ok(list) => list,
-            Err(kube::Error::Api(status)) if status.code == 404 => return Some(false),
-            Err(_) => return None,
-        };
-        let mut resources = list["resources"].as_array()?.iter();
-        let resource = resources.find(|resource| resource["name"] == kind.plural());
-        let verbs = resource.and_then(|resource| resource["verbs"].as_array());
-        Some(verbs.is_some_and(|verbs| verbs.iter().any(|verb| verb == "create")))
     }
 }
 

@@ -4,17 +4,19 @@ use serde_json::Value;
 
 use super::Connection;
 use super::call::with_causes;
+use super::discovery::{self, Served};
 use crate::Kind;
 
 /// Objects in one answer.
 const PAGE: usize = 500;
 
-/// All objects of a kind as the API server has them; none where the kind is not installed.
+/// All objects of a kind as the API server has them, in whatever version it serves them; none where
+/// the kind is not installed.
 ///
 /// # Errors
 /// Why the API server gave no list, with all causes.
 pub async fn list(connection: &Connection, kind: Kind) -> Result<Vec<Value>, String> {
-    let version = kind.api_version();
+    let mut version = kind.api_version().to_owned();
     let root = if version.contains('/') { "apis" } else { "api" };
     let (mut objects, mut next) = (Vec::new(), String::new());
     loop {
@@ -26,14 +28,22 @@ pub async fn list(connection: &Connection, kind: Kind) -> Result<Vec<Value>, Str
         let mut answer = match answer {
             Ok(answer) => answer,
             Err(kube::Error::Api(status)) if status.code == 404 && kind.may_be_absent() => {
-                return Ok(objects);
+                match discovery::served(&connection.client, kind).await {
+                    Served::Nowhere => return Ok(objects),
+                    Served::In(other) if other != version => {
+                        (version, next) = (other, String::new());
+                        objects.clear();
+                        continue;
+                    }
+                    Served::In(_) | Served::Unknown => return Err(status.to_string()),
+                }
             }
             Err(error) => return Err(with_causes(&error)),
         };
         if let Value::Array(items) = answer["items"].take() {
             objects.extend(items.into_iter().map(|mut item| {
                 // Items of a list do not say what they are.
-                item["apiVersion"] = version.into();
+                item["apiVersion"] = kind.api_version().into();
                 item["kind"] = kind.name().into();
                 item
             }));

@@ -13,6 +13,7 @@
 //! - `driver`: the requests of one kind, one after the other,
 //! - `failures`: waits between requests; what wakes all kinds after an outage,
 //! - `deletions`: deletions that may be those of a whole kind,
+//! - `discovery`: the versions in which a kind is served,
 //! - `cluster`: the identity of the cluster,
 //! - `initial_sync`: what is reported before every kind is listed,
 //! - `report`: conditions in the status of cluster policies,
@@ -29,6 +30,7 @@ mod access;
 mod call;
 mod cluster;
 mod deletions;
+mod discovery;
 mod driver;
 mod failures;
 mod initial_sync;

@@ -14,6 +14,7 @@ impl Status {
         if !self.ready && self.unhealthy_reasons.is_empty() {
             lines.push("not ready: pods cannot be attached".to_owned());
         }
+        lines.extend(self.source.troubles());
         let down = self.ports.iter().filter(|port| port.is_down());
         lines.extend(down.map(|port| format!("port {} is down: {}", port.name, port.mode)));
         let closed = self.ports.iter().filter(|port| port.id.is_some() && port.closed);
@@ -26,7 +27,6 @@ impl Status {
             let count = self.faults.len();
             lines.push(format!("{count} faults in objects, the first: {}", self.faults[0]));
         }
-        lines.extend(self.source.troubles());
         let kernel = self.kernel.iter().filter_map(|it| Some((&it.part, it.error.as_ref()?)));
         lines.extend(kernel.map(|(part, error)| format!("kernel's {part}: {error}")));
         let sessions = &self.sessions;

@@ -238,9 +238,9 @@ mod tests {
         let text = status.to_string();
         let expected = "\
 Attention:
+  state not saved: disk full
   port default/web is down: failed: no such device
   1 faults in objects, the first: a.yaml: document 1: is no YAML
-  state not saved: disk full
   drops of the last minute: spoofed-address 40, policy-denied 3
 
 Node:       node-a (podgate 0.1.0)

@@ -21,6 +21,9 @@ const PAGE: usize = 500;
 #[derive(Debug)]
 pub(super) struct Watch {
     kind: Kind,
+    /// `GROUP/VERSION` that it is read in: the kind's own, or another one of its group that the API
+    /// server serves instead.
+    version: String,
     state: State,
     /// Lists come in pages: the API server does not support streaming lists, or the last one failed.
     by_pages: bool,
@@ -63,6 +66,7 @@ impl Watch {
     pub(super) fn new(kind: Kind) -> Self {
         Self {
             kind,
+            version: kind.api_version().to_owned(),
             state: State::list(),
             by_pages: false,
             never_streams: false,
@@ -75,6 +79,22 @@ impl Watch {
 
     pub(super) fn kind(&self) -> Kind {
         self.kind
+    }
+
+    pub(super) fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Reads the kind in this version from now on.
+    pub(super) fn read_in(&mut self, version: String) {
+        self.version = version;
+        self.state = State::list();
+    }
+
+    /// Whether it is read in a version that this program was not written for. What cannot be read in
+    /// full then stands for a meaning that is unknown: nothing is taken over.
+    fn is_foreign(&self) -> bool {
+        self.version != self.kind.api_version()
     }
 
     pub(super) fn progress(&self) -> u64 {
@@ -98,7 +118,7 @@ impl Watch {
 
     /// Path and query of the request to make now.
     pub(super) fn path(&self) -> String {
-        let version = self.kind.api_version();
+        let version = &self.version;
         let root = if version.contains('/') { "apis" } else { "api" };
         let plural = self.kind.plural();
         let watch = "watch=1&allowWatchBookmarks=true";
@@ -230,6 +250,7 @@ impl Watch {
         let version = version(&object["metadata"]);
         let (object, faults) = match self.read(object) {
             Ok(read) => read,
+            Err(fault) if self.is_foreign() => return Err(self.unreadable(&fault)),
             // A list by pages reports it and goes on without it, so it is not listed again and again.
             Err(fault) => return Err(Trouble::Undecodable(fault.to_string())),
         };
@@ -269,6 +290,7 @@ impl Watch {
         for item in items {
             match self.read(item) {
                 Ok((object, faults)) => drop(read.insert(object.reference(), (object, faults))),
+                Err(fault) if self.is_foreign() => return Err(self.unreadable(&fault)),
                 Err(fault) => events.push(Event::Fault(*fault)),
             }
         }
@@ -291,9 +313,17 @@ impl Watch {
         if let Value::Object(fields) = &mut value {
             // Items of lists leave these out.
             fields.entry("kind").or_insert_with(|| self.kind.name().into());
-            fields.entry("apiVersion").or_insert_with(|| self.kind.api_version().into());
+            let version =
+                fields.entry("apiVersion").or_insert_with(|| self.version.as_str().into());
+            if *version == self.version.as_str() {
+                *version = self.kind.api_version().into();
+            }
         }
         match read(value) {
+            Read::Object(object, faults) if self.is_foreign() && !faults.is_empty() => {
+                let fault = faults.into_iter().next().expect("there is one");
+                Err(Box::new(self.fault(Some(object.reference()), fault)))
+            }
             Read::Object(object, faults) if object.reference().kind == self.kind => {
                 Ok((object, faults))
             }
@@ -309,6 +339,11 @@ impl Watch {
             }
             Read::Nothing(fault) | Read::Refused(fault) => Err(Box::new(self.fault(None, fault))),
         }
+    }
+
+    fn unreadable(&self, fault: &Fault) -> Trouble {
+        let version = &self.version;
+        Trouble::Other(format!("is served in {version} only, which cannot be read: {fault}"))
     }
 
     fn fault(&self, object: Option<ObjectRef>, fault: FieldFault) -> Fault {

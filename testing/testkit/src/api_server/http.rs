@@ -87,12 +87,25 @@ fn answer(
         return refuse(stream, 401, "Unauthorized");
     }
     let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
-    if let ["apis", group, version] = path.trim_matches('/').split('/').collect::<Vec<_>>()[..] {
-        let resources = shared.store.discovery();
-        let version = format!("{group}/{version}");
-        let list =
-            json!({"kind": "APIResourceList", "groupVersion": version, "resources": resources});
-        return whole(stream, 200, &list);
+    match path.trim_matches('/').split('/').collect::<Vec<_>>()[..] {
+        ["apis", group] => {
+            let versions = shared.store.versions(group).into_iter();
+            let versions: Vec<Value> = versions
+                .map(|it| json!({"groupVersion": format!("{group}/{it}"), "version": it}))
+                .collect();
+            if versions.is_empty() {
+                return refuse(stream, 404, "the server could not find the requested resource");
+            }
+            return whole(stream, 200, &json!({"kind": "APIGroup", "versions": versions}));
+        }
+        ["apis", group, version] => {
+            let resources = shared.store.discovery(group, version);
+            let version = format!("{group}/{version}");
+            let list =
+                json!({"kind": "APIResourceList", "groupVersion": version, "resources": resources});
+            return whole(stream, 200, &list);
+        }
+        _ => {}
     }
     if let Some((target, rest)) = proxied(path) {
         return proxy(request, target, &format!("{rest}?{query}"), stream, shared);
@@ -108,7 +121,12 @@ fn answer(
         all.find(|(key, _)| *key == name).map(|(_, value)| value)
     };
     let version = parameter("resourceVersion").and_then(|it| it.parse().ok());
-    match shared.store.asks(resource.plural, &note, version) {
+    let refusal = shared.store.asks(resource.plural, &note, version);
+    let refusal = match shared.store.is_served(resource.plural, resource.version) {
+        true => refusal,
+        false => Some(Refusal::NotFound),
+    };
+    match refusal {
         Some(Refusal::NotFound) => {
             return refuse(stream, 404, "the server could not find the requested resource");
         }
@@ -199,6 +217,7 @@ fn proxy(
 
 /// The resource that a path names.
 struct Resource<'p> {
+    version: &'p str,
     plural: &'p str,
     namespace: Option<&'p str>,
     name: Option<&'p str>,
@@ -208,8 +227,8 @@ struct Resource<'p> {
 impl<'p> Resource<'p> {
     fn of(path: &'p str) -> Option<Self> {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-        let rest = match parts.as_slice() {
-            ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
+        let (version, rest) = match parts.as_slice() {
+            ["api", version, rest @ ..] | ["apis", _, version, rest @ ..] => (*version, rest),
             _ => return None,
         };
         let (namespace, rest) = match rest {
@@ -224,7 +243,17 @@ impl<'p> Resource<'p> {
             [plural, name, "status"] => (*plural, Some(*name), true),
             _ => return None,
         };
-        Some(Self { plural, namespace, name, is_status })
+        Some(Self { version, plural, namespace, name, is_status })
+    }
+}
+
+impl Resource<'_> {
+    /// An object as it is in the version asked for.
+    fn converted(&self, mut object: Value) -> Value {
+        if let Some((group, _)) = object["apiVersion"].as_str().and_then(|it| it.split_once('/')) {
+            object["apiVersion"] = format!("{group}/{}", self.version).into();
+        }
+        object
     }
 }
 
@@ -234,7 +263,8 @@ fn listed<'q>(
     parameter: &impl Fn(&str) -> Option<&'q str>,
     shared: &Shared,
 ) -> (Vec<Value>, u64) {
-    let (mut items, version) = shared.store.list(resource.plural);
+    let (items, version) = shared.store.list(resource.plural);
+    let mut items: Vec<Value> = items.into_iter().map(|it| resource.converted(it)).collect();
     if let Some(namespace) = resource.namespace {
         items.retain(|item| item["metadata"]["namespace"] == namespace);
     }
@@ -278,11 +308,12 @@ fn watch<'q>(
             event(stream, &json!({"type": "ERROR", "object": object}))?;
             return stream.write_all(b"0\r\n\r\n");
         };
-        if shared.store.is_gone(resource.plural) {
+        if !shared.store.is_served(resource.plural, resource.version) {
             return stream.write_all(b"0\r\n\r\n");
         }
         for change in changes {
-            event(stream, &json!({"type": change.kind, "object": change.object}))?;
+            let object = resource.converted(change.object);
+            event(stream, &json!({"type": change.kind, "object": object}))?;
         }
         version = now;
         rounds += 1;

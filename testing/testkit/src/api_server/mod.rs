@@ -193,6 +193,11 @@ impl ApiServer {
         self.shared.store.uninstall(plural, gone);
     }
 
+    /// From now on this resource is served in this version of its group alone.
+    pub fn serve_in(&self, plural: &str, version: &str) {
+        self.shared.store.serve_in(plural, version);
+    }
+
     /// Deletes the definition of a resource, as the API server does: first its objects, one by one,
     /// then the resource is unknown.
     pub fn delete_definition(&self, plural: &str) {

@@ -1,6 +1,6 @@
 //! The double's objects and their history.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ struct State {
     /// Versions up to this one are forgotten.
     forgotten: u64,
     gone: HashSet<String>,
+    /// Versions in which resources are served, where it is not their usual one.
+    versions: HashMap<String, String>,
     /// Resources whose definition is being deleted: objects go, none may be created.
     terminating: HashSet<String>,
     /// Watches from forgotten versions get 410 as the status of the answer.
@@ -34,6 +36,13 @@ struct State {
     withholds_identity: bool,
     asked: Vec<(String, String)>,
 }
+
+/// Resources that come with a definition, their groups and usual versions.
+const DEFINED: [(&str, &str, &str); 3] = [
+    ("clusternetworkpolicies", "policy.networking.k8s.io", "v1alpha2"),
+    ("clusteregressfirewalls", "podgate.io", "v1alpha1"),
+    ("clusterhostfirewalls", "podgate.io", "v1alpha1"),
+];
 
 /// Something that happened.
 #[derive(Clone)]
@@ -56,6 +65,10 @@ pub(super) enum Refusal {
 const HISTORY: usize = 1 << 16;
 
 impl State {
+    fn version_of(&self, plural: &str) -> Option<&str> {
+        self.versions.get(plural).map(String::as_str)
+    }
+
     fn remember(&mut self, change: Change) {
         if self.history.len() == HISTORY {
             self.forgotten = self.history.pop_front().map_or(0, |oldest| oldest.version);
@@ -195,12 +208,31 @@ impl Store {
         names.iter().for_each(|name| self.delete(plural, None, name));
     }
 
-    /// Discovery's entries for the resources that come with a definition.
-    pub(super) fn discovery(&self) -> Vec<Value> {
+    /// Serves a resource in this version of its group alone.
+    pub(super) fn serve_in(&self, plural: &str, version: &str) {
+        self.lock().versions.insert(plural.to_owned(), version.to_owned());
+        self.changed.notify_all();
+    }
+
+    /// The versions of a group, for discovery.
+    pub(super) fn versions(&self, group: &str) -> BTreeSet<String> {
         let state = self.lock();
-        let all = ["clusternetworkpolicies", "clusteregressfirewalls", "clusterhostfirewalls"];
-        let installed = all.into_iter().filter(|plural| !state.gone.contains(*plural));
-        let resource = |plural: &str| {
+        let installed = DEFINED
+            .into_iter()
+            .filter(|(plural, of, _)| *of == group && !state.gone.contains(*plural));
+        installed
+            .map(|(plural, _, usual)| state.version_of(plural).unwrap_or(usual).to_owned())
+            .collect()
+    }
+
+    /// Discovery's entries for the resources of a version that come with a definition.
+    pub(super) fn discovery(&self, group: &str, version: &str) -> Vec<Value> {
+        let state = self.lock();
+        let installed = DEFINED.into_iter().filter(|(plural, of, usual)| {
+            let is_served = state.version_of(plural).unwrap_or(usual) == version;
+            *of == group && is_served && !state.gone.contains(*plural)
+        });
+        let resource = |(plural, ..): (&str, &str, &str)| {
             let mut verbs = vec!["delete", "get", "list", "watch"];
             if !state.terminating.contains(plural) {
                 verbs.push("create");
@@ -210,8 +242,11 @@ impl Store {
         installed.map(resource).collect()
     }
 
-    pub(super) fn is_gone(&self, plural: &str) -> bool {
-        self.lock().gone.contains(plural)
+    /// Whether a resource is served in this version.
+    pub(super) fn is_served(&self, plural: &str, version: &str) -> bool {
+        let state = self.lock();
+        let is_it = state.version_of(plural).is_none_or(|it| it == version);
+        is_it && !state.gone.contains(plural)
     }
 
     pub(super) fn expire_by_status(&self, by_status: bool) {
