@@ -205,6 +205,29 @@ pub(crate) fn host_rules(
     all
 }
 
+/// The rules of these egress firewalls for clients outside, the last of which permits everything;
+/// `None` without a firewall.
+pub(crate) fn outside_rules<'a>(
+    firewalls: impl Iterator<Item = &'a ClusterEgressFirewall>,
+    api_server: &[IpAddr],
+) -> Option<Vec<BasicRule>> {
+    let tiers: Vec<Vec<BasicRule>> = firewalls
+        .map(|firewall| {
+            let mut tier = Vec::new();
+            for ClusterRule { rule, verdict } in &firewall.egress {
+                let at = (Direction::Egress, api_server);
+                expand(None, rule, *verdict, at, &mut NoNames, &mut tier);
+            }
+            tier
+        })
+        .collect();
+    let rest = vec![everything(Verdict::Accept, "default-allow".into())];
+    let chained = |tiers: Vec<Vec<BasicRule>>| {
+        tiers.into_iter().rev().fold(rest, |rest, firewall| chain(firewall, &rest))
+    };
+    (!tiers.is_empty()).then(|| chained(tiers))
+}
+
 fn everything(verdict: Verdict, origin: String) -> BasicRule {
     let origin = origin.into();
     let ports = PortRange::ANY;

@@ -76,15 +76,10 @@ impl Control {
 }
 
 fn is_same(a: &PodView, b: &PodView) -> bool {
-    let same_acl = |a: &PodAcl, b: &PodAcl| match (a, b) {
-        (PodAcl::Open, PodAcl::Open) => true,
-        (PodAcl::Table(a), PodAcl::Table(b)) => Arc::ptr_eq(a, b),
-        _ => false,
-    };
     a.node == b.node
         && a.addresses == b.addresses
-        && same_acl(&a.to_pod, &b.to_pod)
-        && same_acl(&a.from_pod, &b.from_pod)
+        && a.to_pod.is_same(&b.to_pod)
+        && a.from_pod.is_same(&b.from_pod)
         && a.names == b.names
         && a.host_ports == b.host_ports
 }

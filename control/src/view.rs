@@ -13,13 +13,25 @@ use crate::model::{HostPort, Key, PodKey, Protocol};
 use crate::services::ServiceView;
 
 /// The ACL of one direction of a pod.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub enum PodAcl {
     /// No policy selects the pod for this direction: everything is permitted.
+    #[default]
     Open,
     /// The compiled rules; pods with equal rules share one table. A lookup always
     /// finds a rule: the last one matches everything.
     Table(Arc<Table>),
+}
+
+impl PodAcl {
+    /// Whether both are open, or the same table.
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Open, Self::Open) => true,
+            (Self::Table(one), Self::Table(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
 }
 
 /// A pod whose tables this view holds.
@@ -100,6 +112,9 @@ pub struct View {
     /// Pods on the host network of this cluster node that policies select, by name; empty unless
     /// [`Control::enforce_host_network`](crate::Control::enforce_host_network) was called.
     pub host_pods: Arc<[HostPod]>,
+    /// What egress firewalls for the whole cluster say about clients outside whom services lead to
+    /// addresses that are no pods'; the peer is the destination.
+    pub outside: PodAcl,
     /// All services with their endpoints.
     pub services: Arc<BTreeMap<Key, Arc<ServiceView>>>,
 }

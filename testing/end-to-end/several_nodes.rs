@@ -156,6 +156,47 @@ fn external_traffic_may_be_kept_local() {
     assert!(asks(&client.namespace, "10.96.0.10", 6380), "the cluster address is another matter");
 }
 
+/// A service with a hand-made endpoint slice leads a client outside nowhere that no pod may go.
+#[test]
+fn a_hand_made_slice_leads_nobody_past_an_egress_firewall() {
+    requires_the_machine!("redis-server", "redis-cli");
+    let lan = Lan::start(&[]);
+    let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+    let command = "redis-server --bind * -::* --protected-mode no --save  --daemonize no";
+    let servers = [one, two].map(|node| node.namespace.spawn(command.split(' ')));
+    for server in &servers {
+        server.wait_for_line("Ready to accept connections", PATIENCE);
+    }
+    let pod = two.pod("db", "db");
+    let _server = pod.serve_redis();
+    let [mut service, mut slice] = service(&pod, "node2", &json!({}));
+    for (name, port, to) in
+        [("near", 30001, "192.0.2.1"), ("far", 30002, "192.0.2.2"), ("pod", 30003, "")]
+    {
+        let to = if to.is_empty() { pod.v4().to_string() } else { to.to_owned() };
+        service["metadata"]["name"] = name.into();
+        service["spec"]["clusterIPs"] = json!([format!("10.96.0.{}", port % 100)]);
+        service["spec"]["ports"][0]["nodePort"] = port.into();
+        slice["metadata"]["name"] = name.into();
+        slice["metadata"]["labels"]["kubernetes.io/service-name"] = name.into();
+        slice["endpoints"][0] = json!({"addresses": [to], "conditions": {"ready": true}});
+        lan.write(&format!("slice-{name}"), &slice);
+        lan.apply(&format!("service-{name}"), &service);
+        one.eventually(name, || asks(&lan.world, "192.0.2.1", port).then_some(()));
+    }
+    lan.apply(
+        "firewall",
+        &json!({"apiVersion": "podgate.io/v1alpha1",
+        "kind": "ClusterEgressFirewall", "metadata": {"name": "nodes"},
+        "spec": {"egress": [{"action": "Deny", "to": [{"nodes": {}}]}]}}),
+    );
+    assert!(!asks(&lan.world, "192.0.2.1", 30001) && !asks(&lan.world, "192.0.2.1", 30002));
+    assert!(asks(&lan.world, "192.0.2.1", 30003), "a pod has its own policies");
+    let denied = one.verdicts(&["--verdict", "dropped"]);
+    let by = "ClusterEgressFirewall nodes egress[0]";
+    assert!(denied.iter().any(|it| it["by"] == json!([by])), "{denied:?}");
+}
+
 /// Tells every client who it seems to be.
 fn mirror(namespace: &Namespace, at: &str) -> Process {
     let address = at.to_owned();

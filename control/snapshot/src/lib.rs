@@ -130,6 +130,10 @@ pub fn snapshot(
         routes: node_context.routes,
         underlay: node_context.underlay,
         masquerade: node_context.masquerade,
+        outside: match &view.outside {
+            PodAcl::Open => None,
+            PodAcl::Table(table) => Some(Arc::clone(table)),
+        },
         translation_ports: node_context.translation_ports,
     })
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use control::{ClusterNode, PodKey, PodView, View};
+use control::{ClusterNode, PodAcl, PodKey, PodView, View};
 use dataplane::Snapshot;
 
 use super::{NodeContext, NodePort, snapshot};
@@ -19,6 +19,7 @@ pub struct SnapshotMaker {
 #[derive(Debug)]
 struct Made {
     pods: Arc<BTreeMap<PodKey, Arc<PodView>>>,
+    outside: PodAcl,
     cluster_node: Option<Arc<ClusterNode>>,
     context: NodeContext,
     ports: Vec<NodePort>,
@@ -38,6 +39,7 @@ impl SnapshotMaker {
         let cluster_node = view.nodes.get(node);
         let is_same = |last: &&mut Made| {
             Arc::ptr_eq(&last.pods, &view.pods)
+                && last.outside.is_same(&view.outside)
                 && last.cluster_node.as_ref() == cluster_node
                 && last.context.is_same(&context)
                 && last.ports == ports
@@ -50,6 +52,7 @@ impl SnapshotMaker {
         let made = Arc::new(snapshot(view, node, context.clone(), generation, &ports));
         self.last = Some(Made {
             pods: Arc::clone(&view.pods),
+            outside: view.outside.clone(),
             cluster_node: cluster_node.cloned(),
             context,
             ports,

@@ -7,6 +7,7 @@
 
 mod domains;
 mod host;
+mod outside;
 mod processor;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -53,6 +54,7 @@ pub struct Control {
     any_departed: bool,
     services: services::Pending,
     host: host::Hosts,
+    outside: outside::Outside,
     domains: domains::OwnAddresses,
     pub(crate) view: Arc<View>,
 }
@@ -96,6 +98,7 @@ impl Control {
             any_departed: false,
             services: services::Pending::default(),
             host: host::Hosts::default(),
+            outside: outside::Outside::default(),
             domains: domains::OwnAddresses::default(),
             view: Arc::default(),
         }
@@ -213,6 +216,7 @@ impl Control {
         }
         let host_firewalls = self.configure_host();
         let host_pods = self.configure_host_pods();
+        self.configure_outside();
         self.membership.sweep(&self.cache);
         self.follow_own_addresses();
         let (addresses, live_addresses) = match self.membership.version() {
@@ -233,6 +237,7 @@ impl Control {
                 self.pods(known.collect())
             }
         };
+        let outside = self.outside_acl();
         let nodes = match std::mem::take(&mut self.nodes_changed) {
             true => self.nodes(),
             false => Arc::clone(&self.view.nodes),
@@ -248,6 +253,7 @@ impl Control {
             && Arc::ptr_eq(&nodes, &self.view.nodes)
             && Arc::ptr_eq(&host_firewalls, &self.view.host_firewalls)
             && Arc::ptr_eq(&host_pods, &self.view.host_pods)
+            && outside.is_same(&self.view.outside)
             && Arc::ptr_eq(&services, &self.view.services);
         if same {
             return None;
@@ -262,6 +268,7 @@ impl Control {
             peer_sets,
             host_firewalls,
             host_pods,
+            outside,
             services,
         });
         Some(self.view())

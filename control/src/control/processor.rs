@@ -29,6 +29,7 @@ impl Control {
                 self.domains.changed();
                 if self.cache.find_api_server(&keys) {
                     self.services.surroundings_changed();
+                    self.outside.is_stale = true;
                     if !self.cache.firewalls().is_empty() {
                         self.dirty.extend(self.local.keys().cloned());
                     }
@@ -36,6 +37,7 @@ impl Control {
                 keys.into_iter().for_each(|key| self.services.service_changed(key));
             }
             Change::ClusterEgressFirewall(before, after) => {
+                self.outside.is_stale = true;
                 self.mark(|pod, namespace| {
                     let mut either = before.iter().chain(&after);
                     either.any(|firewall| firewall.selects(namespace, &pod.labels))

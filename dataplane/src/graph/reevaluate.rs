@@ -9,7 +9,7 @@ use super::service::has_lost_its_backend;
 use crate::packet::Packet;
 use crate::policy::{self, PolicyBatch};
 use crate::session::{Found, Tuples};
-use crate::{Adjacency, Verdict};
+use crate::{Adjacency, Outcome, Verdict};
 
 /// A session of an earlier generation.
 pub(super) struct Stale {
@@ -102,8 +102,11 @@ fn add<'a>(
     }
     let [initiator, responder] = pods;
     let [one, other] = pods.map(|pod| pod.map(|(id, _)| id));
-    if policy::exempt(snapshot, &policy_flow, one, other).is_some() {
-        return State::Exempt(adjacency);
+    match policy::exempt(snapshot, &policy_flow, one, other) {
+        None => {}
+        // A service may have led a client outside where it must not go.
+        Some(Outcome::NoPolicy) if found.translated => return State::Left,
+        Some(_) => return State::Exempt(adjacency),
     }
     batch.push_all_forms(snapshot, &policy_flow, initiator, responder);
     State::Asked(adjacency)

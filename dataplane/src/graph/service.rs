@@ -8,6 +8,7 @@ use acl::Address;
 
 use super::{Context, Next, Node, Translation};
 use crate::packet::Packet;
+use crate::policy;
 use crate::services::{Backend, Entry, Kept};
 use crate::session::Tuples;
 use crate::wire::{Flow, Mac, Role, protocol};
@@ -84,6 +85,11 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         Flow { destination: backend.address, destination_port: backend.port, ..initiator };
     let mut return_mac = Mac::default();
     let (source, destination) = (responder.source, responder.destination);
+    let map = context.snapshot.address_map();
+    if outside && let Some(denied) = policy::refuse_outside(context.snapshot, map, &responder) {
+        packet.by = denied.by;
+        return Next::End(denied.outcome);
+    }
     let is_own = |address| context.snapshot.is_own_node(address);
     if source == destination || is_own(source) && is_own(destination) {
         // A pod that reaches itself would reply to itself directly, and the kernel drops packets
@@ -114,12 +120,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
 
 /// Whether the packet comes from outside the cluster.
 fn is_outside(snapshot: &Snapshot, packet: &Packet) -> bool {
-    let source = packet.headers.flow.source;
-    let is_known = packet.from_peer != Adjacency::NONE
-        || snapshot.owner(source).is_some()
-        || snapshot.is_own_node(source)
-        || snapshot.routes().find(source).is_some();
-    !is_known
+    packet.from_peer == Adjacency::NONE && snapshot.is_outside(packet.headers.flow.source)
 }
 
 fn choose(

@@ -238,7 +238,7 @@ fn reevaluate(
             false => Next::End(Outcome::NoSession),
         });
     }
-    let Decision { outcome, by } = policy::reevaluate(context.snapshot, &tuples.policy_flow());
+    let Decision { outcome, by } = policy::reevaluate(context.snapshot, tuples);
     if outcome.verdict() != Verdict::Forward {
         refuse(context, found, outcome);
         packet.by = by;
@@ -281,7 +281,7 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         return refused;
     }
     if is_stale(context, &found) {
-        let Decision { outcome, by } = policy::reevaluate(snapshot, &tuples.policy_flow());
+        let Decision { outcome, by } = policy::reevaluate(snapshot, &tuples);
         if outcome.verdict() != Verdict::Forward {
             refuse(context, &found, outcome);
             packet.by = by;

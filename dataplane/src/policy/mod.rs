@@ -13,6 +13,7 @@ use acl::{AddressMap, Key, Table};
 
 pub(crate) use batch::PolicyBatch;
 
+use crate::session::Tuples;
 use crate::wire::{Flow, protocol};
 use crate::{AclBinding, Outcome, PortId, PortState, Snapshot};
 
@@ -35,7 +36,8 @@ pub struct Deciders {
     pub to_pod: Option<RuleAt>,
 }
 
-/// A rule by its port and index, in the snapshot that was evaluated.
+/// A rule by its port and index, in the snapshot that was evaluated; without a port in the ACL of
+/// clients outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleAt {
     /// The pod's port.
@@ -50,8 +52,39 @@ pub fn evaluate(snapshot: &Snapshot, flow: &Flow) -> Decision {
 }
 
 /// Evaluates a connection that is open.
-pub(crate) fn reevaluate(snapshot: &Snapshot, flow: &Flow) -> Decision {
-    evaluate_deciding(snapshot, snapshot.live_address_map(), flow).0
+pub(crate) fn reevaluate(snapshot: &Snapshot, tuples: &Tuples) -> Decision {
+    let flow = tuples.policy_flow();
+    let map = snapshot.live_address_map();
+    let decision = evaluate_deciding(snapshot, map, &flow).0;
+    let is_sent_on = decision.outcome == Outcome::NoPolicy && tuples.is_translated();
+    let refused = if is_sent_on { refuse_outside(snapshot, map, &flow) } else { None };
+    refused.unwrap_or(decision)
+}
+
+/// Refuses a connection of a client outside that a service leads to something that is no pod, if an
+/// egress firewall for the whole cluster denies its destination.
+pub(crate) fn refuse_outside(
+    snapshot: &Snapshot,
+    map: &AddressMap,
+    flow: &Flow,
+) -> Option<Decision> {
+    let is_asked = !matches!(snapshot.outside(), AclBinding::Open)
+        && snapshot.is_outside(flow.source)
+        && !snapshot.is_pod(flow.destination);
+    if !is_asked {
+        return None;
+    }
+    let forms = snapshot.policy_addresses(flow.destination);
+    let forms = forms.map(|destination| (Flow { destination, ..*flow }, true));
+    std::iter::once((*flow, false)).chain(forms).find_map(|(form, is_further)| {
+        let (refused, rule) = evaluate_binding(map, snapshot.outside(), &form);
+        let by = Deciders {
+            from_pod: rule.map(|rule| RuleAt { port: PortId::NONE, rule }),
+            to_pod: None,
+        };
+        let decision = Decision { outcome: refused?, by };
+        (!is_further || decision.is_explicit_denial(snapshot)).then_some(decision)
+    })
 }
 
 /// Returns the form of the connection that decided; see [`further_forms`].
@@ -214,8 +247,12 @@ impl Deciders {
     fn rules(self, snapshot: &Snapshot) -> impl Iterator<Item = (&Table, u32)> {
         let table = |at: Option<RuleAt>, from: bool| {
             let at = at?;
-            let port = snapshot.port(at.port)?;
-            match if from { &port.from_pod } else { &port.to_pod } {
+            let binding = match (snapshot.port(at.port), from) {
+                (None, _) if at.port == PortId::NONE => snapshot.outside(),
+                (port, true) => &port?.from_pod,
+                (port, false) => &port?.to_pod,
+            };
+            match binding {
                 AclBinding::Table(table) => Some((&**table, at.rule)),
                 AclBinding::Open | AclBinding::Closed => None,
             }

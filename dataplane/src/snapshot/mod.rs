@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use acl::{Address, AddressMap};
+use acl::{Address, AddressMap, Table};
 use ipnet::IpNet;
 
 pub use adjacency::{Adjacency, Egress};
@@ -71,6 +71,9 @@ pub struct Parts {
     pub switch_addresses: Vec<IpAddr>,
     /// Pod networks of this cluster node: routed only to its pods.
     pub local_networks: Vec<IpNet>,
+    /// What clients outside reach through services where it is no pod: matches the destination.
+    /// Without a table that is everything.
+    pub outside: Option<Arc<Table>>,
     /// Link-local IPv4 destinations that pods reach through this cluster node's kernel.
     pub link_local_destinations: Vec<IpNet>,
     /// Services.
@@ -104,6 +107,7 @@ pub struct Snapshot {
     own_filter: u64,
     local_networks: Prefixes,
     link_local_destinations: Prefixes,
+    outside: AclBinding,
     node: NodeAddresses,
     switch_addresses: Vec<Address>,
     services: Arc<Services>,
@@ -163,6 +167,7 @@ impl Snapshot {
             addresses,
             owners: Owners::new(&owned),
             local_networks: Prefixes::new(&parts.local_networks),
+            outside: parts.outside.map_or(AclBinding::Open, AclBinding::Table),
             link_local_destinations: Prefixes::new(&parts.link_local_destinations),
             node,
             switch_addresses: parts.switch_addresses.into_iter().map(Address::from).collect(),
@@ -214,6 +219,19 @@ impl Snapshot {
     /// The number of the port with this name.
     pub fn port_named(&self, name: &str) -> Option<PortId> {
         self.ports().find(|(_, port)| &*port.name == name).map(|(id, _)| id)
+    }
+
+    /// Whether an address is neither of a pod nor of a cluster node.
+    #[inline]
+    pub fn is_outside(&self, address: Address) -> bool {
+        self.owner(address).is_none()
+            && !self.is_own_node(address)
+            && self.routes.find(address).is_none()
+    }
+
+    /// The ACL of clients outside whom services lead to what is no pod.
+    pub(crate) fn outside(&self) -> &AclBinding {
+        &self.outside
     }
 
     /// The port that owns an address: a pod's, or the host port for the cluster node's own.

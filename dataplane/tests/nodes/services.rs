@@ -421,6 +421,49 @@ fn a_client_outside_reaches_a_pod_elsewhere_as_the_cluster_node() {
     assert_is(&there, &tcp("10.1.0.2:4000", "10.2.0.9:8080").syn().build());
 }
 
+/// Cluster-wide egress firewalls decide where services lead clients outside, pods aside.
+#[test]
+fn a_client_outside_is_led_nowhere_that_a_firewall_for_all_denies() {
+    let mut services = node_port();
+    for (port, at) in
+        [(30_022, (NODE, 22)), (30_023, ("192.0.2.2", 22)), (30_024, ("203.0.113.9", 22))]
+    {
+        services.add_node_port(false, protocol::TCP, port, Arc::new(service(&[at])));
+    }
+    let deny = |networks: &[&str]| {
+        let denied = networks.iter().map(|network| {
+            let network = acl::End::Net(network.parse().unwrap());
+            Rule::new(Action::Deny, "ClusterEgressFirewall f egress[0]").destination(network)
+        });
+        let rest = Rule::new(Action::Permit, "default-allow").as_default();
+        let rules: Vec<Rule> = denied.chain([rest]).collect();
+        let table = Table::compile(rules.into(), &Arc::new(AddressMap::default()));
+        Parts { outside: Some(Arc::new(table)), ..parts(services.clone()) }
+    };
+    let mut rig = Rig::new(deny(&["198.51.100.0/24"]));
+    let syn = |from: &str, port: u16| tcp(from, &format!("{NODE}:{port}")).syn().build();
+    let client = "198.51.100.9:5000";
+    let opens = |port| if port == 30_001 { Outcome::PolicyAllowed } else { Outcome::NoPolicy };
+    for port in [30_001, 30_002, 30_022, 30_023, 30_024] {
+        assert_eq!(rig.send(UPLINK, syn(client, port)), opens(port), "{port}");
+    }
+    // Live connections end with the next packet; pods are no business of it.
+    let denied = ["192.0.2.1/32", "192.0.2.2/32", "203.0.113.9/32", "10.0.0.0/8"];
+    rig.publish(Parts { generation: 2, ..deny(&denied) });
+    for (port, is_pod) in
+        [(30_001, true), (30_002, true), (30_022, false), (30_023, false), (30_024, false)]
+    {
+        let data = tcp(client, &format!("{NODE}:{port}")).data(b"x").build();
+        let live = if is_pod { Outcome::Session } else { Outcome::PolicyDenied };
+        assert_eq!(rig.send(UPLINK, data), live, "{port}");
+        let new = if is_pod { opens(port) } else { Outcome::PolicyDenied };
+        assert_eq!(rig.send(UPLINK, syn("198.51.100.9:6000", port)), new, "{port}");
+    }
+    // A pod has its own policies.
+    let own = tcp("10.1.0.2:4000", &format!("{NODE}:30023")).syn().build();
+    assert_eq!(rig.send(CLIENT, own), Outcome::PolicyAllowed);
+}
+
 #[test]
 fn a_client_outside_reaches_the_cluster_node_itself_by_a_node_port() {
     let mut services = Services::default();
