@@ -77,7 +77,8 @@ pub(super) fn external_services() -> Scenario {
         "external-services",
         "node1",
         "node ports, external and load balancer addresses; externalTrafficPolicy Local; ClientIP affinity",
-    );
+    )
+    .with(&["--external-ips", "203.0.113.0/24"]);
     let client = |port: u16| format!("198.51.100.9:{port}");
     // A node port of the cluster node's address, an external address, a load balancer's.
     let ways = ["192.168.0.11:30080", "203.0.113.7:80", "203.0.113.8:80"];

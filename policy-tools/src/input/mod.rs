@@ -148,7 +148,7 @@ impl Manifests {
         if !self.objects.iter().any(has) {
             return;
         }
-        let control = self.control_with(permitted.to_vec());
+        let control = committed(Scope::All, self.objects.clone(), permitted.to_vec());
         self.skipped.extend(control.external_ip_faults());
         let view = control.view();
         for object in &mut self.objects {
@@ -162,15 +162,7 @@ impl Manifests {
 
     /// Evaluates the policies.
     pub(crate) fn control(&self) -> Control {
-        self.control_with(vec![IpNet::default(), IpNet::V6(Ipv6Net::default())])
-    }
-
-    fn control_with(&self, external_ips: Vec<IpNet>) -> Control {
-        let mut control = Control::new(Scope::All);
-        control.permit_external_ips(external_ips, Vec::new());
-        control.resync(self.objects.clone());
-        control.commit();
-        control
+        control(Scope::All, self.objects.clone())
     }
 
     /// The name of the workload that a pod belongs to, or the pod's own.
@@ -267,6 +259,19 @@ fn is_foreign(value: &Value) -> bool {
 fn pairs(value: &Value) -> BTreeMap<String, String> {
     let fields = value.as_object().into_iter().flatten();
     fields.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+/// The control side of these objects, whose services have the external IPs that they are to have.
+pub(crate) fn control(scope: Scope, objects: Vec<Object>) -> Control {
+    committed(scope, objects, vec![IpNet::default(), IpNet::V6(Ipv6Net::default())])
+}
+
+fn committed(scope: Scope, objects: Vec<Object>, external_ips: Vec<IpNet>) -> Control {
+    let mut control = Control::new(scope);
+    control.permit_external_ips(external_ips, Vec::new());
+    control.resync(objects);
+    control.commit();
+    control
 }
 
 #[cfg(test)]

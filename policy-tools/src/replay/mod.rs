@@ -23,7 +23,8 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use control::{Control, Object, Scope};
+use crate::input;
+use control::{Object, Scope};
 use dataplane::Underlay;
 use dataplane::capture::{self, Direction, Reader, Record, Writer};
 
@@ -136,10 +137,7 @@ pub(crate) fn replay(
 fn switch(node: &str, underlay: Underlay, objects: Vec<Object>) -> Result<Offline, Failure> {
     // A cluster node is in the manifests by its object, or because a pod is placed on it.
     let mut known: BTreeSet<Arc<str>> = objects.iter().filter_map(placed_on).collect();
-    let mut control = Control::new(Scope::Node(node.into()));
-    control.resync(objects);
-    control.commit();
-    let view = control.view();
+    let view = input::control(Scope::Node(node.into()), objects).view();
     known.extend(view.nodes.keys().cloned());
     if !known.contains(node) {
         let known: Vec<&str> = known.iter().map(|name| &**name).collect();

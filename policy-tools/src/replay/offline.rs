@@ -235,7 +235,8 @@ impl Inspect for Watch {
 
 #[cfg(test)]
 mod tests {
-    use control::{Control, Scope, manifests};
+    use crate::input;
+    use control::{Scope, manifests};
     use dataplane::capture::Reader;
     use dataplane::wire::checksum;
     use etherparse::{NetSlice, SlicedPacket};
@@ -249,9 +250,8 @@ mod tests {
 
     /// The switch of a fixture, and its frames.
     fn switch_of(fixture: &Fixture) -> (Offline, Vec<Vec<u8>>) {
-        let mut control = Control::new(Scope::Node("node1".into()));
-        control.resync(manifests::load(std::slice::from_ref(&fixture.manifests)).objects);
-        control.commit();
+        let objects = manifests::load(std::slice::from_ref(&fixture.manifests)).objects;
+        let control = input::control(Scope::Node("node1".into()), objects);
         let offline =
             Offline::new(&control.view(), "node1", Underlay::Plain).expect("a few pods fit");
         let records = Reader::open(&fixture.capture).expect("a capture");

@@ -81,6 +81,7 @@ fn probes_say_of_services_what_the_graph_does() {
         std::fs::write(&file, cases).expect("room");
         let mut probe = Command::new(env!("CARGO_BIN_EXE_podgate"));
         probe.args(["policy", "probe", "--manifests"]).arg(&fixture.manifests);
+        probe.args(&fixture.arguments);
         let output = probe.arg("--cases").arg(&file).output().expect("the binary runs");
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{}: {said}", fixture.name);
