@@ -223,6 +223,11 @@ impl SharedStatus {
         self.flow_offload.lock().clone()
     }
 
+    /// What a filter of verdicts names that is not known here.
+    pub(crate) fn unknown(&self, filter: &observe::verdicts::Filter) -> Option<String> {
+        self.broker.unknown(filter, &self.state().rules)
+    }
+
     /// Begins a trace of `count` packets. The connections that they may belong to come back to the
     /// switch first; others stay in the kernel.
     pub(crate) fn begin_trace(&self, filter: Filter, count: u32) {

@@ -252,10 +252,7 @@ impl Deciders {
                 (port, true) => &port?.from_pod,
                 (port, false) => &port?.to_pod,
             };
-            match binding {
-                AclBinding::Table(table) => Some((&**table, at.rule)),
-                AclBinding::Open | AclBinding::Closed => None,
-            }
+            binding.table().map(|table| (table, at.rule))
         };
         [table(self.from_pod, true), table(self.to_pod, false)].into_iter().flatten()
     }

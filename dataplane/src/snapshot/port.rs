@@ -50,6 +50,16 @@ pub enum AclBinding {
     Table(Arc<Table>),
 }
 
+impl AclBinding {
+    /// The table that it classifies by.
+    pub fn table(&self) -> Option<&Table> {
+        match self {
+            Self::Table(table) => Some(table),
+            Self::Closed | Self::Open => None,
+        }
+    }
+}
+
 /// A port in a snapshot.
 #[derive(Clone, Debug)]
 pub struct PortState {

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
-use dataplane::Outcome;
 use dataplane::worker::Inspect;
+use dataplane::{AclBinding, Outcome, PortState, Snapshot};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::denials::Denials;
 use super::directory::Directory;
+use super::filter::is_by;
 use super::history::{HISTORY, History};
 use super::inspector::{Inspector, Queue, Seen, SeenPacket};
 use super::protocol::{flag_names, protocol_name};
@@ -110,16 +111,35 @@ impl EventBroker {
         }
     }
 
-    /// The pod, of those that a filter names, that neither exists nor is in the history.
-    pub fn unknown_pod(&self, filter: &Filter) -> Option<String> {
+    /// What a filter names that neither exists nor is in the history: a pod, a namespace of pods, or a
+    /// policy, of which the `rules` in force are asked.
+    pub fn unknown(&self, filter: &Filter, rules: &Snapshot) -> Option<String> {
         let inner = self.fetch();
-        filter.pods().find_map(|wanted| {
-            let is_known = self.directory.has_pod(|pod| wanted.is(pod))
-                || inner.history.newest_first().any(|event| {
-                    [&event.from.pod, &event.to.pod].into_iter().flatten().any(|pod| wanted.is(pod))
-                });
-            (!is_known).then(|| wanted.to_string())
-        })
+        let has_pod = |is_it: &dyn Fn(&str) -> bool| {
+            let pods = |event: &Arc<Event>| [event.from.pod.clone(), event.to.pod.clone()];
+            self.directory.has_pod(is_it)
+                || inner.history.newest_first().flat_map(pods).flatten().any(|pod| is_it(&pod))
+        };
+        let pod = filter.pods().find(|wanted| !has_pod(&|pod| wanted.is(pod)));
+        if let Some(pod) = pod {
+            return Some(format!("pod {pod}"));
+        }
+        let is_in = |namespace: &str, pod: &str| {
+            pod.split_once('/').is_some_and(|(own, _)| own == namespace)
+        };
+        if let Some(namespace) = filter.namespace()
+            && !has_pod(&|pod| is_in(namespace, pod))
+        {
+            return Some(format!("pod of namespace {namespace}"));
+        }
+        let policy = filter.policy()?;
+        let of_port = |port: &PortState| {
+            let tables = [&port.from_pod, &port.to_pod].into_iter().filter_map(AclBinding::table);
+            tables.flat_map(|table| table.rules()).any(|rule| is_by(&rule.origin, policy))
+        };
+        let is_known = rules.ports().any(|(_, port)| of_port(port))
+            || inner.history.newest_first().any(|it| it.by.iter().any(|by| is_by(by, policy)));
+        (!is_known).then(|| format!("policy {policy}"))
     }
 
     /// Verdicts that were lost because they came faster than they could be handed on.

@@ -92,6 +92,7 @@ impl fmt::Display for End {
             (None, None) => f.write_str("?")?,
         }
         self.port.map_or(Ok(()), |port| write!(f, ":{port}"))?;
+        self.service.as_ref().map_or(Ok(()), |service| write!(f, " (service {service})"))?;
         self.name.as_ref().map_or(Ok(()), |name| write!(f, " ({name})"))
     }
 }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use dataplane::Outcome;
 use ipnet::IpNet;
@@ -161,6 +160,16 @@ impl Filter {
         [&self.from_pod, &self.to_pod].into_iter().flatten()
     }
 
+    /// The namespace that it names beside pods.
+    pub fn namespace(&self) -> Option<&str> {
+        self.wanted.namespace.as_deref()
+    }
+
+    /// The policy that it names.
+    pub fn policy(&self) -> Option<&str> {
+        self.wanted.policy.as_deref()
+    }
+
     /// Number of past events, of the newest ones.
     pub fn last(&self) -> usize {
         self.wanted.last as usize
@@ -179,7 +188,7 @@ impl Filter {
 
 /// Whether an origin such as `NetworkPolicy NS/NAME ingress[0]` is of the policy `NAME` or
 /// `NS/NAME`.
-fn is_by(origin: &Arc<str>, policy: &str) -> bool {
+pub(super) fn is_by(origin: &str, policy: &str) -> bool {
     let mut words = origin.split(' ');
     words.any(|word| {
         let word = word.trim_end_matches(',');

@@ -131,6 +131,11 @@ fn see(outcome: Outcome, packet: &Packet, memory: &Memory, snapshot: &Snapshot) 
     let port = |id: PortId| snapshot.port(id);
     let name = |id| port(id).map(|port| Arc::clone(&port.name));
     let is_pod = |id| port(id).is_some_and(|port| port.kind == PortKind::Pod);
+    // A packet that the switch answers itself goes back as the answer, and has gone nowhere.
+    let out_port = match outcome.verdict() {
+        Verdict::Drop if packet.out_port == packet.in_port => PortId::NONE,
+        _ => packet.out_port,
+    };
     let decided = matches!(outcome, Outcome::PolicyAllowed | Outcome::PolicyDenied);
     Seen {
         time: SystemTime::now(),
@@ -138,8 +143,8 @@ fn see(outcome: Outcome, packet: &Packet, memory: &Memory, snapshot: &Snapshot) 
         by: if decided { packet.by.origins(snapshot, outcome) } else { Vec::new() },
         in_port: name(packet.in_port),
         in_pod: is_pod(packet.in_port),
-        out_port: name(packet.out_port),
-        out_pod: is_pod(packet.out_port),
+        out_port: name(out_port),
+        out_pod: is_pod(out_port),
         denied: match outcome {
             Outcome::PolicyDenied => packet.by.is_responders().map(|is_responders| {
                 if is_responders { Direction::Ingress } else { Direction::Egress }

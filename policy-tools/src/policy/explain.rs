@@ -62,7 +62,7 @@ pub struct Opened {
 pub fn explain(prober: &mut Prober, question: Question<'_>) -> Explanation {
     let (difference, replies) = prober.replies([question]).remove(0);
     let answers = replies.iter().map(|(to, reply)| (to.clone(), reply.answer.clone())).collect();
-    let nothing = || Answer::deny(reason::NO_ENDPOINTS);
+    let nothing = || Answer::deny(reason::NO_ENDPOINT);
     let answer = Answer::all(difference, answers).unwrap_or_else(nothing);
     let mut each = replies.iter();
     let deciding = each.find(|(_, reply)| reply.answer.verdict == answer.verdict);

@@ -45,7 +45,7 @@ pub mod reason {
     /// No address family that both ends have.
     pub const NO_COMMON_FAMILY: &str = "no-common-family";
     /// The service has no ready endpoint.
-    pub const NO_ENDPOINTS: &str = "no-endpoints";
+    pub const NO_ENDPOINT: &str = "no-endpoint";
     /// The port name stands for nothing at the target.
     pub const UNKNOWN_PORT_NAME: &str = "unknown-port-name";
     /// The service has no such port.

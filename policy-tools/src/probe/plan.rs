@@ -88,7 +88,7 @@ fn service(
     key: &Key,
     from: &[End],
 ) -> Result<Vec<(IpAddr, u16)>, Answer> {
-    let none = || Answer::deny(reason::NO_ENDPOINTS);
+    let none = || Answer::deny(reason::NO_ENDPOINT);
     let service = world.service(key).ok_or_else(none)?;
     let port = service_port(question, service)?;
     let outside = from.iter().all(|end| end.location == Location::Outside);

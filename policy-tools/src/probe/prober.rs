@@ -135,7 +135,7 @@ impl Prober {
     pub fn answer<'a>(&mut self, questions: impl IntoIterator<Item = Question<'a>>) -> Vec<Answer> {
         let combined = |(difference, replies): (&'static str, Vec<(String, Reply)>)| {
             let answers = replies.into_iter().map(|(label, reply)| (label, reply.answer)).collect();
-            Answer::all(difference, answers).unwrap_or_else(|| Answer::deny(reason::NO_ENDPOINTS))
+            Answer::all(difference, answers).unwrap_or_else(|| Answer::deny(reason::NO_ENDPOINT))
         };
         self.replies(questions).into_iter().map(combined).collect()
     }

@@ -71,16 +71,16 @@ fn load_balancer_addresses_admit_their_source_ranges_alone() {
 
 #[test]
 fn no_endpoints() {
-    let none = "a/x service/a/s TCP 80: deny no-endpoints";
+    let none = "a/x service/a/s TCP 80: deny no-endpoint";
     Cluster::new(&(pods() + &service(PORTS))).says(&[none]);
     let other = "{name: other, port: 8080, protocol: TCP}";
     let elsewhere = slice("s-1", "IPv4", "{addresses: [10.1.2.1]}", other);
     Cluster::new(&(pods() + &service(PORTS) + &elsewhere)).says(&[none]);
     let six = slice("s-1", "IPv6", "{addresses: ['fd00::1']}", TARGET);
     Cluster::new(&(pods() + &service(PORTS) + &six)).says(&[
-        "a/x service/a/s TCP 80: deny no-endpoints",
+        "a/x service/a/s TCP 80: deny no-endpoint",
         // The service's IPv4 address leads to no IPv6 endpoint.
-        "a/x 10.96.0.1 TCP 80: deny no-endpoints",
+        "a/x 10.96.0.1 TCP 80: deny no-endpoint",
     ]);
 }
 
@@ -106,7 +106,7 @@ fn an_internally_local_service_stays_on_the_cluster_node() {
     let endpoints = "{addresses: [10.1.2.1]}";
     let local = format!("internalTrafficPolicy: Local, {PORTS}");
     Cluster::new(&(pods() + &service(&local) + &slice("s-1", "IPv4", endpoints, TARGET))).says(&[
-        "a/x service/a/s TCP 80: deny no-endpoints",
+        "a/x service/a/s TCP 80: deny no-endpoint",
         "a/bad service/a/s TCP 80: allow policy-allowed | default-allow",
     ]);
 }
@@ -147,7 +147,7 @@ fn node_ports_and_external_addresses_lead_to_endpoints() {
     // Local policies: of the cluster address, and for clients outside at another cluster node.
     says(pods() + nodes + &spec("internalTrafficPolicy: Local, ") + &good, &all(open));
     Cluster::new(&(pods() + nodes + &spec("externalTrafficPolicy: Local, ") + &good)).says(&[
-        "203.0.113.200 192.0.2.1 TCP 30080: deny no-endpoints",
+        "203.0.113.200 192.0.2.1 TCP 30080: deny no-endpoint",
         "203.0.113.200 192.0.2.2 TCP 30080: allow policy-allowed | default-allow",
         "a/x 192.0.2.1 TCP 30080: allow policy-allowed | default-allow",
         // Another port is the cluster node's own.

@@ -239,10 +239,15 @@ fn verdicts_know_services_and_filters_unknown_pods() {
     let service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: front, namespace: default}\n\
                    spec: {clusterIP: 10.96.0.7, ports: [{port: 80}]}\n";
     files.manifest("cluster.yaml", &(cluster(&["db", "web"]) + service));
+    files.manifest("policy.yaml", POLICY);
     let node = Node::start(&files);
-    let web = node.attach("web", WEB);
+    let (web, _db) = (node.attach("web", WEB), node.attach("db", DB));
     web.send(&syn(WEB, "10.96.0.7", 80));
-    node.wait_for_event(|event| event.to.service.as_deref() == Some("default/front"));
+    let told = node.wait_for_event(|it| it.to.service.as_deref() == Some("default/front"));
+    // The switch answers itself: the packet was for nobody.
+    assert_eq!((told.reason.as_str(), told.to.pod.as_deref()), ("no-endpoint", None));
+    assert_eq!(told.from.pod.as_deref(), Some("default/web"));
+    assert!(told.to_string().contains("-> 10.96.0.7:80 (service default/front) no-endpoint"));
     let ask = |filters: ObserveFilters| {
         let filters = ObserveFilters { last: 100, ..filters };
         let events = node.client().stream(&Request::Observe(filters)).unwrap();
@@ -255,6 +260,18 @@ fn verdicts_know_services_and_filters_unknown_pods() {
     let ghost = ObserveFilters { from_pod: Some("ghost".into()), ..Default::default() };
     let refused = ask(ghost.clone()).remove(0).unwrap_err();
     assert!(refused.contains("no pod default/ghost is known"), "{refused}");
+    for (filters, unknown) in [
+        (ObserveFilters { policy: Some("ghost".into()), ..Default::default() }, "policy ghost"),
+        (
+            ObserveFilters { namespace: Some("ghosts".into()), ..Default::default() },
+            "pod of namespace ghosts",
+        ),
+    ] {
+        let refused = ask(filters).remove(0).unwrap_err();
+        assert!(refused.contains(&format!("no {unknown} is known")), "{refused}");
+    }
+    let policy = ObserveFilters { policy: Some("db".into()), ..Default::default() };
+    assert!(ask(policy).iter().all(Result::is_ok), "it is there, and has decided nothing");
     let followed = ObserveFilters { follow: true, ..ghost };
     let first = node.client().stream(&Request::Observe(followed)).unwrap().next().unwrap().unwrap();
     assert_eq!(first["notice"], "no pod default/ghost is known yet");

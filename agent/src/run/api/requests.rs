@@ -48,15 +48,15 @@ pub(super) fn serve(stream: UnixStream, connection: &Connection) -> io::Result<(
             Err(error) => error.into(),
             Ok(Request::Observe(filters)) => match Filter::new(filters) {
                 Err(error) => error.into(),
-                Ok(filter) => match shared.status.broker.unknown_pod(&filter) {
-                    // One that is followed may come yet.
-                    Some(pod) if !filter.follow() => {
-                        let text = format!("observe: no pod {pod} is known");
+                Ok(filter) => match shared.status.unknown(&filter) {
+                    // What is followed may come yet.
+                    Some(unknown) if !filter.follow() => {
+                        let text = format!("observe: no {unknown} is known");
                         ApiError::new(ErrorKind::NotFound, text).into()
                     }
                     unknown => {
-                        if let Some(pod) = unknown {
-                            let notice = json!({ "notice": format!("no pod {pod} is known yet") });
+                        if let Some(unknown) = unknown {
+                            let notice = json!({ "notice": format!("no {unknown} is known yet") });
                             write_line(&mut writer, &Answer::Result(notice))?;
                         }
                         return observe(reader, &mut writer, shared, filter);

@@ -258,11 +258,8 @@ impl Cluster {
         };
         let Some(Passage { outcome, by, .. }) = path.last() else { return Err(lost()) };
         if !matches!(outcome, Outcome::PolicyAllowed | Outcome::OwnNode | Outcome::NoPolicy) {
-            let reason = match outcome {
-                Outcome::NoEndpoint => reason::NO_ENDPOINTS,
-                other => other.name(),
-            };
-            let answer = Answer { verdict: Verdict::Deny, reason: reason.into(), by: by.clone() };
+            let reason = outcome.name().into();
+            let answer = Answer { verdict: Verdict::Deny, reason, by: by.clone() };
             return ends(answer, packet, path);
         }
         let left = frame.and_then(|frame| Some((wire::parse(&frame).ok()?, frame)));
