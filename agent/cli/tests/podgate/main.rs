@@ -3,6 +3,7 @@
 mod bundle;
 mod check;
 mod connectivity_test;
+mod documents;
 mod errors;
 mod fixtures;
 mod install;
