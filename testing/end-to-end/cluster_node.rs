@@ -198,6 +198,8 @@ impl ClusterNode {
             command.args(["--flow-offload", "off"]);
         }
         command.args(&self.arguments).args(further);
+        // The tables of many switches at once are smaller than by default.
+        command.env("PODGATE_SESSIONS", "65536");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         Process::spawn(&mut command)
     }

@@ -26,7 +26,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use control::api_server::Access;
-use dataplane::session::Timeouts;
+use dataplane::session::{SESSION_BYTES, Timeouts};
 use dataplane::switch::RxMode as SwitchRxMode;
 
 pub use self::hubble::Hubble;
@@ -190,7 +190,7 @@ impl Config {
         }
         let max_ports = options.max_ports.unwrap_or(1024);
         faults.range("max-ports", max_ports.into(), 2, 16_384);
-        let sessions = options.sessions.unwrap_or(1 << 18);
+        let sessions = options.sessions.unwrap_or_else(|| usual_sessions(max_ports));
         faults.range("sessions", sessions.into(), 64, 1 << 26);
         let mtu = options.mtu.unwrap_or(1500);
         faults.range("mtu", mtu.into(), LEAST_MTU.into(), linux_net::MAX_MTU.into());
@@ -362,6 +362,19 @@ pub fn rx_mode_name(mode: SwitchRxMode) -> &'static str {
         SwitchRxMode::Adaptive => "adaptive",
         SwitchRxMode::Interrupt => "interrupt",
     }
+}
+
+/// Least number of sessions that fit by default.
+const LEAST_SESSIONS: u32 = 1 << 20;
+
+/// The default of `sessions`: 1024 a port, in a 64th of the memory at most.
+fn usual_sessions(max_ports: u16) -> u32 {
+    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kilobytes = total.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    let room = kilobytes.unwrap_or(0) * 1024 / 64 / SESSION_BYTES;
+    let wanted = u64::from(max_ports) * 1024;
+    wanted.min(room).max(LEAST_SESSIONS.into()) as u32
 }
 
 fn on_off(on: bool) -> String {

@@ -114,7 +114,8 @@ pub struct Options {
     #[arg(long, env = "PODGATE_MAX_PORTS", value_name = "N")]
     pub max_ports: Option<u16>,
 
-    /// Sessions that fit [default: 262144]
+    /// Sessions that fit. By default 1024 for each of max-ports, as far as a 64th of the memory has
+    /// room for them, and not less than 1048576 [default: 1048576]
     #[arg(long, env = "PODGATE_SESSIONS", value_name = "N")]
     pub sessions: Option<u32>,
 

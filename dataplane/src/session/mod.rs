@@ -38,6 +38,7 @@ mod usage;
 pub use found::{Found, SessionId};
 pub use owner::Owner;
 pub use pass::{Passing, Translated, Unpassed};
+pub use store::SESSION_BYTES;
 pub use table::{Evicted, Guess, Opened, Opening, Refusal, Sessions, TupleOrigin};
 pub use translation::Tuples;
 pub use usage::Usage;

@@ -11,8 +11,9 @@
 //! A process may end anywhere: a record is in use only from its last write on.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
@@ -29,7 +30,13 @@ pub(super) struct Store {
 }
 
 const MAGIC: &[u8; 24] = b"podgate sessions, v1\n\0\0\0";
+/// Bytes of a session: its record, its translation and its account.
+pub const SESSION_BYTES: u64 =
+    (size_of::<Record>() + size_of::<Translation>() + size_of::<Account>()) as u64;
+
 const HEADER: usize = 4096;
+/// Of the header: the capacity.
+const CAPACITY: Range<usize> = 32..40;
 
 impl Store {
     /// In memory.
@@ -39,7 +46,8 @@ impl Store {
         Ok(Self { records, translations, accounts })
     }
 
-    /// In a file. A file of another layout, capacity or boot is cleared.
+    /// In a file. A smaller one grows, and its sessions stay; one of another layout or boot, or a
+    /// larger one, is cleared.
     ///
     /// The disk's blocks are reserved here: a page that found none later would end the process
     /// (SIGBUS).
@@ -47,48 +55,95 @@ impl Store {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(path)?;
-        let header = header(capacity)?;
-        let records = capacity * size_of::<Record>();
-        let translations = capacity * size_of::<Translation>();
-        let without_accounts = HEADER + records + translations;
-        let length = without_accounts + capacity * size_of::<Account>();
-        if !is_same(&mut file, &header, &[length, without_accounts]) {
+        let (layout, header) = (Layout::of(capacity), header(capacity)?);
+        let found = found(&mut file, &header)?;
+        let kept = match found {
+            Some(found) if found < capacity => Layout::of(found).read(&file)?,
+            _ => Vec::new(),
+        };
+        if found != Some(capacity) {
             file.set_len(0)?;
-            io::Seek::rewind(&mut file)?;
-            file.write_all(&header)?;
         }
-        if let Err(error) = fallocate(&file, FallocateFlags::empty(), 0, length as u64) {
+        if let Err(error) = fallocate(&file, FallocateFlags::empty(), 0, layout.length as u64) {
             // Releases the blocks that were reserved.
             file.set_len(0)?;
             return Err(error.into());
         }
-        let region = Region::of_file(&file, length)?;
-        let populated = Array::new(&region, HEADER, capacity).populate();
+        for (part, at) in kept.iter().zip(layout.parts) {
+            file.write_all_at(part, at as u64)?;
+        }
+        // The file counts from here on.
+        file.write_all_at(&header, 0)?;
+        let region = Region::of_file(&file, layout.length)?;
+        let [records, translations, accounts] = layout.parts;
+        let populated = Array::new(&region, records, capacity).populate();
         region.collapse();
         Ok(Self {
             records: populated,
-            translations: Array::new(&region, HEADER + records, capacity),
-            accounts: Array::new(&region, without_accounts, capacity),
+            translations: Array::new(&region, translations, capacity),
+            accounts: Array::new(&region, accounts, capacity),
         })
+    }
+}
+
+/// Where the parts of a file for so many sessions begin, and its length.
+struct Layout {
+    parts: [usize; 3],
+    length: usize,
+}
+
+impl Layout {
+    fn of(capacity: usize) -> Self {
+        let translations = HEADER + capacity * size_of::<Record>();
+        let accounts = translations + capacity * size_of::<Translation>();
+        let length = accounts + capacity * size_of::<Account>();
+        Self { parts: [HEADER, translations, accounts], length }
+    }
+
+    /// The parts of a file that has this layout.
+    fn read(&self, file: &File) -> io::Result<Vec<Vec<u8>>> {
+        let [records, translations, accounts] = self.parts;
+        let ranges =
+            [records..translations, translations..accounts, accounts..self.length].into_iter();
+        let read = |range: Range<usize>| {
+            let mut part = vec![0; range.len()];
+            file.read_exact_at(&mut part, range.start as u64).map(|()| part)
+        };
+        ranges.map(read).collect()
     }
 }
 
 fn header(capacity: usize) -> io::Result<[u8; 128]> {
     let mut header = [0; 128];
     header[..MAGIC.len()].copy_from_slice(MAGIC);
-    header[32..40].copy_from_slice(&(capacity as u64).to_le_bytes());
+    header[CAPACITY].copy_from_slice(&(capacity as u64).to_le_bytes());
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id")?;
     let length = boot.len().min(64);
     header[64..64 + length].copy_from_slice(&boot[..length]);
     Ok(header)
 }
 
-fn is_same(file: &mut File, header: &[u8; 128], lengths: &[usize]) -> bool {
+/// The capacity of a file that is sound, of this layout and of this boot as `header` says. A file of
+/// an earlier version, without accounts, gets them.
+fn found(file: &mut File, header: &[u8; 128]) -> io::Result<Option<usize>> {
     let mut found = [0; 128];
-    let size = file.metadata().map_or(0, |metadata| metadata.len());
-    lengths.iter().any(|length| *length as u64 == size)
-        && file.read_exact(&mut found).is_ok()
-        && found == *header
+    if file.read_exact_at(&mut found, 0).is_err() {
+        return Ok(None);
+    }
+    let capacity = u64::from_le_bytes(found[CAPACITY].try_into().expect("eight bytes"));
+    found[CAPACITY].copy_from_slice(&header[CAPACITY]);
+    let size = file.metadata()?.len();
+    // Of whatever length a file claims to be for: it has that length.
+    let Some(capacity) = usize::try_from(capacity).ok().filter(|it| *it as u64 <= size / 64) else {
+        return Ok(None);
+    };
+    let layout = Layout::of(capacity);
+    let is_sound = [layout.length, layout.parts[2]].iter().any(|length| *length as u64 == size);
+    if found != *header || !is_sound {
+        return Ok(None);
+    }
+    file.set_len(layout.length as u64)?;
+    Ok(Some(capacity))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
+use dataplane::session::SESSION_BYTES;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
@@ -24,8 +25,6 @@ pub enum HugePages {
 const FRAME: u64 = 4096;
 /// Bytes that the kernel sets aside for each frame of the UMEM and each AF_XDP socket.
 const FRAME_AND_SOCKET: u64 = 133;
-/// Bytes of a session: its record and its translation.
-const SESSION: u64 = 64 + 48;
 const HUGE_PAGE: u64 = 2 << 20;
 
 /// Memory cost of the switch, in bytes.
@@ -59,7 +58,7 @@ pub(crate) fn estimate(wanted: &Wanted, offload: bool) -> Memory {
     let (umem_bytes, kernel_bytes_per_port) = (frames * FRAME, frames * FRAME_AND_SOCKET);
     let sockets = if offload { wanted.workers.saturating_add(others) } else { ports };
     let kernel_bytes = kernel_bytes_per_port * u64::from(sockets);
-    let session_bytes = u64::from(wanted.sessions) * SESSION;
+    let session_bytes = u64::from(wanted.sessions) * SESSION_BYTES;
     // An eighth is kept for busy ports, as much for packets on their way.
     let fit = match offload {
         true => u64::MAX,

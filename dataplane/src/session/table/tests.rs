@@ -368,7 +368,23 @@ fn sessions_outlive_the_process() {
     open_one(&sessions, &flow(200), 3).unwrap();
     assert!(sessions.used() <= 100 && sessions.used_by(PortId(1)) == 0);
     drop(sessions);
-    // Another size is another table.
+    // A larger table keeps what was in the smaller one.
+    let before = open(100);
+    let lived: Vec<u32> = (100..182).filter(|n| find(&before, &flow(*n), 0).is_some()).collect();
+    assert!(lived.len() > 50);
+    drop(before);
+    let sessions = open(300);
+    assert!(lived.iter().all(|n| find(&sessions, &flow(*n), 0).is_some()));
+    let used = sessions.used();
+    for n in 300..450 {
+        open_one(&sessions, &flow(n), 2).unwrap();
+    }
+    assert_eq!(sessions.used(), used + 150);
+    drop(sessions);
+    let sessions = open(300);
+    assert_eq!(sessions.used(), used + 150);
+    drop(sessions);
+    // A smaller one has no room for all.
     assert_eq!(open(50).used(), 0);
     std::fs::write(&path, vec![0xff; 20_000]).unwrap();
     assert_eq!(open(100).used(), 0);
