@@ -36,9 +36,18 @@ use std::sync::Arc;
 use crate::rules::Way;
 use crate::ruleset::{Chain, Family};
 
-/// Neighbour discovery and multicast listeners (RFC 4861, 2710, 3810): what hosts send on a link,
-/// without router advertisements and redirects.
-const LINK: &str = "icmpv6 type { 130, 131, 132, 133, 135, 136, 143 }";
+/// Neighbour discovery (RFC 4861): what hosts send on a link. No router has passed it on, and what is longer
+/// than an address and two options holds something else.
+const DISCOVERY: &str = "ip6 hoplimit 255 ip6 length <= 56 icmpv6 type { 133, 135, 136 }";
+/// The same between two of them: solicitations and advertisements.
+const NEIGHBOURS: &str = "ip6 hoplimit 255 ip6 length <= 56 icmpv6 type { 135, 136 }";
+/// Reports of multicast listeners (RFC 2710, RFC 3810), which routers and bridges hear.
+const REPORTS: &str =
+    "ip6 hoplimit 1 ip6 daddr ff00::/8 ip6 length <= 1024 icmpv6 type { 131, 132, 143 }";
+/// Queries of multicast routers.
+const QUERIES: &str = "ip6 hoplimit 1 ip6 daddr ff00::/8 ip6 length <= 1024 icmpv6 type 130";
+/// Advertisements of routers.
+const ADVERTISEMENTS: &str = "ip6 hoplimit 255 icmpv6 type nd-router-advert";
 
 /// Frames of VLANs, VLAN 0 among them, behind which a receiver looks: a bridge passes them by the `inet`
 /// hooks (`net.bridge.bridge-nf-filter-vlan-tagged` is off).
@@ -77,7 +86,8 @@ pub(crate) fn chains(bridged: bool) -> Vec<(Family, String, Chain)> {
             "iifname @pod-interfaces goto from-interface".to_owned(),
             // Table bridge has looked at those of its ports; a pod that is not found yet says
             // where it is by these.
-            format!("{LINK} accept"),
+            format!("{DISCOVERY} accept"),
+            format!("{REPORTS} accept"),
             "ip saddr @pods-4 iifname . ip saddr != @ends-4 drop".to_owned(),
             "ip6 saddr @pods-6 iifname . ip6 saddr != @ends-6 drop".to_owned(),
             "iifname @pod-bridges goto from-bridge".to_owned(),
@@ -89,7 +99,8 @@ pub(crate) fn chains(bridged: bool) -> Vec<(Family, String, Chain)> {
         "",
         vec![
             "iifname . ip saddr @ends-4 return".to_owned(),
-            format!("{LINK} return"),
+            format!("ip6 saddr {{ fe80::/10, :: }} {DISCOVERY} return"),
+            format!("ip6 saddr {{ fe80::/10, :: }} {REPORTS} return"),
             "iifname . ip6 saddr @ends-6 return".to_owned(),
             "drop".to_owned(),
         ],
@@ -117,8 +128,9 @@ pub(crate) fn chains(bridged: bool) -> Vec<(Family, String, Chain)> {
         vec![
             "oifname . ip daddr @ends-4 return".to_owned(),
             "oifname . ip6 daddr @ends-6 return".to_owned(),
-            format!("{LINK} return"),
-            "icmpv6 type nd-router-advert return".to_owned(),
+            format!("{NEIGHBOURS} return"),
+            format!("{QUERIES} return"),
+            format!("{ADVERTISEMENTS} return"),
             "drop".to_owned(),
         ],
     );
@@ -142,6 +154,7 @@ pub(crate) fn chains(bridged: bool) -> Vec<(Family, String, Chain)> {
         }
         add(inet, hook, properties, rules);
     }
+    add(inet, "link", "", link());
     add(inet, "forward-pod", "", forward());
     add(inet, "forward-to-pod", "", forward_to());
     for (chain, end) in [("replies", "from"), ("replies-to", "to"), ("replies-node", "node")] {
@@ -189,8 +202,8 @@ pub(crate) fn chains(bridged: bool) -> Vec<(Family, String, Chain)> {
             "icmpv6 type nd-neighbor-advert @th,64,128 @targets iifname . @th,64,128 != @port-targets drop"
                 .to_owned(),
             "iifname . ip6 saddr @ends-6 accept".to_owned(),
-            format!("ip6 saddr fe80::/10 {LINK} accept"),
-            format!("ip6 saddr :: {LINK} accept"),
+            format!("ip6 saddr {{ fe80::/10, :: }} {DISCOVERY} accept"),
+            format!("ip6 saddr {{ fe80::/10, :: }} {REPORTS} accept"),
             "drop".to_owned(),
         ],
     );
@@ -215,8 +228,12 @@ pub(crate) fn chains(bridged: bool) -> Vec<(Family, String, Chain)> {
         vec![
             TAGGED.to_owned(),
             "ether type arp accept".to_owned(),
-            format!("{LINK} accept"),
-            "icmpv6 type nd-router-advert accept".to_owned(),
+            // Nobody is asked for an address of another pod.
+            "icmpv6 type nd-neighbor-solicit @th,64,128 @targets oifname . @th,64,128 != @port-targets drop"
+                .to_owned(),
+            format!("{NEIGHBOURS} accept"),
+            format!("{QUERIES} accept"),
+            format!("{ADVERTISEMENTS} accept"),
             "oifname . ip daddr @ends-4 accept".to_owned(),
             "oifname . ip6 daddr @ends-6 accept".to_owned(),
             "drop".to_owned(),
@@ -231,6 +248,8 @@ pub(crate) fn sets() -> Vec<(Family, &'static str, String, &'static str)> {
     let mut sets = vec![
         (inet, "set", "pod-interfaces".to_owned(), "type ifname"),
         (inet, "set", "pod-bridges".to_owned(), "type ifname"),
+        // Each bridge of a pod, with itself.
+        (inet, "set", "same-bridge".to_owned(), "type ifname . ifname"),
         (bridge, "set", "ports".to_owned(), "type ifname"),
         (bridge, "set", "targets".to_owned(), "typeof @th,64,128"),
         (bridge, "set", "port-targets".to_owned(), "typeof iifname . @th,64,128"),
@@ -259,12 +278,25 @@ pub(crate) fn sets() -> Vec<(Family, &'static str, String, &'static str)> {
     sets
 }
 
+/// What conntrack does not track: neighbour discovery, and reports of multicast listeners. None of it is
+/// routed: in the hook `forward`, it is on its way between ports of one bridge.
+fn link() -> Vec<String> {
+    vec![
+        format!("iifname . oifname @same-bridge {NEIGHBOURS} accept"),
+        "iif != 0 oif != 0 drop".to_owned(),
+        format!("{DISCOVERY} accept"),
+        format!("{REPORTS} accept"),
+        format!("{QUERIES} accept"),
+        format!("{ADVERTISEMENTS} accept"),
+        "drop".to_owned(),
+    ]
+}
+
 /// Rules about conntrack's state, which come first. Of ICMP only echo requests open a connection.
 fn tracked() -> Vec<String> {
     let mut rules = vec![
         "ct state invalid drop".to_owned(),
-        format!("ct state untracked {LINK} accept"),
-        "ct state untracked drop".to_owned(),
+        "ct state untracked goto link".to_owned(),
         RELATED.to_owned(),
     ];
     rules.extend(MARK.map(str::to_owned));
@@ -297,7 +329,7 @@ const ITSELF: [&str; 2] =
 
 /// Rules for the other end of packets that the first chain of the hook accepted.
 fn forward_to() -> Vec<String> {
-    let mut rules = vec![format!("ct state untracked {LINK} accept"), RELATED.to_owned()];
+    let mut rules = vec!["ct state untracked goto link".to_owned(), RELATED.to_owned()];
     rules.extend(ITSELF.map(str::to_owned));
     rules.push("ct direction reply goto replies-to".to_owned());
     rules.push("jump to-original".to_owned());

@@ -151,6 +151,7 @@ impl Renderer {
                 Some(bridge) => {
                     let bridge = quoted(bridge);
                     draft.insert(Family::Bridge, "ports", interface.clone(), "");
+                    draft.insert(Family::Inet, "same-bridge", format!("{bridge} . {bridge}"), "");
                     // Not before: the pod must be able to say where it is.
                     draft.insert(Family::Bridge, &format!("pods-{v}"), text.clone(), "");
                     draft.insert(Family::Bridge, &ends, format!("{interface} . {text}"), "");

@@ -138,6 +138,51 @@ fn no_port_of_a_bridge_claims_a_pods_address() {
     case.expect(true, "world", "x/b", &[neighbour_advertisement(WORLD_V6, "ff02::1")]);
 }
 
+/// Neighbour discovery and listener reports carry no data: pods that may not talk do not talk by them.
+#[test]
+fn what_hosts_send_on_a_link_is_no_tunnel() {
+    testkit::requires_root!();
+    const GROUP: &str = "ff02::1:ff00:2";
+    let solicits = |from: &str| icmp(from, "fd00::2", 135, 0).payload(&target("fd00::2")).ttl(255);
+    fn target(address: &str) -> Vec<u8> {
+        address.parse::<std::net::Ipv6Addr>().unwrap().octets().to_vec()
+    }
+    for network in [Network::Bridged, Network::Routed] {
+        let mut case = Case::new(network);
+        case.apply(policy(
+            "x/closed",
+            json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}),
+        ));
+        let data = [7; 900];
+        let mut tunnels = Vec::new();
+        for kind in [130, 131, 132, 133, 135, 136, 143] {
+            for (to, hops) in
+                [("fd00::2", 64), ("fd00::2", 255), ("ff02::1", 255), (GROUP, 255), (GROUP, 1)]
+            {
+                let body = [&target("fd00::2")[..], &data].concat();
+                tunnels.push(icmp("fd00::1", to, kind, 0).payload(&body).ttl(hops));
+            }
+            // Short ones, as a router would pass them on.
+            tunnels.push(icmp("fd00::1", "fd00::2", kind, 0).payload(&target("fd00::2")).ttl(64));
+        }
+        case.enforce();
+        case.expect(false, "x/a", "x/b", &tunnels);
+        for kind in [130, 131, 132, 133, 135, 136, 143] {
+            let out = icmp("fd00::1", WORLD_V6, kind, 0).payload(&data).ttl(255);
+            case.expect(false, "x/a", "world", &[out]);
+            let out = icmp("fd00::1", WORLD_V6, kind, 0).payload(&target("fd00::2")).ttl(64);
+            case.expect(false, "x/a", "world", &[out]);
+        }
+        // Neighbours find each other all the same.
+        if network == Network::Bridged {
+            let found = neighbour_advertisement("fd00::1", "fd00::2");
+            case.expect(true, "x/a", "x/b", &[solicits("fd00::1"), found]);
+            let asked = testkit::packet::neighbour_solicitation("fd00::1", "fd00::2");
+            case.expect(true, "x/a", "x/b", &[asked]);
+        }
+    }
+}
+
 #[test]
 fn on_a_bridge_of_pods_alone_nobody_else_sends() {
     testkit::requires_root!();
