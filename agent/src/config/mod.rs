@@ -53,6 +53,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// Address of the HTTP server.
     pub listen: SocketAddr,
+    /// Names by which its clients call it, beside addresses and `localhost`.
+    pub listen_names: Vec<String>,
     /// Whether HTTP also serves the page for browsers.
     pub web_page: bool,
     /// Where clients elsewhere are answered.
@@ -262,6 +264,7 @@ impl Config {
             listen: options
                 .listen
                 .unwrap_or_else(|| DEFAULT_LISTEN.parse().expect("a socket address")),
+            listen_names: options.listen_names,
             web_page: options.web_page == Some(OnOff::On),
             metrics,
             state_dir: options.state_dir.unwrap_or_else(|| DEFAULT_STATE_DIR.into()),
@@ -311,6 +314,7 @@ impl Config {
             ("kubeconfig", self.api_server.iter().map(Access::to_string).collect()),
             ("socket", self.socket.display().to_string()),
             ("listen", self.listen.to_string()),
+            ("listen-names", self.listen_names.join(",")),
             ("web-page", on_off(self.web_page)),
             ("state-dir", self.state_dir.display().to_string()),
             (

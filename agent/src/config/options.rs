@@ -41,6 +41,12 @@ pub struct Options {
     #[arg(long, env = "PODGATE_LISTEN", value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
 
+    /// Names by which clients call it, beside addresses and localhost; may be given several times.
+    /// Requests for other hosts are refused (421): a page in a browser must not read it
+    #[arg(long, env = "PODGATE_LISTEN_NAMES", value_name = "NAME", value_delimiter = ',')]
+    #[serde(default)]
+    pub listen_names: Vec<String>,
+
     /// Whether the address of /metrics also has a page for browsers: what policies allow, live
     /// connections and traced packets, read-only [default: off]
     #[arg(long, env = "PODGATE_WEB_PAGE", value_name = "on|off")]
@@ -315,7 +321,7 @@ impl Options {
     #[must_use]
     pub fn over(self, file: Self) -> Self {
         each_over! { self, file:
-            node_name manifests kubeconfig socket listen web_page metrics_listen metrics_cert_file
+            node_name manifests kubeconfig socket listen listen_names web_page metrics_listen metrics_cert_file
             metrics_key_file state_dir takeover_wait cores workers rx_mode enforcer pod_networks
             host_network_policies umem_frames hugepages frames_per_port max_ports sessions
             tcp_established_timeout tcp_transient_timeout tcp_closed_timeout udp_timeout

@@ -43,6 +43,7 @@ fn a_file_may_say_everything() {
         manifests: [/etc/a, b.yaml]
         socket: /tmp/s
         listen: '[::1]:9000'
+        listen-names: [node-b.example.org]
         state-dir: /tmp/state
         takeover-wait: 2m
         cores: 0-1
@@ -104,6 +105,7 @@ fn a_file_may_say_everything() {
         "kubeconfig=",
         "socket=/tmp/s",
         "listen=[::1]:9000",
+        "listen-names=node-b.example.org",
         "web-page=on",
         "state-dir=/tmp/state",
         "takeover-wait=2m",

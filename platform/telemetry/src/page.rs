@@ -8,6 +8,12 @@ pub trait Pages: Send + Sync + 'static {
     /// The page at `path`; `None` answers 404.
     fn page(&self, path: &str, query: &str) -> Option<Page>;
 
+    /// Whether clients may call the server by this name, which is neither an address nor `localhost`. A
+    /// page in a browser reaches a server by a name of its own (DNS rebinding), and must not read it.
+    fn is_called(&self, _name: &str) -> bool {
+        true
+    }
+
     /// The lines at `path`, one after the other as they come up; `None` if it is a page.
     ///
     /// # Errors

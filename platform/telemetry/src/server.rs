@@ -4,12 +4,14 @@
 //! carries one request. Connections are bounded in number and time; a new one replaces the oldest of
 //! the network with most of them, so slow clients never keep out a health probe.
 //!
+//! Clients call it by an address, `localhost`, or a name that its pages know ([`Pages::is_called`]).
+//!
 //! With a [`Guard`] it speaks TLS and answers only clients that may read a page; a new connection
 //! then replaces none that was let in.
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,7 +19,7 @@ use std::time::Duration;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{
-    ALLOW, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -167,9 +169,28 @@ async fn serve(
     }
 }
 
+/// The name in a `Host` header, without its port, if it is neither an address nor `localhost`.
+fn foreign_name(host: &str) -> Option<&str> {
+    let without_port = |(name, port): (_, &str)| port.parse::<u16>().is_ok().then_some(name);
+    let name = host.rsplit_once(':').and_then(without_port).unwrap_or(host);
+    let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    (!is_address && !name.eq_ignore_ascii_case("localhost")).then_some(name)
+}
+
 /// Decides whether the client may have the page; the page that refuses it otherwise.
 async fn admit(site: &Site, request: &Request<Incoming>) -> Result<(), Page> {
-    let Some(guard) = &site.guard else { return Ok(()) };
+    let Some(guard) = &site.guard else {
+        // HTTP/1.0 has none, and browsers do not speak it.
+        let Some(host) = request.headers().get(HOST) else { return Ok(()) };
+        let text = String::from_utf8_lossy(host.as_bytes());
+        return match foreign_name(&text) {
+            Some(name) if !site.pages.is_called(name) => {
+                let text = format!("this server is not called '{}'\n", name.escape_debug());
+                Err(Page::new(421, text))
+            }
+            _ => Ok(()),
+        };
+    };
     let Some(credential) = secure::credential(request.headers()) else {
         return Err(Page::new(401, "a bearer token is needed\n"));
     };

@@ -40,6 +40,44 @@ fn ask(address: SocketAddr, request: &str) -> (String, String) {
     (head.to_owned(), body.to_owned())
 }
 
+struct Private;
+
+impl Pages for Private {
+    fn page(&self, _: &str, _: &str) -> Option<Page> {
+        Some(Page::new(200, "secret\n"))
+    }
+
+    fn is_called(&self, name: &str) -> bool {
+        name == "node-a"
+    }
+}
+
+/// A page of another site that has its name point here (DNS rebinding) reads nothing.
+#[test]
+fn other_hosts_names_are_refused() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = Server::start(listener, Arc::new(Private)).unwrap();
+    for (host, code) in [
+        ("127.0.0.1", "200"),
+        ("127.0.0.1:9470", "200"),
+        ("[::1]:9470", "200"),
+        ("LocalHost:9470", "200"),
+        ("node-a:9470", "200"),
+        ("evil.example", "421"),
+        ("evil.example:9470", "421"),
+        ("localhost.evil.example", "421"),
+        ("127.0.0.1.evil.example:80", "421"),
+        ("", "421"),
+    ] {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let (head, body) = ask(server.address(), &request);
+        assert!(head.starts_with(&format!("HTTP/1.1 {code} ")), "{host}: {head}");
+        assert_eq!(body == "secret\n", code == "200", "{host}");
+    }
+    let (head, _) = ask(server.address(), "GET /metrics HTTP/1.0\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.0 200 "), "{head}");
+}
+
 #[test]
 fn answers_what_there_is() {
     let server = server();

@@ -32,6 +32,10 @@ impl SwitchPages {
 }
 
 impl Pages for SwitchPages {
+    fn is_called(&self, name: &str) -> bool {
+        self.shared.config.listen_names.iter().any(|it| it.eq_ignore_ascii_case(name))
+    }
+
     fn page(&self, path: &str, _query: &str) -> Option<Page> {
         let shared = &self.shared;
         let unhealthy =
