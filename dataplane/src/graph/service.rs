@@ -75,8 +75,9 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         return Next::End(Outcome::SourceNotAdmitted);
     }
     let outside = is_outside(context.snapshot, packet);
-    let chosen = find(context.snapshot, &initiator)
-        .and_then(|entry| choose(context, entry, &initiator, outside));
+    let chosen = find(context.snapshot, &initiator).and_then(|entry| {
+        choose(context, entry, &initiator, is_external(context.snapshot, packet))
+    });
     let Some(backend) = chosen else {
         packet.outcome = Some(Outcome::NoEndpoint);
         return Next::Node(Node::IcmpError);
@@ -116,6 +117,14 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
     context.translate(packet, Translation::forward(responder, return_mac));
     Next::Node(Node::Policy)
+}
+
+/// Whether the packet is of a client to whom `externalTrafficPolicy` applies: one outside the cluster, or
+/// a process of another cluster node, as kube-proxy has it.
+fn is_external(snapshot: &Snapshot, packet: &Packet) -> bool {
+    let source = packet.headers.flow.source;
+    let is_elsewhere = snapshot.owner(source).is_none() && !snapshot.is_own_node(source);
+    is_elsewhere && !snapshot.routes().is_pod(source)
 }
 
 /// Whether the packet comes from outside the cluster.

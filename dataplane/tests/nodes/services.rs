@@ -379,6 +379,24 @@ fn a_client_outside_reaches_a_local_pod_as_itself_and_is_answered_the_way_it_cam
 }
 
 #[test]
+fn external_traffic_policy_local_holds_for_other_cluster_nodes_processes() {
+    // The endpoints elsewhere are for pods alone, on whatever cluster node.
+    let mut rig = Rig::new(parts(node_port()));
+    let at = "192.0.2.1:30001";
+    let there = rig.pass(UPLINK, tcp("192.0.2.2:5000", at).syn().build(), SERVER);
+    assert_is(&there, &tcp("192.0.2.2:5000", "10.1.0.3:8080").syn().build());
+    let there = rig.pass(CLIENT, tcp("10.1.0.2:5000", at).syn().build(), UPLINK);
+    assert_is(&there, &tcp("10.1.0.2:5000", "10.2.0.9:8080").syn().build());
+    let mut services = Services::default();
+    let nowhere = ServicePort { external: Backends::default(), ..service(&[("10.2.0.9", 8080)]) };
+    services.add_node_port(false, protocol::TCP, 30_003, Arc::new(nowhere));
+    let mut rig = Rig::new(parts(services));
+    let syn = |from: &str| tcp(from, "192.0.2.1:30003").syn().build();
+    assert_eq!(rig.send(UPLINK, syn("192.0.2.2:5000")), Outcome::NoEndpoint);
+    assert_eq!(rig.send(UPLINK, syn("10.2.0.5:5000")), Outcome::NoPolicy, "a pod");
+}
+
+#[test]
 fn a_load_balancer_address_admits_the_source_ranges_of_its_service_alone() {
     let restricted = |ranges: &[&str]| {
         let mut services = node_port();

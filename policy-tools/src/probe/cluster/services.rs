@@ -26,6 +26,8 @@ impl Cluster {
             true => vec![self.node_of(world, connection.to)],
             false => vec![self.node_of(world, connection.from.address)],
         };
+        // A cluster node's process is as good as outside at another cluster node.
+        let is_process = matches!(connection.from.location, Location::Node(_));
         let mut found = Vec::new();
         for entry in &entries {
             let name = entry.filter(|_| outside).map(|node| Arc::clone(&self.sites[node].name));
@@ -34,7 +36,7 @@ impl Cluster {
                 // A port of another cluster node's address is that node's to translate.
                 here.or_else(|| {
                     let there = self.node_of(world, connection.to).filter(|it| *it != node)?;
-                    self.backends(there, connection, outside)
+                    self.backends(there, connection, outside || is_process)
                 })
             });
             let connection =
