@@ -15,9 +15,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use inotify::{Inotify, WatchDescriptor, WatchMask, Watches};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{files, is_hidden};
 
+/// Interval of the thread's signs of life.
+const PULSE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 /// A writer that is still busy after this long is reported anyway.
 const LONGEST_BURST: Duration = Duration::from_millis(100);
 /// Silence that ends a burst.
@@ -30,6 +33,8 @@ const QUIET: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct Watcher {
     stop: Arc<AtomicBool>,
+    /// Set by the thread again and again.
+    pulse: Arc<AtomicBool>,
     /// A watch that exists only to be removed: its removal wakes the thread.
     wakeup: (Watches, WatchDescriptor),
     thread: Option<JoinHandle<()>>,
@@ -52,10 +57,17 @@ impl Watcher {
         folders.follow()?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let pulse = Arc::new(AtomicBool::new(true));
+        let beats = Arc::clone(&pulse);
         let thread = thread::Builder::new()
             .name("manifests".into())
-            .spawn(move || run(inotify, folders, &stopped, changed))?;
-        Ok(Self { stop, wakeup: (watches, descriptor), thread: Some(thread) })
+            .spawn(move || run(inotify, folders, &stopped, &beats, changed))?;
+        Ok(Self { stop, pulse, wakeup: (watches, descriptor), thread: Some(thread) })
+    }
+
+    /// Returns whether the thread made progress since the last call, as it does every few seconds.
+    pub fn responds(&self) -> bool {
+        self.pulse.swap(false, Ordering::AcqRel)
     }
 }
 
@@ -70,12 +82,28 @@ impl Drop for Watcher {
     }
 }
 
-fn run(mut inotify: Inotify, mut folders: Folders, stop: &AtomicBool, mut changed: impl FnMut()) {
+fn run(
+    mut inotify: Inotify,
+    mut folders: Folders,
+    stop: &AtomicBool,
+    pulse: &AtomicBool,
+    mut changed: impl FnMut(),
+) {
     let mut buffer = [0; 16 * 1024];
     while !stop.load(Ordering::Acquire) {
-        let mut relevant = match inotify.read_events_blocking(&mut buffer) {
+        pulse.store(true, Ordering::Release);
+        // An error shows again when events are read.
+        let _ = poll(&mut [PollFd::new(&inotify, PollFlags::IN)], Some(&PULSE));
+        let mut relevant = match inotify.read_events(&mut buffer) {
             Ok(mut events) => events.any(|event| folders.concerns(&event.wd, event.name)),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+                ) =>
+            {
+                continue;
+            }
             Err(error) => {
                 tracing::error!("manifests are no longer watched: {error}");
                 return;

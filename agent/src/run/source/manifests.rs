@@ -12,7 +12,7 @@ use crate::run::error::StartError;
 /// Manifests under watch.
 pub(in crate::run) struct Manifests {
     source: Arc<Mutex<Numbered>>,
-    _watcher: Option<Watcher>,
+    watcher: Option<Watcher>,
 }
 
 /// The content of the manifests at one moment. Readings are numbered, so that an older one that
@@ -43,12 +43,12 @@ impl Manifests {
                 .map_err(|error| StartError::Failed(format!("watch the manifests: {error}")))?;
             Some(watcher)
         };
-        Ok(Self { source, _watcher: watcher })
+        Ok(Self { source, watcher })
     }
 
-    /// Returns whether no reading is in progress.
+    /// Returns whether no reading is in progress, and the watcher made progress since the last call.
     pub(in crate::run) fn responds(&self) -> bool {
-        !self.source.is_locked()
+        self.watcher.as_ref().is_none_or(Watcher::responds) && !self.source.is_locked()
     }
 
     /// Reads all manifests for the first time.
@@ -74,6 +74,29 @@ fn load(source: &Mutex<Numbered>) -> Reading {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_watcher_whose_thread_stands_still_shows() {
+        let folder = testkit::TempDir::new("watched");
+        let (sender, block) = std::sync::mpsc::channel::<()>();
+        let report = move |_| block.recv().unwrap_or_default();
+        let watched = Manifests::watch(&[folder.path().to_path_buf()], report);
+        let manifests = watched.map_err(|_| "no watch").unwrap();
+        let responds_again = || {
+            (0..400).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                manifests.responds()
+            })
+        };
+        assert!(responds_again() && responds_again(), "again and again");
+        // The report does not return: the thread stands.
+        std::fs::write(folder.path().join("a.yaml"), "").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        manifests.responds();
+        assert!(!responds_again(), "no sign of life while it stands");
+        drop(sender);
+        assert!(responds_again());
+    }
 
     #[test]
     fn a_reading_that_is_under_way_shows() {
