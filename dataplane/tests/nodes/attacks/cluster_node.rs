@@ -25,6 +25,19 @@ fn ruled(rules: [Rule; 2]) -> Parts {
     parts
 }
 
+/// The pod opens connections to some, and none to others, one by one and where packets come one vector.
+fn opens(mut rig: Rig, from: &str, allowed: &[&str], denied: &[&str]) {
+    for (list, outcome) in [(allowed, "policy-allowed"), (denied, "policy-denied")] {
+        for to in list {
+            ends(&mut rig, POD, tcp(from, to).syn(), outcome);
+        }
+    }
+    let again = |to: &&str| tcp(from, to).syn().tcp_header(|tcp| tcp.source_port = 9).build();
+    let found = rig.send_all(POD, allowed.iter().chain(denied).map(again).collect());
+    let refused = found.iter().filter(|end| **end == Outcome::PolicyDenied).count();
+    assert_eq!(refused, denied.len(), "{denied:?}");
+}
+
 #[test]
 fn a_cluster_node_is_denied_at_whatever_address_it_has() {
     for (network, from, reached, not) in [
@@ -46,21 +59,7 @@ fn a_cluster_node_is_denied_at_whatever_address_it_has() {
         ("10.1.0.1/32", "10.1.0.2:5", &["10.1.0.1:22"], &["192.0.2.1:22", "172.17.0.1:22"]),
         ("172.17.0.1/32", "10.1.0.2:5", &["172.17.0.1:22"], &["192.0.2.1:22"]),
     ] {
-        let mut rig = Rig::new(denied(network));
-        for to in reached {
-            ends(&mut rig, POD, tcp(from, to).syn(), "policy-denied");
-        }
-        for to in not {
-            ends(&mut rig, POD, tcp(from, to).syn(), "policy-allowed");
-        }
-        // The same where packets come one vector.
-        let all = reached
-            .iter()
-            .chain(not)
-            .map(|to| tcp(from, to).syn().tcp_header(|tcp| tcp.source_port = 9).build());
-        let found = rig.send_all(POD, all.collect());
-        let denied = found.iter().filter(|end| **end == Outcome::PolicyDenied).count();
-        assert_eq!(denied, reached.len(), "{network}");
+        opens(Rig::new(denied(network)), from, not, reached);
     }
 }
 
@@ -72,20 +71,7 @@ fn a_permission_is_one_for_the_address_in_the_packet() {
         ("10.2.0.0/24", "10.1.0.2:5", &["10.2.0.1:22"], &["192.0.2.2:22"]),
         ("fd03::/64", "[fd01::2]:5", &["[fd03::1]:22"], &["[2001:db8::3]:22"]),
     ] {
-        let mut rig = Rig::new(permitted(network));
-        for to in reached {
-            ends(&mut rig, POD, tcp(from, to).syn(), "policy-allowed");
-        }
-        for to in not {
-            ends(&mut rig, POD, tcp(from, to).syn(), "policy-denied");
-        }
-        let all = reached
-            .iter()
-            .chain(not)
-            .map(|to| tcp(from, to).syn().tcp_header(|tcp| tcp.source_port = 9).build());
-        let found = rig.send_all(POD, all.collect());
-        let denied = found.iter().filter(|end| **end == Outcome::PolicyDenied).count();
-        assert_eq!(denied, not.len(), "{network}");
+        opens(Rig::new(permitted(network)), from, reached, not);
     }
 }
 
