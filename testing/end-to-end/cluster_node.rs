@@ -396,7 +396,7 @@ impl ClusterNode {
         let ask = || -> std::io::Result<String> {
             let mut stream = TcpStream::connect("127.0.0.1:9470")?;
             stream.set_read_timeout(Some(PATIENCE))?;
-            write!(stream, "GET {path} HTTP/1.1\r\nHost: node1\r\nConnection: close\r\n\r\n")?;
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;
             Ok(answer)

@@ -8,9 +8,10 @@ pub trait Pages: Send + Sync + 'static {
     /// The page at `path`; `None` answers 404.
     fn page(&self, path: &str, query: &str) -> Option<Page>;
 
-    /// Whether clients may call the server by this name, which is neither an address nor `localhost`. A
-    /// page in a browser reaches a server by a name of its own (DNS rebinding), and must not read it.
-    fn is_called(&self, _name: &str) -> bool {
+    /// Whether clients may ask for `path` by this name of the server, which is neither an address nor
+    /// `localhost`. A page in a browser reaches a server by a name of its own (DNS rebinding), and must
+    /// not read it.
+    fn is_called(&self, _name: &str, _path: &str) -> bool {
         true
     }
 

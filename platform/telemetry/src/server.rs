@@ -184,7 +184,7 @@ async fn admit(site: &Site, request: &Request<Incoming>) -> Result<(), Page> {
         let Some(host) = request.headers().get(HOST) else { return Ok(()) };
         let text = String::from_utf8_lossy(host.as_bytes());
         return match foreign_name(&text) {
-            Some(name) if !site.pages.is_called(name) => {
+            Some(name) if !site.pages.is_called(name, request.uri().path()) => {
                 let text = format!("this server is not called '{}'\n", name.escape_debug());
                 Err(Page::new(421, text))
             }

@@ -47,7 +47,7 @@ impl Pages for Private {
         Some(Page::new(200, "secret\n"))
     }
 
-    fn is_called(&self, name: &str) -> bool {
+    fn is_called(&self, name: &str, _path: &str) -> bool {
         name == "node-a"
     }
 }

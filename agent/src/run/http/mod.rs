@@ -32,8 +32,10 @@ impl SwitchPages {
 }
 
 impl Pages for SwitchPages {
-    fn is_called(&self, name: &str) -> bool {
-        self.shared.config.listen_names.iter().any(|it| it.eq_ignore_ascii_case(name))
+    fn is_called(&self, name: &str, path: &str) -> bool {
+        // A probe learns nothing that is worth a name.
+        matches!(path, "/healthz" | "/readyz")
+            || self.shared.config.listen_names.iter().any(|it| it.eq_ignore_ascii_case(name))
     }
 
     fn page(&self, path: &str, _query: &str) -> Option<Page> {
