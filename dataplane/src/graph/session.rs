@@ -143,13 +143,14 @@ fn opens(context: &Context<'_>, packet: &Packet) -> Next {
     }
 }
 
-/// A SYN on a connection that is over opens another one; a SYN from the responder is not a reply.
+/// A SYN on a connection that is over, or refused, opens another one; a SYN from the responder is not a reply.
 #[inline]
 fn starts_anew(context: &Context<'_>, packet: &Packet, found: &Found) -> bool {
     if packet.headers.flow.protocol != protocol::TCP {
         return false;
     }
-    if found.state().is_over() {
+    // After a denial, who opens what is known.
+    if found.state().is_over() || found.state().is_refused() {
         context.sessions.end(found);
         return true;
     }
@@ -220,8 +221,8 @@ fn route(context: &Context<'_>, packet: &Packet) -> Result<Adjacency, Outcome> {
     }
 }
 
-/// Re-evaluates a session under the current snapshot. Ends it if the policies no longer permit it,
-/// if one of its addresses has changed its pod, or if it is a UDP flow to an endpoint that its
+/// Re-evaluates a session under the current snapshot. Refuses it while the policies do not permit it,
+/// and ends it if one of its addresses has changed its pod, or if it is a UDP flow to an endpoint that its
 /// service no longer has.
 fn reevaluate(
     context: &Context<'_>,
@@ -255,11 +256,11 @@ fn reevaluate(
     Ok(())
 }
 
-/// Ends a session that is denied. Behind a closed port nothing is decided yet, as after a start
+/// Refuses a session that is denied. Behind a closed port nothing is decided yet, as after a start
 /// without the cluster's objects: the session is evaluated when there are tables.
 fn refuse(context: &Context<'_>, found: &Found, outcome: Outcome) {
     if outcome != Outcome::Closed {
-        context.sessions.end(found);
+        context.sessions.refuse(found, context.now.seconds());
     }
 }
 

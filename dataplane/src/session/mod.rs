@@ -57,7 +57,7 @@ const DNS_PORT: u16 = 53;
 pub struct Timeouts {
     /// TCP after the handshake.
     pub tcp_established: Duration,
-    /// TCP after one end has closed.
+    /// TCP after one end has closed; any connection after its last packet that a policy denied.
     pub tcp_transient: Duration,
     /// TCP after both ends have closed, or one has reset the connection.
     pub tcp_closed: Duration,
@@ -111,6 +111,27 @@ impl State {
     /// The responder has answered that too.
     const STREAM: u8 = 8;
     const ANSWERED: u8 = 64;
+
+    /// A policy denied the connection's last packet; its other bits are as they were before.
+    const REFUSED: u8 = 128;
+
+    /// The state after a packet that a policy denied.
+    #[must_use]
+    pub(crate) fn refused(self) -> Self {
+        Self(self.0 | Self::REFUSED)
+    }
+
+    /// The state of a connection that is allowed again.
+    #[must_use]
+    pub(crate) fn allowed(self) -> Self {
+        Self(self.0 & !Self::REFUSED)
+    }
+
+    /// A policy denied the connection's last packet.
+    #[inline]
+    pub fn is_refused(self) -> bool {
+        self.0 & Self::REFUSED != 0
+    }
 
     /// The state after the packet that opens a connection with this tuple at the responder.
     #[inline]
@@ -179,7 +200,7 @@ impl State {
     /// Others than TCP: the responder has answered.
     #[inline]
     pub fn is_answered(self) -> bool {
-        self.0 & Self::ANSWERED != 0
+        self.0 & (Self::ANSWERED | Self::REFUSED) == Self::ANSWERED
     }
 
     /// UDP to a resolver.
@@ -195,9 +216,10 @@ impl State {
     }
 
     /// Its name: `half-open`, `established`, `closing` (one end has closed) or `ended` for TCP, else
-    /// `unanswered` or `answered`.
+    /// `unanswered` or `answered`; `refused` for any whose last packet a policy denied.
     pub fn name(self, protocol: u8) -> &'static str {
         match protocol {
+            _ if self.is_refused() => "refused",
             protocol::TCP if self.is_established() => "established",
             protocol::TCP if self.is_over() => "ended",
             protocol::TCP if self.is_opening() => "half-open",
@@ -256,6 +278,9 @@ impl Limits {
     #[inline]
     fn of(&self, protocol: u8, state: State) -> u32 {
         let has = |bits: u8| state.0 & bits != 0;
+        if state.is_refused() {
+            return self.tcp_transient;
+        }
         let (answered, is_opening) = match protocol {
             protocol::UDP if has(State::QUESTION) && has(State::PENDING) => (self.udp, true),
             protocol::UDP if has(State::QUESTION) => (self.dns, false),

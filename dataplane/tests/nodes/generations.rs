@@ -45,7 +45,7 @@ fn a_worker_behind_the_others_ends_no_session_of_theirs() {
     // Generation 3 denies it.
     rig.publish(parts(3, denies_everything()));
     assert_eq!(rig.send(CLIENT, data.clone()), Outcome::PolicyDenied);
-    assert_eq!(rig.send(CLIENT, data), Outcome::NoSession);
+    assert_eq!(rig.send(CLIENT, data), Outcome::PolicyDenied);
 }
 
 #[test]
@@ -102,7 +102,81 @@ fn a_pod_without_tables_yet_keeps_its_connections_and_gets_nothing() {
     assert_eq!(rig.send(CLIENT, there.clone().build()), Outcome::Closed);
     rig.publish(parts(5, denies_everything()));
     assert_eq!(rig.send(CLIENT, there.clone().build()), Outcome::PolicyDenied);
-    assert_eq!(rig.send(CLIENT, there.build()), Outcome::NoSession);
+    assert_eq!(rig.send(CLIENT, there.build()), Outcome::PolicyDenied);
+}
+
+/// What a denial ends is known for a while: a mistake that is taken back costs retransmissions.
+#[test]
+fn a_connection_that_is_denied_and_allowed_again_goes_on() {
+    let (client, server) = ("10.1.0.2:4000", "10.1.0.3:80");
+    let mut rig = Rig::new(parts(1, AclBinding::Open));
+    rig.pass(CLIENT, tcp(client, server).syn().build(), SERVER);
+    rig.pass(SERVER, tcp(server, client).syn_ack().build(), CLIENT);
+    rig.pass(CLIENT, tcp(client, server).ack().build(), SERVER);
+    let (there, back) =
+        (tcp(client, server).data(b"hello").build(), tcp(server, client).data(b"hello").build());
+    let state = |rig: &Rig| {
+        let (found, _) = rig.sessions().iter().next().expect("the session");
+        found.state().name(protocol::TCP)
+    };
+    for round in 1..4 {
+        rig.publish(parts(2 * round, denies_everything()));
+        for _ in 0..2 {
+            assert_eq!(rig.send(CLIENT, there.clone()), Outcome::PolicyDenied);
+            assert_eq!(rig.send(SERVER, back.clone()), Outcome::PolicyDenied);
+        }
+        assert_eq!(state(&rig), "refused");
+        rig.wait(20);
+        rig.publish(parts(2 * round + 1, AclBinding::Open));
+        assert_eq!(rig.send(CLIENT, there.clone()), Outcome::Session);
+        assert_eq!(rig.send(SERVER, back.clone()), Outcome::Session);
+        assert_eq!(state(&rig), "established");
+    }
+    // The same where packets come one vector.
+    rig.publish(parts(10, denies_everything()));
+    let both = || vec![there.clone(), there.clone()];
+    assert_eq!(rig.send_all(CLIENT, both()), [Outcome::PolicyDenied; 2]);
+    rig.publish(parts(11, AclBinding::Open));
+    assert_eq!(rig.send_all(CLIENT, both()), [Outcome::Session; 2]);
+    assert_eq!(state(&rig), "established");
+    // Not for ever, and a SYN says anew who opens what.
+    rig.publish(parts(12, denies_everything()));
+    assert_eq!(rig.send(CLIENT, there.clone()), Outcome::PolicyDenied);
+    assert_eq!(rig.send(SERVER, tcp(server, client).syn().build()), Outcome::PolicyAllowed);
+    rig.publish(parts(13, AclBinding::Open));
+    let mut rig = Rig::new(parts(1, AclBinding::Open));
+    rig.pass(CLIENT, tcp(client, server).syn().build(), SERVER);
+    rig.publish(parts(2, denies_everything()));
+    assert_eq!(rig.send(CLIENT, there.clone()), Outcome::PolicyDenied);
+    rig.wait(200);
+    rig.publish(parts(3, AclBinding::Open));
+    assert_eq!(rig.send(CLIENT, there), Outcome::NoSession);
+}
+
+/// A server that streams does not become the one who asked because its client is denied.
+#[test]
+fn a_denied_datagram_is_no_answer_to_what_the_other_end_sends() {
+    let (client, server) = ("10.1.0.2:4000", "10.1.0.3:5000");
+    let mut rig = Rig::new(parts(1, AclBinding::Open));
+    let ask = || udp(client, server).payload(b"more").build();
+    let stream = || udp(server, client).payload(b"frame").build();
+    rig.pass(CLIENT, ask(), SERVER);
+    rig.pass(SERVER, stream(), CLIENT);
+    rig.publish(parts(2, denies_everything()));
+    for _ in 0..30 {
+        assert_eq!(rig.send(SERVER, stream()), Outcome::PolicyDenied);
+        assert_eq!(rig.send(CLIENT, ask()), Outcome::PolicyDenied);
+        rig.wait(20);
+    }
+    // Silent clients as well get their stream back.
+    rig.publish(parts(3, AclBinding::Open));
+    assert_eq!(rig.send(SERVER, stream()), Outcome::Session);
+    assert_eq!(rig.send(CLIENT, ask()), Outcome::Session);
+    // Over when nobody sends: then the server may ask, and is answered.
+    rig.publish(parts(4, denies_everything()));
+    assert_eq!(rig.send(CLIENT, ask()), Outcome::PolicyDenied);
+    rig.wait(200);
+    assert_eq!(rig.send(SERVER, stream()), Outcome::PolicyAllowed);
 }
 
 /// Three servers with these ACLs, a service in front of the second one, and the cluster node.

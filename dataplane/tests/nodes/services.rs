@@ -141,7 +141,8 @@ fn policies_judge_the_pod_behind_the_service() {
     rig.publish(denied);
     let data = tcp("10.1.0.2:4000", "10.96.0.1:80").data(b"x").build();
     assert_eq!(rig.send(CLIENT, data), Outcome::PolicyDenied);
-    assert_eq!(rig.sessions().used(), 0);
+    let (found, _) = rig.sessions().iter().next().expect("what it was is known");
+    assert!(found.state().is_refused());
 }
 
 #[test]

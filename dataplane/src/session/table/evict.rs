@@ -2,7 +2,7 @@
 //!
 //! | order | sessions | how many at once |
 //! |---|---|---|
-//! | 1 | TCP that both ends have closed, or that was reset | an eighth of those seen, 8 at most |
+//! | 1 | TCP that both ends have closed, or that was reset; what a policy denies | an eighth of those seen, 8 at most |
 //! | 2 | without a reply | the same |
 //! | 3 | all others but established TCP | one |
 //! | 4 | established TCP, of local owners alone | one |
@@ -40,6 +40,7 @@ enum Order {
 impl Order {
     fn of(protocol: u8, state: State) -> Self {
         match protocol {
+            _ if state.is_refused() => Self::Closed,
             protocol::TCP if state.is_over() => Self::Closed,
             protocol::TCP if state.is_opening() => Self::Unanswered,
             protocol::TCP if state.is_established() => Self::Established,
@@ -61,7 +62,7 @@ impl Order {
 /// Sessions that gave up their place, by what they were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evicted {
-    /// TCP that was closed or reset.
+    /// TCP that was closed or reset, and what a policy denied.
     pub closed: u64,
     /// Without a reply.
     pub unanswered: u64,

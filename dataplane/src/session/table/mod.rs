@@ -299,6 +299,31 @@ impl Sessions {
     pub fn stamp(&self, found: &Found, generation: u64, adjacency: Adjacency) {
         let record = &self.records[found.id.index as usize];
         record.set_forwarding(found.id.sequence, generation, found.forward, adjacency);
+        if found.state().is_refused() {
+            self.allow(found.id);
+        }
+    }
+
+    /// Notes that a policy denied the session's packet. It stays for a while, with what it was: if it is
+    /// allowed again it goes on, and until then no packet of it opens another connection.
+    #[cold]
+    pub fn refuse(&self, found: &Found, now_s: u32) {
+        let life = life_word(found.life, now_s, found.state().refused());
+        self.records[found.id.index as usize].set_life(found.life, life);
+    }
+
+    #[cold]
+    fn allow(&self, id: SessionId) {
+        let record = &self.records[id.index as usize];
+        // Until no other worker's note about a packet was in between.
+        while let Some(seen) = record.read().filter(|seen| seen.sequence == id.sequence) {
+            let found = seen.found(id.index, true);
+            if !found.state().is_refused() {
+                return;
+            }
+            let life = life_word(found.life, found.last_seen(), found.state().allowed());
+            record.set_life(found.life, life);
+        }
     }
 
     /// Charges an ownerless session (one of an earlier process) to `owner`.
