@@ -199,6 +199,9 @@ pub(crate) fn chains(bridged: bool) -> Vec<(Family, String, Chain)> {
             "arp saddr ip 0.0.0.0 accept".to_owned(),
             "ether type arp drop".to_owned(),
             "iifname . ip saddr @ends-4 accept".to_owned(),
+            // Nobody but the cluster node is the gateway.
+            "ip6 saddr @gateways drop".to_owned(),
+            "icmpv6 type nd-neighbor-advert @th,64,128 @gateway-targets drop".to_owned(),
             "icmpv6 type nd-neighbor-advert @th,64,128 @targets iifname . @th,64,128 != @port-targets drop"
                 .to_owned(),
             "iifname . ip6 saddr @ends-6 accept".to_owned(),
@@ -251,6 +254,8 @@ pub(crate) fn sets() -> Vec<(Family, &'static str, String, &'static str)> {
         // Each bridge of a pod, with itself.
         (inet, "set", "same-bridge".to_owned(), "type ifname . ifname"),
         (bridge, "set", "ports".to_owned(), "type ifname"),
+        (bridge, "set", "gateways".to_owned(), "type ipv6_addr"),
+        (bridge, "set", "gateway-targets".to_owned(), "typeof @th,64,128"),
         (bridge, "set", "targets".to_owned(), "typeof @th,64,128"),
         (bridge, "set", "port-targets".to_owned(), "typeof iifname . @th,64,128"),
     ];

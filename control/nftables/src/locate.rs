@@ -138,6 +138,13 @@ impl Locator {
                 Some((key.clone(), Attachment { interface: name(known.link)?, bridge }))
             })
             .collect();
+        let own = self.netlink.addresses()?.into_iter().filter(|own| bridges.contains(&own.link));
+        site.bridge_addresses = own
+            .filter_map(|own| match own.address.addr() {
+                IpAddr::V6(address) => Some(address),
+                IpAddr::V4(_) => None,
+            })
+            .collect();
         let is_all_pods = |bridge: &u32| {
             let mut ports = links.values().filter(|link| link.controller == Some(*bridge));
             ports.all(|port| port.kind == "veth")

@@ -1,7 +1,7 @@
 //! The view on the interfaces that are there, as a ruleset.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use acl::{End, PeerSetId, Rule, Table};
@@ -23,6 +23,8 @@ pub struct Site {
     pub networks: Vec<IpNet>,
     /// Where the pods' interfaces are; a pod without one stays closed.
     pub attachments: BTreeMap<PodKey, Attachment>,
+    /// The cluster node's own IPv6 addresses on the pods' bridges: their gateways.
+    pub bridge_addresses: BTreeSet<Ipv6Addr>,
     /// Bridges whose ports are all pods'.
     pub pod_bridges: BTreeSet<String>,
     /// Whether the kernel passes frames between ports of the pods' bridges to the `inet` hooks.
@@ -100,6 +102,10 @@ impl Renderer {
         for net in IpNet::aggregate(&networks.map(IpNet::trunc).collect()) {
             let set = format!("networks-{}", version(net.addr()));
             draft.insert(Family::Inet, &set, net.to_string(), "");
+        }
+        for address in &site.bridge_addresses {
+            draft.insert(Family::Bridge, "gateways", address.to_string(), "");
+            draft.insert(Family::Bridge, "gateway-targets", hexadecimal(*address), "");
         }
         for bridge in &site.pod_bridges {
             draft.insert(Family::Inet, "pod-bridges", quoted(bridge), "");
@@ -281,6 +287,6 @@ fn quoted(name: &str) -> String {
     format!("\"{name}\"")
 }
 
-fn hexadecimal(address: std::net::Ipv6Addr) -> String {
+fn hexadecimal(address: Ipv6Addr) -> String {
     format!("{:#034x}", address.to_bits())
 }

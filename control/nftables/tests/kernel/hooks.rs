@@ -138,6 +138,27 @@ fn no_port_of_a_bridge_claims_a_pods_address() {
     case.expect(true, "world", "x/b", &[neighbour_advertisement(WORLD_V6, "ff02::1")]);
 }
 
+/// A pod that says that it is the gateway takes nobody's packets.
+#[test]
+fn no_port_of_a_bridge_claims_the_gateways_address() {
+    testkit::requires_root!();
+    let mut case = Case::new(Network::Bridged);
+    let gateways = ["fe80::1", "fd00::ff"].map(|it| it.parse().unwrap());
+    case.enforce_with(|site| site.bridge_addresses = gateways.into());
+    let advertises = |from: &str, target: &str| {
+        let target: std::net::Ipv6Addr = target.parse().unwrap();
+        let body = [&target.octets()[..], &[2, 1, 2, 6, 0, 0, 0, 1]].concat();
+        icmp(from, "ff02::1", 136, 0).rest([0x20, 0, 0, 0]).payload(&body).ttl(255)
+    };
+    let asks = |from: &str| testkit::packet::neighbour_solicitation(from, "fd00::2");
+    for gateway in ["fe80::1", "fd00::ff"] {
+        case.expect(false, "x/a", "x/b", &[advertises("fd00::1", gateway)]);
+        case.expect(false, "x/a", "x/b", &[advertises("fe80::a", gateway)]);
+        case.expect(false, "x/a", "x/b", &[advertises(gateway, gateway), asks(gateway)]);
+    }
+    case.expect(true, "x/a", "x/b", &[advertises("fe80::a", "fe80::a"), asks("fe80::a")]);
+}
+
 /// Neighbour discovery and listener reports carry no data: pods that may not talk do not talk by them.
 #[test]
 fn what_hosts_send_on_a_link_is_no_tunnel() {
