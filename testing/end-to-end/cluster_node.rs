@@ -378,6 +378,11 @@ impl ClusterNode {
         serde_json::from_str(&self.podgate(&["status", "-o", "json"])).unwrap()
     }
 
+    /// Lines that the switch has logged.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.switch().as_ref().map(Process::output).unwrap_or_default()
+    }
+
     /// The last verdicts that match, oldest first.
     pub(crate) fn verdicts(&self, filters: &[&str]) -> Vec<Value> {
         let arguments = [&["observe", "-o", "json", "--last", "1000"], filters].concat();
@@ -412,8 +417,7 @@ impl ClusterNode {
                 return value;
             }
             if Instant::now() > deadline {
-                let log = self.switch().as_ref().map(Process::output).unwrap_or_default();
-                panic!("{what} did not happen; the switch said:\n{}", log.join("\n"));
+                panic!("{what} did not happen; the switch said:\n{}", self.log().join("\n"));
             }
             std::thread::sleep(Duration::from_millis(20));
         }

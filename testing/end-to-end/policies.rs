@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 
+use serde_json::Value;
+
 use crate::{ClusterNode, requires_the_machine};
 
 const ONLY_BACKENDS: &str = "
@@ -47,6 +49,35 @@ fn only_backends_may_reach_the_database() {
 
     node.withdraw("policy");
     assert!(frontend.asks_redis(&db));
+}
+
+/// The log has a line for each policy that comes, changes and goes, and one when that is in force.
+#[test]
+fn the_log_names_policies_and_their_moment() {
+    requires_the_machine!();
+    let node = ClusterNode::start(&["--log-format", "json"]);
+    let _db = node.pod("db", "db");
+    node.apply("policy", ONLY_BACKENDS);
+    node.apply("policy", &ONLY_BACKENDS.replace("6379", "6380"));
+    node.withdraw("policy");
+    let about = || -> Option<Vec<Value>> {
+        let lines = node.log().into_iter().filter_map(|it| serde_json::from_str(&it).ok());
+        let lines: Vec<Value> = lines.filter(|it: &Value| it["policy"] == "db-allow").collect();
+        (lines.last()?["message"] == "policy out of force").then_some(lines)
+    };
+    let lines = node.eventually("the log of the policy", about);
+    let messages: Vec<_> = lines.iter().map(|it| it["message"].as_str().unwrap()).collect();
+    let [added, changed] = ["policy added", "policy changed"];
+    let [force, removed, out] = ["policy in force", "policy removed", "policy out of force"];
+    assert_eq!(messages, [added, force, changed, force, removed, out]);
+    for line in &lines {
+        assert_eq!(line["level"], "INFO");
+        assert_eq!(line["kind"], "NetworkPolicy");
+        assert_eq!(line["namespace"], "default");
+    }
+    let generations = lines.iter().filter_map(|it| it["generation"].as_u64());
+    assert!(generations.is_sorted_by(|one, next| one < next), "{lines:?}");
+    assert!(lines[1]["milliseconds"].is_u64(), "{lines:?}");
 }
 
 #[test]

@@ -104,10 +104,10 @@ impl ManagedPort {
         let interface = &self.interface;
         match &self.state {
             State::Open(OpenPort { id, mode, .. }) => {
-                tracing::info!("port {} is {name} ({interface}, {mode})", id.0);
+                tracing::info!(port = id.0, name, %interface, %mode, "port opened");
             }
             State::Failed(why) => {
-                tracing::error!("port {name} ({interface}) cannot be opened: {why}");
+                tracing::error!(name, %interface, "port cannot be opened: {why}");
             }
             State::Opening(_) => {}
         }

@@ -89,8 +89,8 @@ pub(crate) enum Change {
     Node(Arc<str>),
     /// An egress firewall, before and after.
     ClusterEgressFirewall(Option<Arc<ClusterEgressFirewall>>, Option<Arc<ClusterEgressFirewall>>),
-    /// Some host firewall.
-    ClusterHostFirewall,
+    /// A host firewall, before and after.
+    ClusterHostFirewall(Option<Arc<ClusterHostFirewall>>, Option<Arc<ClusterHostFirewall>>),
     /// A service or its endpoints: the services that may be different.
     Service(Vec<Key>),
 }
@@ -144,7 +144,7 @@ impl Cache {
             }
             Object::ClusterHostFirewall(firewall) => {
                 let replaced = self.host_firewalls.apply(Arc::clone(&firewall.name), firewall);
-                replaced.map(|_| Change::ClusterHostFirewall)
+                replaced.map(|(before, after)| Change::ClusterHostFirewall(before, after))
             }
             Object::Service(service) => {
                 let key = service.key.clone();
@@ -196,7 +196,8 @@ impl Cache {
                 replaced.map(|(before, after)| Change::ClusterEgressFirewall(before, after))
             }
             Kind::ClusterHostFirewall => {
-                self.host_firewalls.delete(name).map(|_| Change::ClusterHostFirewall)
+                let replaced = self.host_firewalls.delete(name);
+                replaced.map(|(before, after)| Change::ClusterHostFirewall(before, after))
             }
             Kind::Service => self.services.delete(&key).map(|_| Change::Service(vec![key])),
             Kind::EndpointSlice => {

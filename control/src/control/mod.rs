@@ -8,7 +8,10 @@
 mod domains;
 mod host;
 mod outside;
+mod policy_events;
 mod processor;
+
+pub use policy_events::PolicyEvent;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -52,6 +55,7 @@ pub struct Control {
     revision: u64,
     departed: BTreeSet<IpAddr>,
     any_departed: bool,
+    policy_events: Vec<(ObjectRef, PolicyEvent)>,
     services: services::Pending,
     host: host::Hosts,
     outside: outside::Outside,
@@ -96,6 +100,7 @@ impl Control {
             revision: 0,
             departed: BTreeSet::new(),
             any_departed: false,
+            policy_events: Vec::new(),
             services: services::Pending::default(),
             host: host::Hosts::default(),
             outside: outside::Outside::default(),

@@ -15,13 +15,17 @@ impl Control {
         if !matches!(change, Change::None) {
             self.revision += 1;
         }
+        self.note_policy_event(&change);
         match &change {
             Change::Pod(..) => {}
             Change::Namespace(_)
             | Change::NetworkPolicy(..)
             | Change::ClusterNetworkPolicy(..)
             | Change::ClusterEgressFirewall(..) => self.note_host_policies(),
-            Change::None | Change::ClusterHostFirewall | Change::Node(_) | Change::Service(_) => {}
+            Change::None
+            | Change::ClusterHostFirewall(..)
+            | Change::Node(_)
+            | Change::Service(_) => {}
         }
         match change {
             Change::None => {}
@@ -44,7 +48,7 @@ impl Control {
                 });
             }
             // Configured anew with every commit.
-            Change::ClusterHostFirewall => {}
+            Change::ClusterHostFirewall(..) => {}
             Change::Pod(key, (_, after)) => {
                 let pod = after.as_ref();
                 let now = self.addresses_of(pod);

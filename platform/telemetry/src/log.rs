@@ -35,7 +35,11 @@ impl FromStr for Format {
 }
 
 /// Libraries that log their own routine; only their warnings are shown.
-const LIBRARIES: [&str; 7] = ["h2", "hyper", "kube", "mio", "rustls", "tokio", "tower"];
+const LIBRARIES: [&str; 6] = ["h2", "hyper", "mio", "rustls", "tokio", "tower"];
+
+/// Logs failures of requests without the request's name ("failed with error client error (Connect)").
+/// Callers log each of them with kind and cause.
+const SILENT: &str = "kube";
 
 /// Logs events of `level` and above to standard error. A second call changes nothing.
 pub fn start(level: Level, format: Format) {
@@ -61,7 +65,10 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let libraries = LIBRARIES.map(|name| (name, LevelFilter::WARN));
-    let filter = Targets::new().with_default(level).with_targets(libraries);
+    let filter = Targets::new()
+        .with_default(level)
+        .with_targets(libraries)
+        .with_target(SILENT, LevelFilter::OFF);
     // A closed standard error is no reason to end the process.
     let layer = fmt::layer()
         .with_writer(writer)
@@ -130,10 +137,11 @@ mod tests {
     fn of_libraries_only_warnings_are_logged() {
         let text = logged(Level::DEBUG, Format::Text, || {
             tracing::info!(target: "hyper_util::client", "pooling idle connection");
-            tracing::warn!(target: "kube_client::client", "certificate expires");
+            tracing::warn!(target: "rustls::verify", "certificate expires");
+            tracing::error!(target: "kube_client::client", "failed with error");
             tracing::debug!("ours");
         });
-        assert!(!text.contains("pooling"), "{text}");
+        assert!(!text.contains("pooling") && !text.contains("failed with error"), "{text}");
         assert!(text.contains("certificate expires") && text.contains("ours"), "{text}");
     }
 

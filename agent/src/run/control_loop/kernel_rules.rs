@@ -124,6 +124,13 @@ impl KernelRules {
         self.programmers().for_each(|it| it.wait(timeout));
     }
 
+    /// Returns whether the kernel has the tables that enforce policies, of host firewalls and of
+    /// the nftables enforcer.
+    pub(super) fn enforces_policies(&self) -> bool {
+        let nftables = self.nftables.iter().map(|it| it.programmer.programming());
+        nftables.chain([self.host_firewall.programmer.programming()]).all(|it| it.in_sync)
+    }
+
     /// State of the tables.
     pub(super) fn programming(&self) -> impl Iterator<Item = Programming> {
         self.programmers().map(Programs::programming)

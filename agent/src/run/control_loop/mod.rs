@@ -16,6 +16,7 @@
 //! - `kernel_rules`: the kernel's nftables rules, with a reconciler for each table,
 //! - `denials`: what these rules log,
 //! - `publish`, `publish_status`: snapshots and the shared status,
+//! - `policy_log`: what happened to policies, and when it was in force,
 //! - `replies`: answers, held back until the status that they refer to is published,
 //! - `names`: addresses of domain names, and answers of DNS that wait for their snapshot,
 //! - `health_checks`, `liveness`: what others ask about the switch.
@@ -33,6 +34,7 @@ mod liveness;
 mod masquerade;
 mod names;
 mod nftables;
+mod policy_log;
 mod ports;
 mod publish;
 mod publish_status;
@@ -94,6 +96,7 @@ pub(super) struct ControlLoop {
     kernel_rules: kernel_rules::KernelRules,
     health_checks: health_checks::HealthChecks,
     publications: publish::Publications,
+    policy_log: policy_log::PolicyLog,
     status_publisher: publish_status::StatusPublisher,
     replies: replies::Replies,
     answers: names::Answers,
@@ -211,6 +214,9 @@ impl ControlLoop {
         for duration in self.publications.pending.take(self.shared.switch.generation()) {
             let in_force = self.shared.durations.in_force.with_label_values::<&str>(&[]);
             in_force.observe(duration.as_secs_f64());
+        }
+        if self.kernel_rules.enforces_policies() {
+            self.policy_log.in_force(self.shared.switch.generation());
         }
         self.host.iter_mut().for_each(|host| host.reconcile(&mut self.ports));
         self.uplink.iter_mut().for_each(|uplink| uplink.reconcile(&mut self.ports));

@@ -43,6 +43,8 @@ impl ControlLoop {
         } else {
             self.publish_status(change);
         }
+        let Publications { generation, since, .. } = self.publications;
+        self.policy_log.received(self.control.take_policy_events(), generation, since);
     }
 
     fn publish(&mut self, change: Change) {

@@ -112,6 +112,7 @@ impl ControlLoop {
             kernel_rules,
             health_checks: Default::default(),
             publications: Default::default(),
+            policy_log: Default::default(),
             status_publisher: Default::default(),
             snapshots: Default::default(),
             replies: Default::default(),

@@ -271,7 +271,11 @@ impl Attachments {
     /// Undoes everything that belongs to an attachment.
     fn drop_pod(&mut self, attachment: &Attachment, why: &str, on: &mut Effects<'_>) {
         let Some(attached) = self.pods.remove(attachment) else { return };
-        tracing::info!("pod {} ({}) is detached: {why}", attached.name, attached.port.interface);
+        tracing::info!(
+            pod = %attached.name,
+            interface = %attached.port.interface,
+            "pod detached: {why}"
+        );
         match &attached.port.state {
             State::Open(open) => on.ports.remove(open.id),
             State::Opening(ticket) => on.ports.cancel(*ticket),

@@ -88,7 +88,12 @@ impl Attachments {
             return self.refuse(attachment, ErrorKind::Internal, &error, on);
         }
         let Some(waiting) = attached.waiting.take() else { return };
-        tracing::info!("pod {} is attached ({})", attached.name, attached.port.interface);
+        tracing::info!(
+            pod = %attached.name,
+            interface = %attached.port.interface,
+            milliseconds = waiting.since.elapsed().as_millis() as u64,
+            "pod attached"
+        );
         let flow_offload = attached.port.is_behind_program();
         let generation = on.ports.switch().generation();
         on.ports.changed(Change::Status);
