@@ -1,12 +1,10 @@
 //! Against an API server double that speaks real HTTP: lists, watches and their troubles.
 
-mod double;
-
 use std::time::{Duration, Instant};
 
+use crate::double::{Double, Step, event, node, policy};
 use control::api_server::{Access, Event, Pace, connect, watch};
 use control::{Control, Scope};
-use double::{Double, Step, event, node, policy};
 use tokio::sync::mpsc;
 
 const PACE: Pace = Pace {

@@ -9,13 +9,11 @@
 //! Rules name single networks: exceptions are subtracted, selectors are written out as the
 //! addresses they stand for at the moment.
 
-mod common;
-
 use std::net::IpAddr;
 
-use common::generate::{Edit, edits};
-use common::reference::{Cluster, addresses, is_peer_at_all};
-use common::{ICMP, TCP, UDP, apply, egress_at, ingress_at};
+use crate::common::generate::{Edit, edits};
+use crate::common::reference::{Cluster, addresses, is_peer_at_all};
+use crate::common::{ICMP, TCP, UDP, apply, egress_at, ingress_at};
 use control::{Control, Scope};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Pod;

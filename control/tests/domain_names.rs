@@ -1,12 +1,10 @@
 //! Domain names as peers: their sets follow the addresses that DNS gives to each pod.
 
-mod common;
-
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::common::{TCP, control, egress, key, object, pod};
 use acl::Action;
-use common::{TCP, control, egress, key, object, pod};
 use control::{Control, PodAcl, View};
 use domain_names::Change;
 use proptest::prelude::*;

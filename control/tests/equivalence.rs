@@ -1,13 +1,11 @@
 //! Views agree with the reference on every connection, after every step of any history.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use common::generate::{Edit, NAMESPACES, OTHERS, PODS, edits, pod_addresses};
-use common::reference::{Cluster, Connection, addresses, is_peer_at_all};
-use common::{ICMP, SCTP, TCP, UDP, acl, apply, key, object, reference_of, same_answers};
+use crate::common::generate::{Edit, NAMESPACES, OTHERS, PODS, edits, pod_addresses};
+use crate::common::reference::{Cluster, Connection, addresses, is_peer_at_all};
+use crate::common::{ICMP, SCTP, TCP, UDP, acl, apply, key, object, reference_of, same_answers};
 use control::objects::{Read, read};
 use control::{Control, Kind, Object, ObjectRef, Scope, View};
 use proptest::collection::vec;

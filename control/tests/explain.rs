@@ -1,8 +1,6 @@
 //! Explanations name what decides, in words.
 
-mod common;
-
-use common::{control, key};
+use crate::common::{control, key};
 use control::Control;
 use control::model::Direction;
 use serde_json::{Value, json};

@@ -1,7 +1,5 @@
 //! External IPs that services take, and those that they do not.
 
-mod common;
-
 use control::{Control, Scope};
 use serde_json::{Value, json};
 
@@ -32,7 +30,7 @@ fn permitted(networks: &[&str]) -> Control {
 }
 
 fn apply(control: &mut Control, value: Value) {
-    control.apply(common::object(value));
+    control.apply(crate::common::object(value));
     control.commit();
 }
 
@@ -67,8 +65,8 @@ fn nobodys_address_in_the_cluster_is_taken_whoever_comes_first() {
         (node("203.0.113.7"), node("192.0.2.1"), "is an address of Node n1"),
         (api_server("203.0.113.7"), api_server("192.0.2.1"), "is an address of the API server"),
         (
-            common::pod("x/a", "203.0.113.7", json!({})),
-            common::pod("x/a", "10.1.0.2", json!({})),
+            crate::common::pod("x/a", "203.0.113.7", json!({})),
+            crate::common::pod("x/a", "10.1.0.2", json!({})),
             "is an address of Pod x/a",
         ),
         (other, service("other", &[]), "is a cluster address of Service shop/other"),

@@ -1,11 +1,9 @@
 //! Mistakes that earlier systems made, one test each, named for what it prevents.
 
-mod common;
-
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use common::{
+use crate::common::{
     ICMP, SCTP, TCP, UDP, acl, control, egress, faulty, ingress, key, object, pod, policy,
     reference_of, with_ports,
 };

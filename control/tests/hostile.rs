@@ -1,8 +1,6 @@
 //! Nothing that an object contains crashes the pipeline or opens a pod.
 
-mod common;
-
-use common::{TCP, ingress, key, object, same_answers};
+use crate::common::{TCP, ingress, key, object, same_answers};
 use control::objects::{Read, read};
 use control::{Control, Object, PodAcl, Scope};
 use proptest::prelude::*;

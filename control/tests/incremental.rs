@@ -1,10 +1,8 @@
 //! Each event touches the tables that it concerns, and no others.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{TCP, UDP, acl, egress, ingress, key, object};
+use crate::common::{TCP, UDP, acl, egress, ingress, key, object};
 use control::{Control, Kind, ObjectRef, PodAcl, Scope, View};
 use serde_json::{Value, json};
 
@@ -133,8 +131,9 @@ fn a_port_name_counts_from_the_first_pod_that_has_it() {
             "egress": [{"action": "Deny", "to": [{"namespaces": {}}],
                 "protocols": [{"destinationNamedPort": "dns"}]}]}});
     let ports = json!([{"containerPort": 53, "name": "dns", "protocol": "TCP"}]);
-    let later = common::with_ports("x/b", "10.1.0.2", json!({}), ports);
-    let mut control = common::control([policy, common::pod("x/a", "10.1.0.1", json!({}))]);
+    let later = crate::common::with_ports("x/b", "10.1.0.2", json!({}), ports);
+    let mut control =
+        crate::common::control([policy, crate::common::pod("x/a", "10.1.0.1", json!({}))]);
     control.apply(object(later));
     control.commit();
     let (allowed, by) = egress(&control.view(), "x/a", "x/b", TCP, 53);

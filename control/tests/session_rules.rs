@@ -1,11 +1,9 @@
 //! Session rules give the verdicts of the ACLs.
 
-mod common;
-
 use std::net::IpAddr;
 
-use common::generate::{NAMESPACES, OTHERS, PODS, edits, pod_addresses};
-use common::{TCP, UDP, acl, apply};
+use crate::common::generate::{NAMESPACES, OTHERS, PODS, edits, pod_addresses};
+use crate::common::{TCP, UDP, acl, apply};
 use control::{Control, PodAcl, Scope};
 use proptest::prelude::*;
 use session_rules::{

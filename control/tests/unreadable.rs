@@ -1,8 +1,6 @@
 //! Objects with faults count as they stand, whatever was known of them before, and fail closed.
 
-mod common;
-
-use common::{
+use crate::common::{
     TCP, control, egress, faulty, ingress, key, object, pod, policy, reference_of, with_ports,
 };
 use control::{Control, PodAcl};

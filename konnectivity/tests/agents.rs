@@ -1,10 +1,8 @@
 //! Agents: let in, chosen, draining, gone; and finding servers.
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use konnectivity::agent::Agent;
 use konnectivity::client::Tunnel;
 use konnectivity::packet::Packet;

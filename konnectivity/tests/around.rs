@@ -1,12 +1,10 @@
 //! Health, readiness, session rules, sockets, tokens and leases.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::api::{address_of, api, get, has_lease, leases_of};
-use common::*;
+use crate::common::api::{address_of, api, get, has_lease, leases_of};
+use crate::common::*;
 use konnectivity::agent::Agent;
 use konnectivity::client::Tunnel;
 use konnectivity::kubernetes::{Cluster, LeaseOptions};

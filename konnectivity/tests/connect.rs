@@ -1,10 +1,8 @@
 //! The CONNECT frontend.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::*;
+use crate::common::*;
 use konnectivity::server::{Frontend, Mode, Server};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,13 +1,11 @@
 //! Backpressure: one reader that takes nothing holds up nobody else, and memory is bounded.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use konnectivity::client::Tunnel;
 use konnectivity::packet::Packet;
 use konnectivity::server::{Mode, Server};

@@ -1,10 +1,8 @@
 //! The gRPC frontend, server and agent, end to end.
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use konnectivity::client::Tunnel;
 use konnectivity::packet::Packet;
 use konnectivity::server::{Frontend, Server};

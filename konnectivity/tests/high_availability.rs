@@ -3,15 +3,13 @@
 //!
 //! `scripts/konnectivity-soak` runs this for longer and with more connections.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::api::{address_of, api, has_lease, kubeconfig};
-use common::*;
+use crate::common::api::{address_of, api, has_lease, kubeconfig};
+use crate::common::*;
 use konnectivity::agent::{Agent, ServerCount};
 use konnectivity::client::Tunnel;
 use konnectivity::kubernetes::{Cluster, LeaseOptions};

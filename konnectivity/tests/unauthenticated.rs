@@ -1,13 +1,11 @@
 //! Peers that are not authenticated: what they may cost.
 
-mod common;
-
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{World, metric, plain, soon, until};
+use crate::common::{World, metric, plain, soon, until};
 use konnectivity::kubernetes::Cluster;
 use konnectivity::server::{Limits, Mode, Server, TokenAuth};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -63,7 +61,7 @@ async fn stuck_api(world: &World) -> (std::path::PathBuf, Arc<AtomicUsize>) {
             });
         }
     });
-    (common::api::kubeconfig(world, address), open)
+    (crate::common::api::kubeconfig(world, address), open)
 }
 
 /// A server of agents with tokens at an API that answers no review.

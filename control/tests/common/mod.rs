@@ -1,5 +1,5 @@
 //! Questions put to views, shared by the tests of this crate.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, reason = "the tests of nftables use a part")]
 
 pub(crate) mod generate;
 pub(crate) mod reference;

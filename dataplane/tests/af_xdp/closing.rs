@@ -10,7 +10,7 @@ use dataplane::switch::{Config, RxMode};
 use dataplane::{Frame, PortId, Switch};
 use testkit::Namespace;
 
-use crate::pair::words;
+use crate::af_xdp::pair::words;
 
 const PORTS: usize = 8;
 

@@ -3,7 +3,7 @@
 use dataplane::port::af_xdp::{Uplink, UplinkFilter, UplinkService};
 use testkit::packet::{self, Packet};
 
-use crate::pair::{End, Pair, words};
+use crate::af_xdp::pair::{End, Pair, words};
 
 /// An uplink and, on the other end of its wire, somebody who sends what they like.
 struct Case {

@@ -2,7 +2,7 @@
 
 use dataplane::frame::{Chain, XDP_HEADROOM};
 
-use crate::pair::{End, FRAMES, Pair, words};
+use crate::af_xdp::pair::{End, FRAMES, Pair, words};
 
 fn packet(payload: &[u8]) -> Vec<u8> {
     testkit::packet::udp("10.0.0.1:1000", "10.0.0.2:2000").payload(payload).build()

@@ -17,7 +17,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use testkit::Namespace;
 use testkit::packet::udp;
 
-use crate::pair::{PATIENCE, words};
+use crate::af_xdp::pair::{PATIENCE, words};
 
 /// Two pods whose kernels leave checksums to hardware, on one switch; a third port is in memory.
 struct Rig {

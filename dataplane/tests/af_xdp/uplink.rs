@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use dataplane::port::af_xdp::UplinkFilter;
 use testkit::{Namespace, Process};
 
-use crate::pair::{End, PATIENCE, Pair, words};
+use crate::af_xdp::pair::{End, PATIENCE, Pair, words};
 
 /// A cluster node's interface `pod0` with an address, and a neighbour outside.
 struct Rig {
@@ -104,7 +104,8 @@ fn connections_of_the_kernel_go_on_while_switches_start_and_are_killed() {
     if std::env::var_os(BE_THE_SWITCH).is_some() {
         be_the_switch();
     }
-    let itself = "uplink::connections_of_the_kernel_go_on_while_switches_start_and_are_killed";
+    let itself =
+        "af_xdp::uplink::connections_of_the_kernel_go_on_while_switches_start_and_are_killed";
     let rig = Rig::new("uplink", 1);
     let mut connection = rig.connect();
     let overlay = rig.overlay();

@@ -12,7 +12,7 @@ use testkit::packet::udp;
 use xsk_rs::config::{SocketConfig, UmemConfig};
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, Socket, TxQueue, Umem};
 
-use crate::pair::{End, PATIENCE, Pair};
+use crate::af_xdp::pair::{End, PATIENCE, Pair};
 
 /// Frames of the peer: half of them to receive, half of them to send.
 const FRAMES: u32 = 256;

@@ -4,7 +4,7 @@ use dataplane::wire::{self, protocol};
 use dataplane::{Outcome, Parts, Underlay};
 use testkit::packet::{ping, udp};
 
-use crate::rig::{Rig, host, ip, pod, uplink};
+use crate::nodes::rig::{Rig, host, ip, pod, uplink};
 
 fn rig(mtu: u16) -> Rig {
     let mut ports = vec![

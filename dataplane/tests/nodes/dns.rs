@@ -10,7 +10,7 @@ use dataplane::wire::{protocol, tcp_flags};
 use dataplane::{AclBinding, Outcome, Parts, PortState};
 use testkit::packet::{Packet, tcp, udp};
 
-use crate::rig::{Rig, assert_is, ip, pod};
+use crate::nodes::rig::{Rig, assert_is, ip, pod};
 
 const POD: u16 = 0;
 const RESOLVER: u16 = 1;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use dataplane::{Outcome, Parts, PortId};
 use testkit::packet::{tcp, udp};
 
-use crate::rig::{FRAMES, Rig, host, ip, pod};
+use crate::nodes::rig::{FRAMES, Rig, host, ip, pod};
 
 const ATTACKER: u16 = 0;
 const CLIENT: u16 = 1;

@@ -9,7 +9,7 @@ use dataplane::{AclBinding, Outcome, Parts};
 use proptest::prelude::*;
 use testkit::packet::udp;
 
-use crate::rig::{FRAMES, Rig, assert_is, host, ip, pod, uplink};
+use crate::nodes::rig::{FRAMES, Rig, assert_is, host, ip, pod, uplink};
 
 const CLIENT: u16 = 0;
 const SERVER: u16 = 1;
@@ -92,8 +92,8 @@ proptest! {
         let mut came = received(&mut rig, SERVER);
         prop_assert_eq!(came.len(), 6);
         for wanted in datagram(client, server, 9) {
-            let essence = crate::rig::essence(&wanted);
-            let at = came.iter().position(|frame| crate::rig::essence(frame) == essence);
+            let essence = crate::nodes::rig::essence(&wanted);
+            let at = came.iter().position(|frame| crate::nodes::rig::essence(frame) == essence);
             prop_assert!(at.is_some(), "one is missing");
             came.remove(at.unwrap());
         }

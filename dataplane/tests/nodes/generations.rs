@@ -9,7 +9,7 @@ use dataplane::wire::protocol;
 use dataplane::{AclBinding, Outcome, Parts};
 use testkit::packet::{icmp_error, tcp, udp};
 
-use crate::rig::{Rig, host, ip, pod};
+use crate::nodes::rig::{Rig, host, ip, pod};
 
 const CLIENT: u16 = 0;
 const SERVER: u16 = 1;

@@ -9,7 +9,7 @@ use dataplane::wire::{self, checksum, protocol};
 use dataplane::{Outcome, Parts, Peer, Routes, Underlay};
 use testkit::packet::{self, Packet, ping, sctp, tcp, udp};
 
-use crate::rig::{Rig, ip, pod, uplink};
+use crate::nodes::rig::{Rig, ip, pod, uplink};
 
 const CLIENT: u16 = 0;
 const SERVER: u16 = 1;

@@ -10,7 +10,7 @@ use dataplane::{Outcome, Parts, Peer, Routes, Underlay};
 use proptest::prelude::*;
 use testkit::packet::{arp_request, ping, tcp, udp};
 
-use crate::rig::{Rig, assert_is, host, ip, left_open, pod, uplink};
+use crate::nodes::rig::{Rig, assert_is, host, ip, left_open, pod, uplink};
 
 const POD: u16 = 0;
 const HOST: u16 = 1;

@@ -9,7 +9,7 @@ use dataplane::wire::{self, protocol};
 use dataplane::{AclBinding, Outcome, Parts, Peer, Routes, Underlay};
 use testkit::packet::{icmp_error, ping, sctp, tcp, udp};
 
-use crate::rig::{Rig, assert_is, host, ip, left_open, pod, uplink};
+use crate::nodes::rig::{Rig, assert_is, host, ip, left_open, pod, uplink};
 
 const CLIENT: u16 = 0;
 const SERVER: u16 = 1;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dataplane::{Outcome, Parts, Peer, PortId, Routes, Underlay};
 use testkit::packet::{tcp, udp};
 
-use crate::rig::{Rig, host, ip, pod, uplink};
+use crate::nodes::rig::{Rig, host, ip, pod, uplink};
 
 const ONE: u16 = 0;
 const OTHER: u16 = 1;

@@ -10,7 +10,7 @@ use dataplane::wire::protocol;
 use dataplane::{AclBinding, Outcome, Parts, Verdict};
 use testkit::packet::{arp_request, cut, tcp, udp};
 
-use crate::rig::{Rig, host, ip, pod};
+use crate::nodes::rig::{Rig, host, ip, pod};
 
 /// A client and a server that takes TCP on port 8080 only, also as service 10.96.0.1:80.
 fn parts(generation: u64, allowed: u16) -> Parts {

@@ -1,8 +1,6 @@
 //! Certificates, targets, servers and agents for tests. Everything on loopback, on ports the
 //! kernel chooses.
 
-#![allow(dead_code, reason = "every test binary uses its own part")]
-
 pub(crate) mod api;
 pub(crate) mod plain;
 

@@ -13,7 +13,7 @@ use dataplane::wire::{self, checksum, protocol};
 use dataplane::{AclBinding, Outcome, Parts, Peer, Routes, Underlay};
 use testkit::packet::{Packet, arp_request, neighbour_solicitation, other, patch, ping, tcp, udp};
 
-use crate::rig::{Rig, assert_is, host, ip, pod, uplink};
+use crate::nodes::rig::{Rig, assert_is, host, ip, pod, uplink};
 
 const POD: u16 = 0;
 const OTHER: u16 = 1;

@@ -1,0 +1,18 @@
+//! Tests of the policy pipeline and of its sources, as one program.
+
+mod access;
+mod api_server;
+mod combining;
+mod common;
+mod domain_names;
+mod double;
+mod equivalence;
+mod explain;
+mod external_ips;
+mod failures;
+mod fuzz;
+mod hostile;
+mod incremental;
+mod lease;
+mod session_rules;
+mod unreadable;

@@ -1,0 +1,11 @@
+//! Tests of the network proxy, as one program.
+
+mod agents;
+mod around;
+mod common;
+mod connect;
+mod flow;
+mod grpc;
+mod high_availability;
+mod hostile;
+mod unauthenticated;
