@@ -26,8 +26,8 @@ fn every_default_is_what_the_help_says() {
         let (_, value) = described.remove(at);
         match help.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']')) {
             None => assert_eq!(value, "", "{name}"),
-            Some(("the host's name", _)) => assert_eq!(value, "node-a"),
-            Some(("one a core given, else 1", _)) => assert_eq!(value, "1"),
+            Some(("the host name", _)) => assert_eq!(value, "node-a"),
+            Some(("one for each core, else 1", _)) => assert_eq!(value, "1"),
             Some(("kernel with an uplink, else off", _)) => assert_eq!(value, "off"),
             Some((none, _)) if none.starts_with("none, ") => assert_eq!(value, "", "{name}"),
             Some((default, _)) => assert_eq!(value, default, "{name}"),

@@ -21,8 +21,8 @@ use observe::verdicts::protocol_name;
 /// The tables and their descriptions.
 pub const TABLES: [(&str, &str); 9] = [
     ("ports", "ports with their interfaces, modes and counters"),
-    ("runtime", "what each stage of the graph costs, and what flow offload left to it"),
-    ("errors", "outcomes that packets had, with their meaning"),
+    ("runtime", "cost of each graph node, and the packets that flow offload left to it"),
+    ("errors", "packet outcomes, with their meaning"),
     ("sessions", "connections that were allowed"),
     ("names", "addresses that DNS gave for domain names of policies"),
     ("graph", "the graph, in Graphviz' language"),

@@ -24,9 +24,9 @@ pub const UNUSABLE: u8 = 2;
 /// Format of a command's output (`-o`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people
+    /// Plain text
     Text,
-    /// For scripts
+    /// JSON
     Json,
 }
 

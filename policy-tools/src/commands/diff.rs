@@ -27,7 +27,7 @@ A workload, namespace or cluster node that only one side has counts on both: the
 the policies say about it. Workloads that were there before and have other labels or ports now are
 compared as they are.
 
-Ends with 0; 1 if a connection opens (--fail-on: if anything changes, or never); 2 if the input
+Exit code: 0; 1 if a connection opens (--fail-on: if anything changes, or never); 2 if the input
 cannot be used.")]
 pub(super) struct Diff {
     /// The objects before the change: PATH, REV:PATH, live or live+PATH
@@ -39,10 +39,10 @@ pub(super) struct Diff {
     /// The cluster that live stands for [default: $KUBECONFIG, or ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Changes that end the command with 1
+    /// Changes for which the exit code is 1
     #[arg(long, value_enum, default_value = "opened")]
     fail_on: FailOn,
-    /// Words, one JSON object, or a table for a review
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
 }
@@ -59,7 +59,7 @@ enum FailOn {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// For people
+    /// Plain text
     Text,
     /// One object
     Json,

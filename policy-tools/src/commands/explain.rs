@@ -20,7 +20,7 @@ use cli_runtime::{NO, Output};
   podgate policy explain shop/web api.example.com --port 443 --resolve api.example.com=192.0.2.7 \
       --manifests cluster/
 
-Ends with 0 if the connection may be opened, 1 if not, 2 if the input cannot be used.")]
+Exit code: 0 if the connection may be opened, 1 if not, 2 if the input cannot be used.")]
 pub(super) struct Explain {
     /// The end that opens the connection: NS/POD, an IP address or node/NAME
     #[arg(value_name = "FROM", value_parser = case::endpoint)]
@@ -39,7 +39,7 @@ pub(super) struct Explain {
     /// The port, by number or by its name at the target; of no meaning for ICMP
     #[arg(long, default_value = "80", value_parser = case::port_argument)]
     port: Port,
-    /// Words, or one JSON object
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
 }
@@ -49,14 +49,14 @@ pub(super) struct Explain {
 #[command(after_help = "Example:
   podgate policy walkthrough default/db --manifests cluster/
 
-Ends with 0, or 2 if the input cannot be used.")]
+Exit code: 0, or 2 if the input cannot be used.")]
 pub(super) struct Walk {
     /// The pod, as NS/POD
     #[arg(value_name = "POD", value_parser = pod)]
     pod: PodKey,
     #[command(flatten)]
     input: Input,
-    /// Words, or one JSON object
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
 }

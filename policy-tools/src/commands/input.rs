@@ -25,7 +25,7 @@ pub(super) struct Input {
     /// Read the cluster of this kubeconfig; manifests replace its objects
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The --external-ips of the switches: networks of which services take external IPs
+    /// Networks from which services take external IPs, as --external-ips of the switches
     #[arg(long, value_name = "off|CIDR,...", default_value = "off")]
     external_ips: Networks,
 }
@@ -103,7 +103,7 @@ pub(super) struct Observed {
     /// switch remembers; may be repeated
     #[arg(long, value_name = "FILE")]
     pub(super) observed: Vec<PathBuf>,
-    /// With `--observed live`: also the verdicts of this time to come
+    /// With `--observed live`: keep observing for this time
     #[arg(long = "for", value_name = "TIME", requires = "observed")]
     time: Option<Span>,
     /// Unix socket of the running switch

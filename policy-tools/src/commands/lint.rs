@@ -15,25 +15,25 @@ Examples:
   podgate policy lint deploy/ --strict
   helm template shop chart/ | podgate policy lint - -o github
 
-Ends with 0; 1 with --strict if there is any warning; 2 if a file or an object cannot be read.")]
+Exit code: 0; 1 with --strict if there is any warning; 2 if a file or an object cannot be read.")]
 pub(super) struct Lint {
     /// File or folder of Kubernetes objects, REV:PATH of a git revision, or - for stdin
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// Hold selectors also against the cluster of this kubeconfig
+    /// Check selectors against the cluster of this kubeconfig too
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// End with 1 if there is any warning
     #[arg(long)]
     strict: bool,
-    /// Words, one JSON object a line, or annotations of GitHub Actions
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// For people
+    /// Plain text
     Text,
     /// One object a line
     Json,

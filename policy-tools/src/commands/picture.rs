@@ -24,11 +24,11 @@ Examples:
 What was observed and denied is drawn in red. Workloads are nodes, grouped by namespace; the ports of a node are where edges end. Between two ends
 that no policy selects everything is allowed, and no edge is drawn.
 
-Ends with 0, or 2 if the input cannot be used.")]
+Exit code: 0, or 2 if the input cannot be used.")]
 pub(super) struct Draw {
     #[command(flatten)]
     input: Input,
-    /// The form of the picture
+    /// Output format
     #[arg(short, long, value_enum, default_value = "svg")]
     output: Format,
     /// Write to this file instead of stdout

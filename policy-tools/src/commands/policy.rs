@@ -21,21 +21,21 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Whether connections may be opened, between all pods or case by case
+    /// Report whether connections may be opened, between all pods or case by case
     Probe(Probe),
-    /// Which policies select the ends of a connection, and which rule decides
+    /// Explain which policies and rules decide about a connection
     Explain(explain::Explain),
-    /// The rules of a pod: what may reach it and what it may reach
+    /// List what may reach a pod and what it may reach
     Walkthrough(explain::Walk),
-    /// Whether the cases of files hold, for pipelines
+    /// Test manifests against expected verdicts
     Test(test::Test),
-    /// The connections that a change of manifests opens and closes
+    /// List the connections that a change opens or closes
     Diff(diff::Diff),
-    /// Mistakes in manifests, each with its line
+    /// Report mistakes in manifests, each with its line
     Lint(lint::Lint),
     /// Draw what policies allow
     Picture(picture::Draw),
-    /// Policies that allow what was observed
+    /// Generate policies that allow observed connections
     Suggest(suggest::Suggest),
 }
 
@@ -49,7 +49,7 @@ macro_rules! examples {
   podgate policy probe --manifests now.yaml --cases - <<< \\
     '{\"from\":\"default/web\",\"to\":\"default/db\",\"protocol\":\"TCP\",\"port\":6379,\"expect\":\"allow\"}'
 
-Ends with 0; 1 if a verdict is not what its case expects; 2 if the input cannot be used."
+Exit code: 0; 1 if a verdict is not what its case expects; 2 if the input cannot be used."
     };
 }
 

@@ -21,7 +21,7 @@ Each namespace with observed traffic is closed, and each workload with connectio
 that allows these. NetworkPolicies of the manifests are left aside. The probe opens every observed
 connection against the result; what it denies is listed in the first lines.
 
-Ends with 0; 1 if a connection that was forwarded would be denied; 2 if the input cannot be used.")]
+Exit code: 0; 1 if a connection that was forwarded would be denied; 2 if the input cannot be used.")]
 pub(super) struct Suggest {
     #[command(flatten)]
     input: Input,
@@ -30,7 +30,7 @@ pub(super) struct Suggest {
     /// The directions that the policies restrict
     #[arg(long, value_enum, default_value = "both")]
     directions: Directions,
-    /// Allow also what policies denied when it was observed
+    /// Include connections that policies denied
     #[arg(long)]
     allow_denied: bool,
     /// YAML for kubectl, or one JSON object

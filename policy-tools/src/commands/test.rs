@@ -28,7 +28,7 @@ only; --resolve gives its addresses),
 NS/LABEL=VALUE[,...] and NS/* (every pod or workload that matches), node/*, internet, and * (every
 pod, and the internet). A case holds if every connection has the expected verdict.
 
-Ends with 0 if all cases hold, 1 if one does not, 2 if the input cannot be used.")]
+Exit code: 0 if all cases hold, 1 if one does not, 2 if the input cannot be used.")]
 pub(super) struct Test {
     #[command(flatten)]
     input: Input,
@@ -37,14 +37,14 @@ pub(super) struct Test {
     /// File of cases, YAML or JSON; - for stdin
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Words, or a form for other tools
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// For people
+    /// Plain text
     Text,
     /// One JSON object a case
     Json,

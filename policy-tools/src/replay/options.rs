@@ -11,7 +11,7 @@ use super::pace::Speed;
 /// The switch, its capture, and the form of the output.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The cluster node whose switch it is
+    /// Node whose switch receives the capture
     #[arg(long, value_name = "NAME")]
     pub(super) node: String,
 
@@ -19,11 +19,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     pub(super) pcap: PathBuf,
 
-    /// Keep what left the switch in this pcapng file, port names as interfaces
+    /// Write forwarded packets to this pcapng file; interfaces are port names
     #[arg(long, value_name = "FILE")]
     pub(super) write: Option<PathBuf>,
 
-    /// How packets travel between cluster nodes on the uplink: as they are, or in VXLAN tunnels
+    /// Underlay between nodes: routed packets, or VXLAN tunnels
     #[arg(long, value_enum, default_value_t = Underlay::Routed)]
     pub(super) underlay: Underlay,
 
@@ -45,7 +45,7 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(super) trace: bool,
 
-    /// A table to read, or one line of JSON for each packet and one for the summary
+    /// Output format
     #[arg(short = 'o', long, value_enum, default_value_t = Output::Text)]
     pub(super) output: Output,
 }

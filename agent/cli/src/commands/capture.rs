@@ -32,13 +32,13 @@ const FLUSH: Duration = Duration::from_secs(1);
 of both directions are captured as they pass the port: into the switch before any node of the graph, \
 out of it as they are sent.
 
-A packet is captured if it meets all terms of the filter:
+A packet is captured if it matches all terms of the filter:
   from=, to=, address=   source, destination, or either: an address, a network, or a pod
   protocol=              TCP, UDP, SCTP, ICMP or a number
   port=N                 source or destination port
 
-The capture ends at --count, --seconds, ^C, or when the port is closed. The number of packets \
-captured and dropped is written to stderr then.
+The capture ends at --count, --seconds, ^C, or when the port is closed. It prints \
+the numbers of captured and dropped packets to stderr.
 
 Example:
   podgate capture default/db -w db.pcapng --filter 'protocol=tcp port=6379' --seconds 10
@@ -49,30 +49,30 @@ pub struct Args {
     #[arg(value_name = "PORT|POD")]
     port: String,
 
-    /// Write pcapng to this file, or to stdout (-), in place of a line for each packet
+    /// Write pcapng to this file, or to stdout (-), instead of printing packets
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
 
-    /// Only packets that meet these terms, NAME=VALUE each; may be given more than once
+    /// Only packets that match these terms, NAME=VALUE each; may be repeated
     #[arg(long, value_name = "TERMS")]
     filter: Vec<String>,
 
-    /// End after this number of packets
+    /// Stop after N packets
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 
-    /// End after this number of seconds
+    /// Stop after N seconds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
 
-    /// Bytes kept of each packet [default: all]
+    /// Bytes to keep of each packet [default: all]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(64..=262_144))]
     snaplen: Option<u32>,
 
     #[command(flatten)]
     socket: Socket,
 
-    /// How packets are written without --write; json: one line each, and one for the summary
+    /// Output format without --write; json: one line a packet, and one for the summary
     #[arg(short, long, value_enum, default_value_t = Output::Text, conflicts_with = "write")]
     output: Output,
 }

@@ -16,30 +16,30 @@ use agent::config::{
 /// Arguments of `podgate check`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Ends with 0 if nothing is in the way, with 1 if the switch runs and there \
-are warnings, with 2 if it cannot run here or the configuration cannot be used. A note is no \
-warning: it names something that the switch does without.
+    after_help = "Exit code: 0 without warnings, 1 if the switch runs with warnings, 2 if it \
+cannot run here or the configuration is invalid. A note names a missing optional feature; it is no \
+warning.
 
-Nothing is changed. AF_XDP, flow offload and nftables are tried in a network namespace of their own.
+Changes nothing: AF_XDP, flow offload and nftables are tried in a temporary network namespace.
 
 Example:
   podgate check --pods 250 --config /etc/podgate/config.yaml
   podgate check -o json | jq -r '.findings[] | select(.level == \"warning\") | .detail'"
 )]
 pub struct Args {
-    /// File with the options of podgate run, YAML
+    /// Configuration file of podgate run, YAML
     #[arg(long, env = "PODGATE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Pods that memory is worked out for
+    /// Number of pods to estimate memory for
     #[arg(long, value_name = "N", default_value_t = 110)]
     pods: u32,
 
-    /// The runtime's folder of CNI configurations
+    /// Folder of CNI configurations
     #[arg(long, value_name = "PATH", default_value = "/etc/cni/net.d")]
     cni_folder: PathBuf,
 
-    /// How the answer is written
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }

@@ -18,7 +18,7 @@ use agent::run::Status;
 
 /// Arguments of `podgate install-cni`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Both files appear whole or not at all. The configuration is written once \
+#[command(after_help = "Both files are written atomically. The configuration is written once \
 the switch is ready: a runtime that finds it starts pods. host-local without ranges gets one for each \
 pod network of the Node; a missing mtu becomes the uplink's, less the tunnel.
 
@@ -28,7 +28,7 @@ Example:
   podgate install-cni
   podgate install-cni --only configuration --template /etc/podgate/cni.conflist --follow")]
 pub struct Args {
-    /// Put only one of them in place
+    /// Install only one of them
     #[arg(long, value_name = "WHAT")]
     only: Option<What>,
 
@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH", default_value = "/opt/cni/bin")]
     plugin_folder: PathBuf,
 
-    /// Configuration that is completed, JSON [default: podgate-cni with host-local, then portmap]
+    /// Configuration template, JSON [default: podgate-cni with host-local, then portmap]
     #[arg(long, value_name = "FILE")]
     template: Option<PathBuf>,
 
@@ -48,18 +48,18 @@ pub struct Args {
     #[arg(long, value_name = "PATH", default_value = "/etc/cni/net.d")]
     configuration_folder: PathBuf,
 
-    /// Name of the configuration there; a runtime takes the first by name
+    /// File name of the configuration; a runtime uses the first by name
     #[arg(long, value_name = "NAME", default_value = "10-podgate.conflist")]
     configuration_name: String,
 
     #[command(flatten)]
     socket: Socket,
 
-    /// How long the switch may take to become ready
+    /// Time to wait for the switch to be ready
     #[arg(long, value_name = "TIME", default_value = "5m")]
     timeout: Span,
 
-    /// Stay, and restore what is missing or changed, until a signal ends it
+    /// Keep running, and restore files that are missing or changed
     #[arg(long)]
     follow: bool,
 }

@@ -29,7 +29,7 @@ use policy_tools::commands::{policy, replay};
 /// The exit code of a command; of one that ends early, after its error is printed, as an error.
 type Ended = Result<ExitCode, ExitCode>;
 
-/// A userspace virtual switch for Kubernetes cluster nodes.
+/// A userspace virtual switch for Kubernetes nodes.
 #[derive(Debug, Parser)]
 #[command(name = "podgate", version, max_term_width = 100)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -42,39 +42,39 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the switch of this cluster node
+    /// Run the switch of this node
     Run(Box<run::Args>),
-    /// Look at what this machine allows the switch to do
+    /// Check whether this machine can run Podgate
     Check(check::Args),
     /// Show the state of the running switch
     Status(status::Args),
-    /// Show packet rates of the running switch, over and over
+    /// Show live packet rates of the running switch
     Top(top::Args),
     /// Show verdicts of the running switch
     Observe(observe::Args),
-    /// Capture the packets of a port of the running switch
+    /// Capture packets at a port of the running switch
     Capture(capture::Args),
     /// Show one of the running switch's tables
     Show(show::Args),
     /// Trace packets through the running switch
     #[command(subcommand)]
     Trace(trace::Command),
-    /// Put the CNI plugin and its configuration in place
+    /// Install the CNI plugin and its configuration
     InstallCni(install_cni::Args),
-    /// Take everything off this cluster node that Podgate put there
+    /// Remove Podgate from this node
     Uninstall(uninstall::Args),
-    /// Gather what a report about a fault needs, without secrets
+    /// Collect diagnostics for a bug report, without secrets
     Bundle(bundle::Args),
-    /// Connect pods of its own under policies of its own, and report the results
+    /// Test connectivity and policies with temporary pods
     ConnectivityTest(connectivity_test::Args),
     /// Write manual pages of all commands
     #[command(hide = true)]
     Manual(manual::Args),
-    /// Write the completion script of a shell
+    /// Generate a shell completion script
     Completion(completion::Args),
-    /// Send a capture through the switch of a cluster node
+    /// Replay a capture through the switch of a node
     Replay(replay::Args),
-    /// Ask what policies say
+    /// Query, test and compare policies
     Policy(policy::Args),
     /// Run the server of the API server network proxy, or check what sends the API server to it
     KonnectivityServer(Box<proxy::server::Args>),

@@ -27,44 +27,44 @@ const LAST: u32 = 20;
 #[command(after_help = "New connections and drops are shown; packets of connections that were \
 allowed before are not.
 
-When the switch ends, --follow waits for the next one (an upgrade takes seconds), and says so.
+When the switch restarts, --follow waits for it, says so, and continues.
 
 Examples:
   podgate observe --follow --verdict drop --to-pod default/db
   podgate observe --since 10m --namespace shop --policy shop/db -o json
   podgate observe --follow --not --reason no-policy
 
-Ends with 0; 1 if the switch ends while its verdicts are followed; 2 if a filter can match nothing.")]
+Exit code: 0; 1 if the switch ends while its verdicts are followed; 2 if a filter can match nothing.")]
 pub struct Args {
-    /// Keep running, and show new verdicts
+    /// Keep running and print new verdicts
     #[arg(short, long)]
     follow: bool,
 
-    /// Past verdicts to show first [default: 20, with --follow 0]
+    /// Number of past verdicts to print first [default: 20; with --follow 0]
     #[arg(long, value_name = "N")]
     last: Option<u32>,
 
-    /// The oldest past verdicts instead of the newest
+    /// Print the N oldest past verdicts instead of the newest
     #[arg(long, value_name = "N", conflicts_with = "last")]
     first: Option<u32>,
 
-    /// Only verdicts since then: a span such as 10m, or a moment such as 2026-11-21T02:25:35Z
+    /// Only verdicts since this time: a duration such as 10m, or a time such as 2026-11-21T02:25:35Z
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
 
-    /// Only verdicts before then, as --since
+    /// Only verdicts before this time, in the form of --since
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
 
-    /// Turn the filters below round: what they would leave out
+    /// Invert the filters that follow
     #[arg(long)]
     not: bool,
 
-    /// Only connections of pods in this namespace, which is also that of POD without one
+    /// Only connections of pods in this namespace; also the namespace of a POD without one
     #[arg(short, long, value_name = "NS")]
     namespace: Option<String>,
 
-    /// A POD without a namespace is one of any namespace, not of default
+    /// A POD without a namespace matches in every namespace, not in default
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     all_namespaces: bool,
 
@@ -80,7 +80,7 @@ pub struct Args {
     #[arg(long, value_name = "NS/NAME")]
     to_service: Option<String>,
 
-    /// Only verdicts with this reason, as podgate show errors names it
+    /// Only verdicts with this reason; podgate show errors lists them
     #[arg(long)]
     reason: Option<String>,
 
@@ -88,7 +88,7 @@ pub struct Args {
     #[arg(long, value_name = "[NS/]NAME")]
     policy: Option<String>,
 
-    /// Only verdicts of this cluster node
+    /// Only verdicts of this node
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
 
@@ -112,18 +112,18 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     port: Option<u16>,
 
-    /// How long --follow waits for another switch after one has ended
+    /// Time that --follow waits for a restarted switch
     #[arg(long, value_name = "TIME", default_value = "30s")]
     reconnect: Span,
 
-    /// Colours: on a terminal, unless NO_COLOR is set; always; or never
+    /// When to use colors
     #[arg(long, value_enum, default_value_t = Colour::Auto)]
     color: Colour,
 
     #[command(flatten)]
     socket: Socket,
 
-    /// How verdicts are written; json: one line each
+    /// Output format; json: one line a verdict
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }

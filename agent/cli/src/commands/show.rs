@@ -18,7 +18,7 @@ pub struct Args {
     #[arg(value_parser = PossibleValuesParser::new(TABLES.map(|(name, _)| name)))]
     what: String,
 
-    /// The pod whose session rules are wanted: ns/pod, or pod in namespace default
+    /// Pod of session-rules: NS/POD, or POD in namespace default
     #[arg(value_name = "POD")]
     pod: Option<String>,
 
@@ -31,22 +31,22 @@ pub struct Args {
     #[arg(long, value_name = "COLUMN")]
     sort: Option<String>,
 
-    /// Rows shown at most [default: 10000]
+    /// Maximum number of rows [default: 10000]
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
 
-    /// Counters since this view began; a new view begins now
+    /// Show counters since the view NAME was created; a new name creates a view
     #[arg(long, value_name = "NAME", value_parser = view::name)]
     view: Option<String>,
 
-    /// Begin the view anew: all of its counters are 0
+    /// Reset the view's counters to 0
     #[arg(long, requires = "view")]
     reset: bool,
 
     #[command(flatten)]
     socket: Socket,
 
-    /// How the answer is written; json: one line a row
+    /// Output format; json: one line a row
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }
@@ -55,7 +55,7 @@ fn after_help() -> String {
     let tables: Vec<String> =
         TABLES.iter().map(|(name, meaning)| format!("  {name:15}{meaning}")).collect();
     format!(
-        "What there is:\n{}\n\nExamples:\n  podgate show runtime\n  podgate show session-rules default/db -o json\n  podgate show sessions --filter to=default/db --filter state=established\n  podgate show sessions --filter 'from=shop/*' --sort bytes --limit 20\n  podgate show errors --view mine --reset",
+        "Tables:\n{}\n\nExamples:\n  podgate show runtime\n  podgate show session-rules default/db -o json\n  podgate show sessions --filter to=default/db --filter state=established\n  podgate show sessions --filter 'from=shop/*' --sort bytes --limit 20\n  podgate show errors --view mine --reset",
         tables.join("\n")
     )
 }

@@ -14,8 +14,7 @@ use local_api::{ClientError, Request};
 /// Arguments of `podgate status`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "What needs attention comes first. Ends with 0 if the switch is ready and alive, \
-else with 1.
+    after_help = "Problems come first. Exit code: 0 if the switch is ready and healthy, else 1.
 
 Example:
   podgate status -o json | jq '.ports[] | {name, mode}'
@@ -25,15 +24,15 @@ pub struct Args {
     #[command(flatten)]
     socket: Socket,
 
-    /// Wait so long at most until the switch is ready and alive
+    /// Wait up to TIME for the switch to be ready and healthy
     #[arg(long, value_name = "TIME", conflicts_with = "watch")]
     wait: Option<Span>,
 
-    /// Ask over and over
+    /// Repeat at this interval
     #[arg(long, short, value_name = "INTERVAL", num_args = 0..=1, default_missing_value = "2s")]
     watch: Option<Span>,
 
-    /// How the answer is written; JSON is one line each time
+    /// Output format; JSON is one line a sample
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }

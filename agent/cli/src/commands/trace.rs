@@ -24,14 +24,14 @@ pub enum Command {
 
 /// Arguments of `podgate trace add`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "A packet is followed if it meets all terms:
-  in=PORT, out=PORT      the port it comes in or leaves by: NS/POD, host or uplink
+#[command(after_help = "A packet is traced if it matches all terms:
+  in=PORT, out=PORT      ingress or egress port: NS/POD, host or uplink
   from=, to=, address=   source, destination, or either: an address, a network, or a pod
   protocol=              TCP, UDP, SCTP, ICMP or a number
   port=N                 source or destination port
   verdict=               forward, drop or consume
   reason=                an outcome, such as policy-denied; see podgate show errors
-Addresses and ports are those it comes with. An earlier trace is forgotten.
+Addresses and ports are those of the packet as received. A new trace replaces the previous one.
 
 Example:
   podgate trace add 50 --filter 'to=default/db port=6379 verdict=drop'")]
@@ -40,7 +40,7 @@ pub struct AddArgs {
     #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST)))]
     count: u32,
 
-    /// Only packets that meet these terms, NAME=VALUE each; may be given more than once
+    /// Only packets that match these terms, NAME=VALUE each; may be repeated
     #[arg(long, value_name = "TERMS")]
     filter: Vec<String>,
 
@@ -56,7 +56,7 @@ pub struct ShowArgs {
     #[command(flatten)]
     socket: Socket,
 
-    /// How packets are written; json: one line each
+    /// Output format; json: one line a packet
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }

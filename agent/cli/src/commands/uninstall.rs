@@ -13,21 +13,20 @@ use setup::install::{Places, Removal, uninstall};
 #[command(
     after_help = "Removes configurations that call podgate-cni, the addresses that host-local reserved \
 for them, the plugin, programs on interfaces, interfaces of pods and the host port with their routes \
-and addresses, nftables tables, and the state folder, and says each. Only what is Podgate's by its \
-name is touched. Pods that are attached lose \
-their interface; make them anew by another plugin.
+and addresses, nftables tables, and the state folder, and prints each. Only objects with Podgate's \
+names are removed. Attached pods lose their interface: recreate them with another plugin.
 
 Packages, images and the API server's objects are not touched, and net.ipv4.conf.all.forwarding and \
-its IPv6 counterpart stay on. A switch that still runs with the state folder is refused.
+its IPv6 counterpart stay on. A running switch that uses the state folder is an error.
 
-Ends with 0 if nothing is left, with 1 if something could not be removed.
+Exit code: 0 if nothing is left, 1 if something could not be removed.
 
 Example:
   podgate uninstall --dry-run
   podgate uninstall"
 )]
 pub struct Args {
-    /// Only say what would be removed
+    /// Print what would be removed, and change nothing
     #[arg(long)]
     dry_run: bool,
 
@@ -47,7 +46,7 @@ pub struct Args {
     #[arg(long, env = "PODGATE_STATE_DIR", value_name = "PATH", default_value = "/run/podgate")]
     state_dir: PathBuf,
 
-    /// How the answer is written; json: one line for each
+    /// Output format; json: one line an object
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }

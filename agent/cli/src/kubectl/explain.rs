@@ -21,7 +21,7 @@ Examples:
   kubectl podgate explain db-0 -n shop
   kubectl podgate explain -A -l app=db -o wide
 
-Ends with 1 if a switch does not answer, or has no port for a pod."
+Exit code: 1 if a switch does not answer, or has no port for a pod."
 )]
 pub(super) struct Args {
     #[command(flatten)]

@@ -24,7 +24,7 @@ Examples:
   kubectl podgate observe -A --verdict dropped -f
   kubectl podgate observe -n shop -l app=db --port 5432 -o json
 
-Ends with 1 if a switch does not answer."
+Exit code: 1 if a switch does not answer."
 )]
 pub(super) struct Args {
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub(super) struct Args {
     #[command(flatten)]
     scope: Scope,
 
-    /// Keep running, and show new verdicts
+    /// Keep running and print new verdicts
     #[arg(short, long, visible_short_alias = 'w', visible_alias = "watch")]
     follow: bool,
 

@@ -13,14 +13,12 @@ use agent::run::Status;
 
 /// Arguments of `kubectl podgate status`.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Ends with 0 if every switch is ready and healthy, else with 1. -o json and \
+#[command(after_help = "Exit code: 0 if every switch is ready and healthy, else 1. -o json and \
 -o yaml give each switch's whole status.
 
 Examples:
   kubectl podgate status -o wide
-  kubectl podgate status -l topology.kubernetes.io/zone=a -w"
-)]
+  kubectl podgate status -l topology.kubernetes.io/zone=a -w")]
 pub(super) struct Args {
     #[command(flatten)]
     cluster: Cluster,

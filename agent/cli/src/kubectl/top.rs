@@ -22,7 +22,7 @@ Examples:
   kubectl podgate top -A
   kubectl podgate top -n shop -l app=db -w --interval 5s
 
-Ends with 1 if a switch does not answer.")]
+Exit code: 1 if a switch does not answer.")]
 pub(super) struct Args {
     #[command(flatten)]
     cluster: Cluster,
@@ -30,7 +30,7 @@ pub(super) struct Args {
     #[command(flatten)]
     scope: Scope,
 
-    /// How long rates are measured
+    /// Time between samples
     #[arg(long, default_value = "2s", value_name = "TIME")]
     interval: Span,
 

@@ -59,7 +59,7 @@ pub struct Wanted {
     pub tunnels: bool,
     /// When workers look for packets, as the configuration says it.
     pub rx_mode: String,
-    /// The runtime's folder of CNI configurations.
+    /// Folder of CNI configurations.
     pub cni_folder: PathBuf,
 }
 

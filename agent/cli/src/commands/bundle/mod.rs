@@ -24,25 +24,25 @@ use redact::redact;
 /// Arguments of `podgate bundle`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Holds status, tables and metrics of the running switch, its configuration, what \
+    after_help = "Contains status, tables and metrics of the running switch, its configuration, what \
 podgate check finds, facts about the kernel and its network, and the files named with --file. Tokens, keys, \
-passwords and certificates are removed from all of it; the names and addresses of pods are not. What \
-could not be had is in errors.txt. Without a running switch the rest is written.
+passwords and certificates are removed from all of it; the names and addresses of pods are not. errors.txt \
+lists what could not be collected. Without a running switch the rest is written.
 
 Example:
   podgate bundle
   podgate bundle --output /tmp/node-a.tar.gz --file /var/log/podgate.log"
 )]
 pub struct Args {
-    /// The file, .tar.gz [default: podgate-NODE.tar.gz]
+    /// Output file, .tar.gz [default: podgate-NODE.tar.gz]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// A log, or another file, of which the last 10 MB are put in; may be given several times
+    /// Log or other file to include (its last 10 MB); may be repeated
     #[arg(long, value_name = "FILE")]
     file: Vec<PathBuf>,
 
-    /// File with the options of podgate run
+    /// Configuration file of podgate run
     #[arg(
         long,
         env = "PODGATE_CONFIG",

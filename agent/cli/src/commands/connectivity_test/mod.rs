@@ -22,23 +22,22 @@ use super::call::Socket;
 /// Arguments of `podgate connectivity-test`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Needs root and no Kubernetes. Without --manifests a temporary switch runs in a \
-network namespace of its own, and nothing else on this machine is touched. With it the running switch \
-is tested: pods are attached by the CNI configuration, and their objects and policies are written into \
-the folder, which the switch has to watch.
+    after_help = "Needs root, not Kubernetes. By default a temporary switch runs in a network namespace of \
+its own, and nothing else on this machine changes. With --manifests the running switch is tested: pods are \
+attached through the CNI configuration, and their objects and policies are written into the folder.
 
-Ends with 0 if everything went as it must, with 1 if not, with 2 if it could not be tried.
+Exit code: 0 if every case passed, 1 if one failed, 2 if the test could not run.
 
 Example:
   podgate connectivity-test
   podgate connectivity-test --manifests /etc/podgate/manifests -o json"
 )]
 pub struct Args {
-    /// Folder of manifests that the running switch watches; tests that switch
+    /// Test the running switch, which watches this folder of manifests
     #[arg(long, value_name = "PATH")]
     manifests: Option<PathBuf>,
 
-    /// CNI configuration by which pods of the running switch are attached
+    /// CNI configuration that attaches pods to the running switch
     #[arg(long, value_name = "FILE", default_value = "/etc/cni/net.d/10-podgate.conflist")]
     configuration: PathBuf,
 
@@ -58,7 +57,7 @@ pub struct Args {
     #[command(flatten)]
     socket: Socket,
 
-    /// How the answer is written; json: one line a case
+    /// Output format; json: one line a case
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }

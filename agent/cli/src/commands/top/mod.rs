@@ -23,11 +23,12 @@ use screen::{Shown, text};
 /// Arguments of `podgate top`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The busiest ports come first. On a terminal the screen is drawn anew each time, and keys work:
-  q  end
+    after_help = "The busiest ports come first. On a terminal the screen is redrawn with each
+sample, and these keys work:
+  q  quit
   s  sort by the next column: packets, lost, sessions, name
-  /  show only ports whose name holds what is typed up to Enter
-When the switch is restarted, the next one is measured.
+  /  show only ports whose name contains the text typed before Enter
+A restarted switch is measured in its turn.
 
 Example:
   podgate top --interval 2s
@@ -37,23 +38,23 @@ pub struct Args {
     #[command(flatten)]
     socket: Socket,
 
-    /// How long rates are measured
+    /// Time between samples
     #[arg(long, default_value = "1s", value_name = "TIME")]
     interval: Span,
 
-    /// How often; without it until it is ended
+    /// Number of samples [default: until interrupted]
     #[arg(long, value_name = "N")]
     count: Option<u64>,
 
-    /// Ports shown at most
+    /// Maximum number of ports
     #[arg(long, default_value_t = 20, value_name = "N")]
     ports: usize,
 
-    /// How long the next switch is waited for after one has ended
+    /// Time to wait for a restarted switch
     #[arg(long, value_name = "TIME", default_value = "30s")]
     reconnect: Span,
 
-    /// How the answer is written; JSON is one line each time
+    /// Output format; JSON is one line a sample
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }
