@@ -5,7 +5,7 @@ use testkit::packet::{Packet, udp};
 
 use crate::DB;
 use crate::kernel::Kernel;
-use crate::node::{Node, NodeFiles, cluster, until};
+use crate::node::{Node, NodeFiles, POLICY, cluster, remote_pod, until};
 
 const OTHER: &str = "192.0.2.2";
 
@@ -20,6 +20,10 @@ fn start(files: &NodeFiles, kernel: Kernel) -> Node {
         ),
     );
     kernel.add("eth0");
+    start_again(files, kernel)
+}
+
+fn start_again(files: &NodeFiles, kernel: Kernel) -> Node {
     Node::start_on(files, kernel, |config| config.network.uplink = Some("eth0".to_owned()))
 }
 
@@ -102,4 +106,33 @@ fn tunnel_packets_have_passed_no_router_unless_the_route_leads_by_one() {
         uplink.send(&tunnel(port, 64));
         db.wire.receive().is_some()
     });
+}
+
+/// A pod of another node that is replaced while this switch is away does not get its sessions.
+#[test]
+fn sessions_of_a_remote_pod_end_if_another_has_its_address_after_a_restart() {
+    let files = NodeFiles::new("replaced");
+    files.manifest("far.yaml", &remote_pod("far", "10.2.0.9"));
+    files.manifest("policy.yaml", POLICY);
+    let node = start(&files, Kernel::default());
+    let db = node.attach("db", DB);
+    db.send(&udp(&format!("{DB}:5000"), "10.2.0.9:1").payload(b"x"));
+    node.wait_for_event(|event| event.to.port == Some(1));
+    node.kernel.pod("eth0").send(&tunnel(5000, 255));
+    db.expects(&inside(5000), DB);
+
+    // The same pod is there: its answers pass.
+    let node = start_again(&files, node.stop());
+    let db = node.taken_up("db", DB);
+    node.kernel.pod("eth0").send(&tunnel(5000, 255));
+    db.expects(&inside(5000), DB);
+
+    let kernel = node.stop();
+    files.remove("far.yaml");
+    files.manifest("next.yaml", &remote_pod("next", "10.2.0.9"));
+    let node = start_again(&files, kernel);
+    let _db = node.taken_up("db", DB);
+    node.kernel.pod("eth0").send(&tunnel(5000, 255));
+    let event = node.wait_for_event(|event| event.to.port == Some(5000));
+    assert_eq!(event.reason, "policy-denied");
 }

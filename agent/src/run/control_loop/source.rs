@@ -51,6 +51,25 @@ impl ControlLoop {
         self.write_warnings();
     }
 
+    /// Loads the objects of the last process before manifests replace them: sessions end whose
+    /// addresses have changed their pods meanwhile.
+    pub(in crate::run) fn take_former(&mut self) {
+        let (objects, restored) = load(&self.shared.config.state_dir);
+        if let Restored::Refused(why) = &restored {
+            tracing::error!("state-dir: {why}; open connections end");
+        }
+        self.take_restored(objects, &restored);
+    }
+
+    /// Applies the objects of the last process. Without them all sessions end: no pod is known to be
+    /// the one that a session belongs to.
+    fn take_restored(&mut self, objects: Vec<Object>, restored: &Restored) {
+        match restored {
+            Restored::From(_) => self.control.resync(objects),
+            Restored::Nothing | Restored::Refused(_) => self.shared.switch.depart_all(),
+        }
+    }
+
     /// Applies a reading of the manifests.
     pub(in crate::run) fn take_manifests(&mut self, reading: Reading) {
         if reading.number <= self.reading {
@@ -72,6 +91,7 @@ impl ControlLoop {
         self.source_info.synced = true;
         self.source_info.last_event = Some(SystemTime::now());
         self.rename_all();
+        self.save_after(true);
     }
 
     /// Loads the saved state, if there is a usable one that was not `refused`.
@@ -95,8 +115,8 @@ impl ControlLoop {
                  server's objects are listed"
             ),
         }
+        self.take_restored(objects, &restored);
         self.source_info.restored = restored;
-        self.control.resync(objects);
         self.rename_all();
     }
 

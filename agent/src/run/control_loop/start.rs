@@ -59,7 +59,10 @@ impl ControlLoop {
             Source::ApiServer(api_server) => (API_SERVER, api_server.server.clone()),
         };
         let asks = matches!(source, Source::ApiServer(_));
-        let state_writer = if asks { Some(StateWriter::start(&config.state_dir)?) } else { None };
+        let state_writer = match source {
+            Source::Nothing => None,
+            _ => Some(StateWriter::start(&config.state_dir)?),
+        };
         let records = Records::open(&config.state_dir)
             .map_err(|error| StartError::Failed(format!("state-dir: {error}")))?;
         let mut control = Control::new(Scope::Node(config.node_name.as_str().into()));
@@ -120,6 +123,7 @@ impl ControlLoop {
             next_check: Instant::now(),
         };
         if let Some(reading) = reading {
+            started.take_former();
             started.take_manifests(reading);
         }
         if asks {
