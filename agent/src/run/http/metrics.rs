@@ -41,6 +41,12 @@ pub(super) fn text(shared: &SharedStatus) -> String {
     for (state, count) in status.sessions.evicted.by_state() {
         page.sample(&[("state", state)], count);
     }
+    page.family(
+        "sessions_damaged",
+        "gauge",
+        "Records of the last process that were damaged and dropped.",
+    );
+    page.sample(&[], status.sessions.damaged);
     flow_offload(&mut page, &status.flow_offload);
     names(&mut page, shared);
     page.family("generation", "gauge", "The last snapshot published.");

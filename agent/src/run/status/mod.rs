@@ -116,6 +116,9 @@ pub struct SessionStatus {
     /// Sessions that gave up their place for a new one of the same owner, since the start.
     #[serde(default)]
     pub evicted: EvictedStatus,
+    /// Records of the last process that were damaged and dropped.
+    #[serde(default)]
+    pub damaged: u32,
 }
 
 /// Sessions that made room for others, by what they were.
@@ -272,6 +275,7 @@ impl Status {
                 used: switch.sessions().used(),
                 capacity: switch.sessions().capacity(),
                 evicted: switch.sessions().evicted().into(),
+                damaged: switch.sessions().damaged(),
             },
             packets: packets(shared),
             objects: state.objects.clone(),

@@ -45,8 +45,12 @@ impl fmt::Display for Status {
         if !self.skipped.is_empty() {
             writeln!(f, "Skipped:    {}", counts(&self.skipped))?;
         }
-        let SessionStatus { used, capacity, evicted } = &self.sessions;
-        writeln!(f, "Sessions:   {used} of {capacity}{}", made_room(evicted))?;
+        let SessionStatus { used, capacity, evicted, damaged } = &self.sessions;
+        let damaged = match damaged {
+            0 => String::new(),
+            count => format!("; {count} damaged ones of the last process dropped"),
+        };
+        writeln!(f, "Sessions:   {used} of {capacity}{}{damaged}", made_room(evicted))?;
         writeln!(
             f,
             "Packets:    {} forwarded, {} dropped, {} for the switch itself",
@@ -199,7 +203,12 @@ mod tests {
                 idle_rounds: 2,
                 sleeps: 3,
             }],
-            sessions: SessionStatus { used: 2, capacity: 100, evicted: Default::default() },
+            sessions: SessionStatus {
+                used: 2,
+                capacity: 100,
+                evicted: Default::default(),
+                damaged: 0,
+            },
             packets: BTreeMap::from([("forward".into(), 5)]),
             objects: BTreeMap::from([("Pod".into(), 4)]),
             skipped: BTreeMap::new(),

@@ -159,6 +159,8 @@ const LIFE: usize = 7;
 
 /// The session is held.
 const HELD: u64 = 1 << 63;
+/// Upper bound on sequences: a record used a million times a second reaches it after eight years.
+const SEQUENCES: u64 = 1 << 48;
 /// Low bits of the sequence in the last word.
 const LIFE_TAG: u64 = 0xff_ffff << 8;
 
@@ -252,12 +254,21 @@ impl Record {
     }
 
     /// Recovers a record of an earlier process, which may have ended at any moment: clears the
-    /// hold, and has its session re-evaluated at its next packet.
-    pub(super) fn recover(&self) {
+    /// hold, and has its session re-evaluated at its next packet. Frees a record that no process
+    /// leaves, and returns `false`.
+    pub(super) fn recover(&self) -> bool {
         let sequence = self.words[SEQUENCE].load(Ordering::Relaxed) & !HELD;
+        let [ends, life] = [ENDS, LIFE].map(|n| self.words[n].load(Ordering::Relaxed));
+        let is_tagged = (life ^ sequence >> 1 << 8) & LIFE_TAG == 0;
+        let is_plausible = sequence < SEQUENCES && is_tagged && ends & words::UNUSED == 0;
+        if sequence & 1 != 0 && !is_plausible {
+            self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            return false;
+        }
         self.words[SEQUENCE].store(sequence, Ordering::Relaxed);
         self.words[FORWARDING]
             .store(forwarding_word(0, Adjacency::NONE, Adjacency::NONE), Ordering::Relaxed);
+        true
     }
 
     /// The session that is here, if any.

@@ -16,6 +16,8 @@ pub(in crate::session) struct Words {
 const PORTS: u64 = 0xffff_ffff << 32;
 const PROTOCOL: u64 = 0xff << 16;
 pub(super) const TRANSLATED: u64 = 1 << 24;
+/// Bits of the ends that no session sets.
+pub(super) const UNUSED: u64 = 0x7f << 25;
 
 /// The bits in which two addresses differ, in one word.
 #[inline(always)]

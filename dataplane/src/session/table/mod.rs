@@ -71,6 +71,8 @@ pub struct Sessions {
     quotas: Quotas,
     departed: Departed,
     evictions: Evictions,
+    /// Records of an earlier process that were dropped.
+    damaged: u32,
     limits: Limits,
     hash: FlowHash,
     affinities: Affinities,
@@ -118,6 +120,7 @@ impl Sessions {
             index: Index::new(capacity)?,
             free: FreeRecords::new(capacity as u32),
             evictions: Evictions::new(quotas.places()),
+            damaged: 0,
             quotas,
             departed: Departed::default(),
             limits: timeouts.into(),
@@ -132,7 +135,9 @@ impl Sessions {
         let mut last = 0;
         for index in 0..self.capacity() {
             let record = &self.records[index as usize];
-            record.recover();
+            if !record.recover() {
+                self.damaged += 1;
+            }
             let Some(seen) = record.read() else {
                 free.push(index);
                 continue;
@@ -171,6 +176,12 @@ impl Sessions {
     /// Number of sessions in use.
     pub fn used(&self) -> u32 {
         self.quotas.used()
+    }
+
+    /// Number of records in the file of an earlier process that no process had left there: damaged
+    /// ones, whose sessions are dropped.
+    pub fn damaged(&self) -> u32 {
+        self.damaged
     }
 
     /// Number of sessions that the pod or kernel behind a port opened.

@@ -441,21 +441,60 @@ fn a_damaged_file_loses_sessions_and_nothing_else() {
     let folder = testkit::TempDir::new("sessions");
     let path = folder.path().join("sessions");
     let open = || Sessions::in_file(&path, 64, 4, Timeouts::default()).unwrap();
-    drop(open());
+    let sessions = open();
+    for n in 0..40 {
+        open_one(&sessions, &flow(n), 1).unwrap();
+    }
+    drop(sessions);
     let mut bytes = std::fs::read(&path).unwrap();
+    // The addresses alone: sessions of others.
     let mut state = 1_u64;
-    for byte in &mut bytes[4096..] {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        *byte = (state >> 56) as u8;
+    for record in bytes[4096..4096 + 64 * 64].chunks_mut(64) {
+        for byte in &mut record[8..40] {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *byte = (state >> 56) as u8;
+        }
     }
     std::fs::write(&path, bytes).unwrap();
     let sessions = open();
-    assert!(sessions.used() > 0);
+    assert_eq!((sessions.used(), sessions.damaged()), (40, 0));
     let found: Vec<Found> = sessions.iter().map(|(found, _)| found).collect();
     found.iter().for_each(|found| sessions.end(found));
     assert_eq!(sessions.used(), 0);
     for n in 0..64 {
         open_one(&sessions, &flow(n), 1).unwrap();
+    }
+}
+
+/// Records that no process leaves take no place: a table full of them opened no connection.
+#[test]
+fn damaged_records_are_dropped_and_counted() {
+    let folder = testkit::TempDir::new("sessions");
+    let path = folder.path().join("sessions");
+    let open = || Sessions::in_file(&path, 64, 4, Timeouts::default()).unwrap();
+    let sessions = open();
+    for n in 0..40 {
+        open_one(&sessions, &flow(n), 1).unwrap();
+    }
+    drop(sessions);
+    let whole = std::fs::read(&path).unwrap();
+    let mut state = 1_u64;
+    let mut noise = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    for all_ones in [true, false] {
+        let mut bytes = whole.clone();
+        bytes[4096..4096 + 64 * 32].fill_with(|| if all_ones { 0xff } else { noise() });
+        std::fs::write(&path, bytes).unwrap();
+        let sessions = open();
+        assert_eq!(sessions.used(), 8, "the undamaged ones");
+        let in_use = if all_ones { 32 } else { sessions.damaged() };
+        assert!(in_use > 8 && sessions.damaged() == in_use);
+        assert!((32..40).all(|n| find(&sessions, &flow(n), 0).is_some()));
+        for n in 100..156 {
+            open_one(&sessions, &flow(n), 1).unwrap();
+        }
     }
 }
 
