@@ -39,7 +39,7 @@ pub(crate) struct Limits {
     empty: Rate,
 }
 
-/// Streams a peer cancels, or is refused, a second.
+/// Streams a second that a peer cancels, is refused, or makes this side reset.
 const RESETS: u32 = 200;
 /// SETTINGS frames a second. Each may change the window of every stream.
 const SETTINGS: u32 = 50;

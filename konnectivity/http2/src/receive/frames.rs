@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::headers::{Block, unpadded};
-use super::{Frame, Receiver, idle, protocol_error, stream_error};
+use super::{Frame, Receiver, idle, protocol_error};
 use crate::frame::{flag, kind};
 use crate::handler::Handler;
 use crate::link::{Link, Standing};
@@ -93,10 +93,10 @@ impl Receiver {
                             0 => Some(code::PROTOCOL_ERROR),
                             bytes => link.grow(stream, i64::from(bytes))?,
                         };
-                        if let Some(code) = fault {
-                            stream_error(link, handler, stream, code);
+                        match fault {
+                            Some(code) => self.stream_error(now, link, handler, stream, code),
+                            None => Ok(()),
                         }
-                        Ok(())
                     }
                     _ => self.limits.empty(now),
                 }

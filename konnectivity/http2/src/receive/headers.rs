@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Frame, Receiver, Role, check_late, protocol_error, stream_error};
+use super::{Frame, Receiver, Role, check_late, protocol_error};
 use crate::field::{check_opening, check_trailers, content_length};
 use crate::frame::flag;
 use crate::handler::Handler;
@@ -57,15 +57,17 @@ impl Receiver {
     pub(super) fn check_length(
         &mut self,
         frame: &mut Frame,
+        now: u64,
         link: &Arc<Link>,
         handler: &mut impl Handler,
-    ) {
+    ) -> Result<(), Fault> {
         let end = frame.flags & flag::END_STREAM != 0;
         if frame.wanted && !self.count(frame.stream, frame.left as u64, end) {
             frame.wanted = false;
             link.release(frame.stream, frame.left);
-            stream_error(link, handler, frame.stream, code::PROTOCOL_ERROR);
+            self.stream_error(now, link, handler, frame.stream, code::PROTOCOL_ERROR)?;
         }
+        Ok(())
     }
 
     /// Decodes the header block if it is complete.
@@ -109,8 +111,7 @@ impl Receiver {
                     || interim && end
                     || !interim && !self.expect(link, stream, &fields, end)
                 {
-                    stream_error(link, handler, stream, code::PROTOCOL_ERROR);
-                    return Ok(());
+                    return self.stream_error(now, link, handler, stream, code::PROTOCOL_ERROR);
                 }
                 if interim {
                     return Ok(());
@@ -120,14 +121,12 @@ impl Receiver {
             }
             Standing::Open { answered: true } => {
                 if !end || check_trailers(&fields).is_err() || !self.count(stream, 0, true) {
-                    stream_error(link, handler, stream, code::PROTOCOL_ERROR);
-                    return Ok(());
+                    return self.stream_error(now, link, handler, stream, code::PROTOCOL_ERROR);
                 }
                 deliver(link, handler, stream, fields, end)
             }
             Standing::RemoteEnded => {
-                stream_error(link, handler, stream, code::STREAM_CLOSED);
-                Ok(())
+                self.stream_error(now, link, handler, stream, code::STREAM_CLOSED)
             }
             // Headers that were on their way when this side closed the stream are discarded.
             standing => check_late("HEADERS", stream, standing),

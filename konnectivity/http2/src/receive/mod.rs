@@ -126,7 +126,7 @@ impl Receiver {
         handler: &mut impl Handler,
     ) -> Result<&'a [u8], Fault> {
         match frame.kind {
-            kind::DATA => self.data(frame, bytes, link, handler),
+            kind::DATA => self.data(frame, bytes, now, link, handler),
             _ => self.collect(frame, bytes, now, link, handler),
         }
     }
@@ -175,10 +175,10 @@ impl Receiver {
                     check_late("DATA", stream, standing)?;
                     match standing {
                         Standing::Open { .. } => {
-                            stream_error(link, handler, stream, code::PROTOCOL_ERROR);
+                            self.stream_error(now, link, handler, stream, code::PROTOCOL_ERROR)?;
                         }
                         Standing::RemoteEnded => {
-                            stream_error(link, handler, stream, code::STREAM_CLOSED);
+                            self.stream_error(now, link, handler, stream, code::STREAM_CLOSED)?;
                         }
                         _ => {}
                     }
@@ -187,7 +187,7 @@ impl Receiver {
             };
             link.arrived(stream, length, frame.wanted)?;
             if !padded {
-                self.check_length(&mut frame, link, handler);
+                self.check_length(&mut frame, now, link, handler)?;
             }
         }
         Ok(frame)
@@ -198,6 +198,7 @@ impl Receiver {
         &mut self,
         mut frame: Frame,
         mut bytes: &'a [u8],
+        now: u64,
         link: &Arc<Link>,
         handler: &mut impl Handler,
     ) -> Result<&'a [u8], Fault> {
@@ -214,7 +215,7 @@ impl Receiver {
             if frame.wanted {
                 link.release(frame.stream, 1 + padding);
             }
-            self.check_length(&mut frame, link, handler);
+            self.check_length(&mut frame, now, link, handler)?;
         }
         let (mine, rest) = bytes.split_at(bytes.len().min(frame.left));
         bytes = rest;
@@ -265,12 +266,21 @@ impl Receiver {
         }
         Ok(rest)
     }
-}
 
-/// Ends a stream because of a fault that concerns it alone (section 5.4.2).
-fn stream_error(link: &Arc<Link>, handler: &mut impl Handler, stream: u32, code: u32) {
-    link.reset(stream, code);
-    handler.reset(link, stream, code);
+    /// Ends a stream because of a fault that concerns it alone (section 5.4.2). A reset that the
+    /// peer provokes counts as one that it sends.
+    fn stream_error(
+        &mut self,
+        now: u64,
+        link: &Arc<Link>,
+        handler: &mut impl Handler,
+        stream: u32,
+        code: u32,
+    ) -> Result<(), Fault> {
+        link.reset(stream, code);
+        handler.reset(link, stream, code);
+        self.limits.reset(now)
+    }
 }
 
 /// Frames that a stream cannot have in its state (sections 5.1 and 5.1.1).

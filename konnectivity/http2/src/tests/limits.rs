@@ -36,6 +36,32 @@ fn refused_and_malformed_requests_a_second() {
 }
 
 #[test]
+fn provoked_resets_a_second() {
+    // The peer resets nothing itself: a fault in each request makes this side reset its stream.
+    let too_large = 0x7fff_ffff_u32.to_be_bytes();
+    let mut with_length = POST.to_vec();
+    with_length.push(("content-length", "1"));
+    let (request, with_length) = (post(), block(&with_length));
+    let cases: [(&[u8], u8, Raw<'_>); 5] = [
+        (&request, END_HEADERS, (kind::WINDOW_UPDATE, 0, 0, &[0; 4])),
+        (&request, END_HEADERS, (kind::WINDOW_UPDATE, 0, 0, &too_large)),
+        (&request, END_BOTH, (kind::DATA, 0, 0, b"late")),
+        (&request, END_BOTH, (kind::HEADERS, END_BOTH, 0, &request)),
+        (&with_length, END_HEADERS, (kind::DATA, 0, 0, b"more than one")),
+    ];
+    for (request, flags, (kind, fault_flags, _, payload)) in cases {
+        let mut bytes = client(&[]);
+        for stream in (1..2_000).step_by(2) {
+            put(&mut bytes, kind::HEADERS, flags, stream, request);
+            put(&mut bytes, kind, fault_flags, stream, payload);
+        }
+        let seen = run(Role::Server, &bytes, 4_096, |_| ());
+        assert_eq!(seen.code(), CALM, "kind {kind} {payload:?}");
+        assert_eq!(seen.events.iter().filter(|it| it.contains("reset")).count(), 201);
+    }
+}
+
+#[test]
 fn settings_and_pings_a_second() {
     let mut bytes = client(&[]);
     for _ in 0..100 {
