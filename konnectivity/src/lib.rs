@@ -23,6 +23,7 @@ pub mod client;
 mod clock;
 pub mod commands;
 pub mod egress;
+mod file;
 mod grpc;
 mod identifiers;
 pub mod kubernetes;

@@ -30,7 +30,7 @@ async fn an_echo_over_a_unix_socket() {
     assert_eq!(metric(&pair.server.metrics(), "server_http_connections"), 1.0);
     drop(client);
     until("the end", || pair.server.established() == 0 && pair.agent.targets() == 0).await;
-    let line = &audit(&pair.world.path("server-audit"))[0];
+    let line = &audit(&pair.world.path("server-audit")).await[0];
     assert_eq!(line["bytes_to_target"].as_u64(), Some(bytes.len() as u64));
     assert_eq!(line["outcome"], "closed by client");
 }
@@ -75,8 +75,7 @@ async fn an_echo_over_tls_with_client_certificates() {
     soon(client.read_exact(&mut answer)).await.unwrap();
     assert_eq!(&answer, b"hello");
     drop(client);
-    until("the audit", || audit(&world.path("server-audit")).len() == 1).await;
-    let line = &audit(&world.path("server-audit"))[0];
+    let line = &audit(&world.path("server-audit")).await[0];
     assert!(line["who"].as_str().unwrap().starts_with("CN=client 127.0.0.1:"), "{line}");
     // Another authority's certificate opens nothing.
     let refused = match open(world.client_config(&world.files("other-client"), &[])).await {
@@ -145,6 +144,6 @@ async fn a_client_that_has_sent_everything_gets_the_whole_answer() {
     soon(client.read_to_end(&mut received)).await.unwrap();
     assert!(received == pattern(3_000_000), "{} bytes", received.len());
     until("the end", || pair.server.established() == 0 && pair.agent.targets() == 0).await;
-    let line = &audit(&pair.world.path("server-audit"))[0];
+    let line = &audit(&pair.world.path("server-audit")).await[0];
     assert_eq!(line["outcome"], "closed by client");
 }

@@ -21,7 +21,7 @@ async fn an_echo_over_a_unix_socket() {
     let closed = Packet::CloseResponse { error: String::new(), connection };
     assert_eq!(soon(tunnel.receive()).await, Some(closed));
     until("the end", || pair.server.established() == 0 && pair.agent.targets() == 0).await;
-    let line = &audit(&pair.world.path("server-audit"))[0];
+    let line = &audit(&pair.world.path("server-audit")).await[0];
     assert_eq!(line["outcome"], "closed by client");
     assert_eq!(
         (line["bytes_to_target"].as_u64(), line["bytes_from_target"].as_u64()),

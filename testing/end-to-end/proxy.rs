@@ -142,8 +142,10 @@ fn one_policy_denies_a_packet_and_a_proxied_connection() {
     }
     let denied = proxy.dial(&target).unwrap_err();
     assert!(denied.contains("denied by session rule") && denied.contains(by), "{denied}");
-    let outcomes = proxy.outcomes();
-    assert_eq!(outcomes.iter().filter(|it| it.contains(by)).count(), 2, "{outcomes:?}");
+    node.eventually("the audit", || {
+        let denied = proxy.outcomes().iter().filter(|it| it.contains(by)).count();
+        (denied == 2).then_some(())
+    });
 
     node.withdraw("policy");
     assert!(frontend.asks_redis(&db));

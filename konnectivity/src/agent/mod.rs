@@ -135,6 +135,7 @@ async fn look_after(shared: Arc<Shared>) {
         for session in shared.sessions() {
             session.tick();
             if let Some(rules) = rules.filter(|_| changed) {
+        self.shared.options.audit.flush();
                 session.recheck(rules);
             }
         }

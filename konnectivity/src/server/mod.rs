@@ -206,6 +206,7 @@ impl Drop for Server {
         {
             tracing::debug!("{}: {error}", socket.display());
         }
+        self.proxy.options.audit.flush();
     }
 }
 

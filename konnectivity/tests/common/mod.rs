@@ -280,9 +280,14 @@ pub(crate) fn metric(page: &str, name: &str) -> f64 {
     line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
 }
 
-/// The lines of an audit file.
-pub(crate) fn audit(path: &Path) -> Vec<serde_json::Value> {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
+/// The lines of an audit file, once there are any.
+pub(crate) async fn audit(path: &Path) -> Vec<serde_json::Value> {
+    let mut text = String::new();
+    until("an audit line", || {
+        text = std::fs::read_to_string(path).unwrap_or_default();
+        text.ends_with('\n')
+    })
+    .await;
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use konnectivity::agent::{self, Agent, ServerCount};
-use konnectivity::audit::Audit;
+use konnectivity::audit::{Audit, Format};
 use konnectivity::client::Tunnel;
 use konnectivity::server::{self, Frontend, Mode, Server, Strategy};
 use konnectivity::{TlsFiles, TlsPolicy};
@@ -221,7 +221,7 @@ pub(crate) async fn serve(folder: String) -> Result<()> {
         keepalive: Duration::from_secs(3600),
         limits: server::Limits::default(),
         rules: None,
-        audit: Audit::default(),
+        audit: Audit::new(None, Format::Text).expect("a thread"),
     };
     let server = Server::start(options).await?;
     println!("agents at {}", server.agent_address());
@@ -251,7 +251,7 @@ pub(crate) async fn dial(folder: String, server: SocketAddr) -> Result<()> {
         keepalive: Duration::from_secs(3600),
         limits: agent::Limits::default(),
         rules: None,
-        audit: Audit::default(),
+        audit: Audit::new(None, Format::Text).expect("a thread"),
     })?;
     std::future::pending().await
 }
