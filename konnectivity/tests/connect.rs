@@ -1,8 +1,10 @@
 //! The CONNECT frontend.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::common::*;
+use konnectivity::packet::Packet;
 use konnectivity::server::{Frontend, Mode, Server};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -113,6 +115,58 @@ async fn what_fails_says_why() {
     let endless = format!("CONNECT a:1 HTTP/1.1\r\nX: {}\r\n", "x".repeat(10_000));
     let answer = ask(&pair.socket(), &endless).await;
     assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+}
+
+#[tokio::test]
+async fn the_status_depends_on_the_kind_of_the_failure() {
+    let world = World::new("connect-kinds");
+    let mut options = world.server_options();
+    options.mode = Mode::HttpConnect;
+    options.limits.dial_timeout = Duration::from_secs(2);
+    let server = Server::start(options).await.unwrap();
+    let mut agent =
+        plain::agent(&world, server.agent_address(), &[("agentid", "a")]).await.unwrap();
+    let socket = world.socket();
+    let request = "CONNECT i/o:1 HTTP/1.1\r\n\r\n";
+    for (error, status) in [
+        ("dial tcp 10.0.0.1:80: i/o timeout", 504),
+        ("dial tcp: lookup a on 10.0.0.2:53: read udp 10.0.0.1:1->10.0.0.2:53: i/o timeout", 504),
+        ("dial tcp 10.0.0.1:80: socket: too many open files", 503),
+        ("dial tcp 10.0.0.1:80: denied by session rule global tcp any [i/o timeout]", 403),
+        ("dial tcp: lookup i/o timeout.too many open files.test: no such host", 502),
+        ("dial tcp 10.0.0.1:80: connect: connection refused", 502),
+    ] {
+        let (answer, ()) = tokio::join!(ask(&socket, request), async {
+            let Some(Packet::DialRequest { random, .. }) = soon(agent.receive()).await else {
+                panic!("no dial");
+            };
+            let packet = Packet::DialResponse { error: error.to_owned(), connection: 0, random };
+            agent.send(&packet).await;
+        });
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        assert!(answer.ends_with(error), "{answer}");
+    }
+    // The agent gives no answer.
+    let answer = ask(&world.socket(), request).await;
+    assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
+}
+
+#[tokio::test]
+async fn a_target_that_stays_silent_after_its_client_has_sent_everything_has_a_timeout() {
+    let pair = Pair::with(
+        "connect-silent",
+        |options| {
+            options.mode = Mode::HttpConnect;
+            options.limits.half_closed = Duration::from_millis(200);
+        },
+        |_| (),
+    )
+    .await;
+    let mut client = UnixStream::connect(pair.socket()).await.unwrap();
+    soon(connect(&mut client, &stalls().await.to_string())).await;
+    client.shutdown().await.unwrap();
+    let end = tokio::time::timeout(Duration::from_secs(8), client.read(&mut [0])).await;
+    assert_eq!(end.expect("less than the default").unwrap(), 0);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::agent_stream::AgentStream;
-use super::connection::{Connection, Failure};
+use super::connection::{Connection, Failure, Kind};
 use super::options::Options;
 use crate::grpc::Message;
 use crate::identifiers::Identifiers;
@@ -160,12 +160,12 @@ impl Backend {
         };
         if !error.is_empty() {
             drop(table);
-            return known.fail(&Failure { reason: "error_response", text: error });
+            return known.fail(&Failure::of_agent(error));
         }
         if number == 0 || table.established.contains_key(&number) {
             drop(table);
             let text = format!("agent {}: connection number {number} is in use", self.stream.agent);
-            return known.fail(&Failure { reason: "error_response", text });
+            return known.fail(&Failure::of_agent(text));
         }
         table.established.insert(number, Arc::clone(&known));
         drop(table);
@@ -186,7 +186,7 @@ impl Backend {
         drop(table);
         let text = format!("agent {} disconnected: {why}", self.stream.agent);
         for connection in pending {
-            connection.fail(&Failure { reason: "backend_close", text: text.clone() });
+            connection.fail(&Failure { kind: Kind::AgentGone, text: text.clone() });
         }
         for connection in established {
             connection.closed_by_agent(&text);
@@ -229,7 +229,7 @@ impl Backend {
                     "dial timeout: agent {} gave no answer within {:?}",
                     self.stream.agent, limits.dial_timeout
                 );
-                connection.fail(&Failure { reason: "backend_dial_timeout", text });
+                connection.fail(&Failure { kind: Kind::NoAnswer, text });
             }
         }
         for connection in stuck {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 
-use super::connection::{Client, Failure, Sink};
+use super::connection::{Cause, Client, Failure, Kind, Sink};
 use super::dial::{Dialed, dial};
 use super::proxy::Proxy;
 use crate::grpc::data_message;
@@ -72,8 +72,8 @@ where
             return Err(error);
         }
     };
-    if let Err(text) = answer {
-        return refuse_dial(&mut io, &Failure { reason: "error_response", text }).await;
+    if let Err(failure) = answer {
+        return refuse_dial(&mut io, &failure).await;
     }
     if let Err(error) = io.write_all(ESTABLISHED).await {
         side.0.part("the client went away");
@@ -94,14 +94,15 @@ where
 /// Waits for the answer to a dial. Buffers what the client sends; fails if it disconnects.
 async fn wait<I: AsyncRead + Unpin>(
     io: &mut I,
-    mut answer: oneshot::Receiver<Result<(), String>>,
+    mut answer: oneshot::Receiver<Result<(), Failure>>,
     early: &mut Vec<u8>,
-) -> io::Result<Result<(), String>> {
+) -> io::Result<Result<(), Failure>> {
     loop {
         tokio::select! {
             biased;
             answer = &mut answer => {
-                return Ok(answer.unwrap_or_else(|_| Err("the dial was given up".to_owned())));
+                let given_up = |_| Err(Failure::of_agent("the dial was given up".to_owned()));
+                return Ok(answer.unwrap_or_else(given_up));
             }
             read = io.read_buf(early), if early.len() < MOST_EARLY => {
                 if read? == 0 {
@@ -184,19 +185,14 @@ async fn refuse_dial<I>(io: &mut I, failure: &Failure) -> io::Result<()>
 where
     I: AsyncRead + AsyncWrite + Unpin,
 {
-    let text = &failure.text;
-    let (code, reason) = match failure.reason {
-        "no_agent" => (500, "Internal Server Error"),
-        "denied_by_rule" => (403, "Forbidden"),
-        "too_many_pending" => (503, "Service Unavailable"),
-        "backend_dial_timeout" => (504, "Gateway Timeout"),
-        _ if text.contains("too many open files") => (503, "Service Unavailable"),
-        _ if text.contains("i/o timeout") || text.contains("dial timeout") => {
-            (504, "Gateway Timeout")
-        }
-        _ => (502, "Bad Gateway"),
+    let (code, reason) = match failure.kind {
+        Kind::NoAgent => (500, "Internal Server Error"),
+        Kind::Denied | Kind::Refused(Cause::Denied) => (403, "Forbidden"),
+        Kind::TooManyPending | Kind::Refused(Cause::TooManyFiles) => (503, "Service Unavailable"),
+        Kind::NoAnswer | Kind::Refused(Cause::Timeout) => (504, "Gateway Timeout"),
+        Kind::AgentGone | Kind::Refused(Cause::Other) => (502, "Bad Gateway"),
     };
-    refuse(io, code, reason, text).await
+    refuse(io, code, reason, &failure.text).await
 }
 
 async fn refuse<I>(io: &mut I, code: u16, reason: &str, text: &str) -> io::Result<()>

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::{Arc, PoisonError};
 
 use super::backend::Backend;
-use super::connection::{Connection, Failure, Sink};
+use super::connection::{Connection, Failure, Kind, Sink};
 use super::proxy::Proxy;
 use crate::audit::Record;
 use crate::packet::Packet;
@@ -57,7 +57,7 @@ pub(crate) fn dial(
             });
         }
         Err(failure) => {
-            proxy.metrics.dial_failures.with_label_values(&[failure.reason]).inc();
+            proxy.metrics.dial_failures.with_label_values(&[failure.kind.label()]).inc();
             let outcome = format!("dial failed: {}", failure.text);
             let record =
                 Record { role: "server", who, target, outcome: &outcome, ..Record::default() };
@@ -76,9 +76,7 @@ fn begin(
 ) -> Result<Dialed, Failure> {
     let options = &proxy.options;
     if let Some(rules) = &options.rules {
-        rules
-            .evaluate_literal(target)
-            .map_err(|text| Failure { reason: "denied_by_rule", text })?;
+        rules.evaluate_literal(target).map_err(|text| Failure { kind: Kind::Denied, text })?;
     }
     let backend = proxy.backends.choose(target).ok_or_else(Failure::no_agent)?;
     let connection = backend.begin(options.limits.pending_dials, wanted, |dial| {

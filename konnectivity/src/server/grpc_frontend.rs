@@ -254,7 +254,7 @@ impl Stream {
             }
             other => {
                 let text = format!("protocol '{other}' is not supported; there is tcp");
-                Err(Failure { reason: "error_response", text })
+                Err(Failure::of_agent(text))
             }
         };
         match result {

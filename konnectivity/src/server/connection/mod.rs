@@ -8,6 +8,7 @@
 //! Locks: the state's before a link's; never with a backend's table.
 
 mod closing;
+mod failure;
 mod sink;
 mod to_agent;
 mod to_frontend;
@@ -25,28 +26,9 @@ use super::options::Options;
 use crate::grpc::message;
 use crate::packet::Packet;
 use crate::window::Window;
+pub(crate) use failure::{Cause, Failure, Kind};
 use http2::millis;
 pub(crate) use sink::{Client, Sink};
-
-/// Why a dial failed.
-#[derive(Clone, Debug)]
-pub(crate) struct Failure {
-    /// The metric's label.
-    pub(crate) reason: &'static str,
-    /// The error text for the API server.
-    pub(crate) text: String,
-}
-
-impl Failure {
-    pub(crate) fn no_agent() -> Self {
-        Self { reason: "no_agent", text: "No agent available".to_owned() }
-    }
-
-    pub(crate) fn too_many() -> Self {
-        let text = "too many dials wait for this agent already".to_owned();
-        Self { reason: "too_many_pending", text }
-    }
-}
 
 /// One connection.
 #[derive(Debug)]
@@ -174,18 +156,18 @@ impl Connection {
         true
     }
 
-    fn answer(&self, result: Result<i64, &str>) {
+    fn answer(&self, result: Result<i64, &Failure>) {
         match &self.sink {
             Sink::Stream(link, stream) => {
                 let packet = Packet::DialResponse {
-                    error: result.err().unwrap_or_default().to_owned(),
+                    error: result.err().map(|it| it.text.clone()).unwrap_or_default(),
                     connection: result.unwrap_or_default(),
                     random: self.client_dial,
                 };
                 self.metrics().to_client.count(&packet);
                 link.send(*stream, message(&packet));
             }
-            Sink::Raw(client) => client.dialed(result.map(|_| ()).map_err(str::to_owned)),
+            Sink::Raw(client) => client.dialed(result.map(|_| ()).map_err(Failure::clone)),
         }
     }
 
@@ -197,8 +179,8 @@ impl Connection {
         }
         state.phase = Phase::Closed;
         self.metrics().pending.add(-1);
-        self.metrics().dial_failures.with_label_values(&[failure.reason]).inc();
-        self.answer(Err(&failure.text));
+        self.metrics().dial_failures.with_label_values(&[failure.kind.label()]).inc();
+        self.answer(Err(failure));
         self.release(&mut state);
         self.audit(&state, &format!("dial failed: {}", failure.text));
     }
@@ -207,7 +189,7 @@ impl Connection {
     pub(crate) fn dial_closed(&self) {
         if let Sink::Raw(_) = &self.sink {
             let text = "the agent gave the dial up".to_owned();
-            return self.fail(&Failure { reason: "backend_close", text });
+            return self.fail(&Failure { kind: Kind::AgentGone, text });
         }
         let mut state = self.lock();
         if state.phase != Phase::Pending {

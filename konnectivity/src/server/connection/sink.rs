@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use http2::Link;
 use tokio::sync::oneshot;
 
+use super::Failure;
 use crate::raw::Raw;
 
 /// Destination of bytes for the API server.
@@ -20,18 +21,18 @@ pub(crate) enum Sink {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) raw: Arc<Raw>,
-    answer: Mutex<Option<oneshot::Sender<Result<(), String>>>>,
+    answer: Mutex<Option<oneshot::Sender<Result<(), Failure>>>>,
 }
 
 impl Client {
     /// A client, and where the result of its dial arrives.
-    pub(crate) fn new() -> (Arc<Self>, oneshot::Receiver<Result<(), String>>) {
+    pub(crate) fn new() -> (Arc<Self>, oneshot::Receiver<Result<(), Failure>>) {
         let (sender, answer) = oneshot::channel();
         (Arc::new(Self { raw: Arc::default(), answer: Mutex::new(Some(sender)) }), answer)
     }
 
     /// Receives the result of the dial.
-    pub(crate) fn dialed(&self, result: Result<(), String>) {
+    pub(crate) fn dialed(&self, result: Result<(), Failure>) {
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(answer) = answer {
             // The receiver may be gone.
