@@ -4,7 +4,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use crate::packet::{Packet, PacketError, encode_data};
-use http2::{Field, code, encode};
+use http2::{Field, encode};
 
 /// Bytes before each message: whether it is compressed, and its length.
 pub(crate) const PREFIX: usize = 5;
@@ -17,7 +17,6 @@ pub(crate) enum Status {
     Ok = 0,
     Canceled = 1,
     Unknown = 2,
-    PermissionDenied = 7,
     ResourceExhausted = 8,
     Unimplemented = 12,
     Internal = 13,
@@ -32,23 +31,11 @@ impl Status {
             Self::Ok => "OK",
             Self::Canceled => "Canceled",
             Self::Unknown => "Unknown",
-            Self::PermissionDenied => "PermissionDenied",
             Self::ResourceExhausted => "ResourceExhausted",
             Self::Unimplemented => "Unimplemented",
             Self::Internal => "Internal",
             Self::Unavailable => "Unavailable",
             Self::Unauthenticated => "Unauthenticated",
-        }
-    }
-
-    /// The status that an RST_STREAM of HTTP/2 stands for (PROTOCOL-HTTP2.md, errors).
-    pub(crate) fn of_reset(code: u32) -> Self {
-        match code {
-            code::REFUSED_STREAM => Self::Unavailable,
-            code::CANCEL => Self::Canceled,
-            code::ENHANCE_YOUR_CALM => Self::ResourceExhausted,
-            code::INADEQUATE_SECURITY => Self::PermissionDenied,
-            _ => Self::Internal,
         }
     }
 }

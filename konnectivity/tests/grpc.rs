@@ -32,6 +32,25 @@ async fn an_echo_over_a_unix_socket() {
 }
 
 #[tokio::test]
+async fn a_stream_that_breaks_off_counts_as_canceled() {
+    let pair = Pair::new("canceled").await;
+    let target = echo().await.to_string();
+    let canceled = |segment: &str| {
+        let labels = format!("{{code=\"Canceled\",packet_type=\"Unknown\",segment=\"{segment}\"}}");
+        metric(&pair.server.metrics(), &format!("server_stream_errors_total{labels}"))
+    };
+    for wanted in [1.0, 2.0] {
+        let mut tunnel = Tunnel::unix(&pair.socket()).await.unwrap();
+        soon(tunnel.dial(&target)).await.unwrap();
+        drop(tunnel);
+        until("the count", || canceled("from_client") == wanted).await;
+    }
+    assert_eq!(canceled("from_agent"), 0.0);
+    drop(pair.agent);
+    until("the count", || canceled("from_agent") == 1.0).await;
+}
+
+#[tokio::test]
 async fn a_large_answer_arrives_whole_before_the_close() {
     let pair = Pair::new("large").await;
     let count = 20 << 20;

@@ -56,6 +56,7 @@ where
         Err(error) => accept::reason(error),
     };
     for (_, stream) in handler.streams.drain() {
+        proxy.metrics.stream_errors.add("from_agent", Status::Canceled.name());
         stream.end(proxy, &why);
     }
     if handler.behind.is_some_and(|(agent, _)| agent.blocked.load(Ordering::Relaxed)) {
@@ -190,9 +191,9 @@ impl Handler for AgentPort {
         }
     }
 
-    fn reset(&mut self, link: &Arc<Link>, stream: u32, reason: u32) {
-        if !matches!(reason, code::NO_ERROR | code::CANCEL) {
-            self.proxy.metrics.stream_errors.add("from_agent", Status::of_reset(reason).name());
+    fn reset(&mut self, link: &Arc<Link>, stream: u32, _reason: u32) {
+        if self.streams.contains_key(&stream) {
+            self.proxy.metrics.stream_errors.add("from_agent", Status::Canceled.name());
         }
         self.over(link, stream, "it cancelled its stream");
     }

@@ -13,7 +13,7 @@ use super::proxy::Proxy;
 use crate::accept::silence;
 use crate::grpc::{Assembler, Message, Status, header, message, response, trailers};
 use crate::packet::Packet;
-use http2::{Field, Handler, Link, Role, Settings, code, drive};
+use http2::{Field, Handler, Link, Role, Settings, drive};
 
 /// The service's path.
 pub(crate) const PATH: &str = "/ProxyService/Proxy";
@@ -41,6 +41,7 @@ where
         error = silence(limit, greeted.notified()) => Err(error),
     };
     for (_, mut stream) in handler.streams.drain() {
+        proxy.metrics.stream_errors.add("from_client", Status::Canceled.name());
         stream.end(proxy, "the client's connection ended");
     }
     result
@@ -133,9 +134,10 @@ impl Handler for Frontend {
         }
     }
 
-    fn reset(&mut self, _link: &Arc<Link>, stream: u32, reason: u32) {
-        if !matches!(reason, code::NO_ERROR | code::CANCEL) {
-            self.proxy.metrics.stream_errors.add("from_client", Status::of_reset(reason).name());
+    fn reset(&mut self, _link: &Arc<Link>, stream: u32, _reason: u32) {
+        // Any reset, as the original counts it.
+        if self.streams.contains_key(&stream) {
+            self.proxy.metrics.stream_errors.add("from_client", Status::Canceled.name());
         }
         self.over(stream, "the client cancelled its stream");
     }
