@@ -153,6 +153,11 @@ struct Flags {
     #[arg(default_value = "false", default_missing_value = "true", value_parser = flags::truth)]
     allow_unauthenticated_agents: bool,
 
+    /// Timeout of a target that sends nothing after its client has sent everything
+    #[arg(long, help_heading = "Not in the original", value_name = "TIME", default_value = "10s")]
+    #[arg(value_parser = flags::positive_duration)]
+    half_closed_timeout: Duration,
+
     // Accepted and ignored, so that manifests need no change.
     #[arg(long, hide = true)]
     frontend_write_channel_size: Option<i64>,
@@ -275,6 +280,7 @@ impl Flags {
                 pending_dials: self.own.max_pending_dials,
                 probe: self.own.probe_time,
                 probe_timeout: self.own.probe_time,
+                half_closed: self.half_closed_timeout,
                 ..Limits::default()
             },
             rules: self.own.rules(None)?,

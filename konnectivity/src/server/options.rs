@@ -104,6 +104,8 @@ pub struct Limits {
     /// Timeouts of a ping: after the first the agent is not chosen, after the second it is
     /// disconnected.
     pub probe_timeout: Duration,
+    /// Timeout of a target that sends nothing after its client has sent everything.
+    pub half_closed: Duration,
     /// Timeout of a TLS handshake or a CONNECT request.
     pub handshake: Duration,
     /// Timeout of a connection's first request, and of an agent's authentication.
@@ -121,6 +123,7 @@ impl Default for Limits {
             pending_dials: 10_000,
             probe: Duration::from_secs(5),
             probe_timeout: Duration::from_secs(5),
+            half_closed: Duration::from_secs(10),
             handshake: Duration::from_secs(10),
             greeting: Duration::from_secs(20),
             reviews: 16,

@@ -108,8 +108,9 @@ impl Connection {
     }
 
     pub(crate) fn close_is_late(&self) -> bool {
-        let since = self.lock().closing;
-        since.is_some_and(|since| millis().saturating_sub(since) > CLOSE.as_millis() as u64)
+        let state = self.lock();
+        let limit = if state.half_closed { self.options.limits.half_closed } else { CLOSE };
+        state.closing.is_some_and(|since| u128::from(millis() - since) > limit.as_millis())
     }
 
     /// Handles an unanswered close: sends it once more and ends the connection.
