@@ -52,6 +52,46 @@ async fn readiness_follows_the_other_role() {
 }
 
 #[tokio::test]
+async fn an_agent_whose_switch_does_not_run_is_not_ready_and_gets_no_dials() {
+    let world = World::new("no-switch");
+    let server = Server::start(world.server_options()).await.unwrap();
+    let socket = world.path("switch.sock");
+    let mut options = world.agent_options(server.agent_address());
+    options.rules = Some(Arc::new(Rules::new(None, Some(&socket)).unwrap()));
+    let mut agent = Agent::start(options).unwrap();
+    let health = agent.serve_health(([127, 0, 0, 1], 0).into()).unwrap();
+    // Long enough for several attempts to connect.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((server.agents(), agent.servers().len()), (0, 0));
+    let page = get(health, "/readyz").await;
+    assert!(page.starts_with("HTTP/1.1 503 "), "{page}");
+    assert!(page.contains("[-]session-rules failed: ") && page.contains("switch.sock"), "{page}");
+    let mut tunnel = Tunnel::unix(&world.socket()).await.unwrap();
+    let target = echo().await.to_string();
+    assert_eq!(soon(tunnel.dial(&target)).await, Err("No agent available".to_owned()));
+
+    // The switch starts, and sends its rules: none.
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    std::thread::spawn(move || {
+        let mut streams = Vec::new();
+        for stream in listener.incoming().flatten() {
+            let mut stream = std::io::BufReader::new(stream);
+            let mut request = String::new();
+            std::io::BufRead::read_line(&mut stream, &mut request).unwrap();
+            assert!(request.contains("follow-session-rules"), "{request}");
+            let rules = b"{\"result\":{\"pods\":{}}}\n";
+            std::io::Write::write_all(stream.get_mut(), rules).unwrap();
+            streams.push(stream);
+        }
+    });
+    until("the agent", || server.agents() == 1).await;
+    let mut tunnel = Tunnel::unix(&world.socket()).await.unwrap();
+    soon(tunnel.dial(&target)).await.unwrap();
+    until("it to know its server", || agent.servers().len() == 1).await;
+    assert!(get(health, "/readyz").await.starts_with("HTTP/1.1 200 "));
+}
+
+#[tokio::test]
 async fn session_rules_are_asked_before_a_dial() {
     let world = World::new("rules");
     let (open, closed) = (echo().await, echo().await);

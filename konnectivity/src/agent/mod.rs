@@ -59,6 +59,11 @@ impl Shared {
 }
 
 impl Agent {
+
+    /// Fails while the rules deny every dial because they have not arrived.
+    fn rules_known(&self) -> Result<(), String> {
+        self.options.rules.as_deref().map_or(Ok(()), Rules::known)
+    }
     /// Starts to connect to servers, on the current tokio runtime.
     ///
     /// # Errors
@@ -150,15 +155,20 @@ impl Pages for Health {
         match path {
             "/healthz" | "/livez" => Some(Page::new(200, "ok")),
             "/readyz" | "/ready" => {
-                let ready = !self.0.sessions().is_empty();
-                let text = match (ready, verbose) {
-                    (true, false) => "ok".to_owned(),
-                    (true, true) => "[+]server-connected ok\nreadyz check passed\n".to_owned(),
-                    (false, _) => "[-]server-connected failed: not connected with any server\n\
-                         readyz check failed\n"
-                        .to_owned(),
+                let fault = match self.0.rules_known() {
+                    Err(why) => Some(format!("session-rules failed: {why}")),
+                    Ok(()) if self.0.sessions().is_empty() => {
+                        Some("server-connected failed: not connected with any server".to_owned())
+                    }
+                    Ok(()) => None,
                 };
-                Some(Page::new(if ready { 200 } else { 503 }, text))
+                Some(match fault {
+                    Some(fault) => Page::new(503, format!("[-]{fault}\nreadyz check failed\n")),
+                    None if verbose => {
+                        Page::new(200, "[+]server-connected ok\nreadyz check passed\n")
+                    }
+                    None => Page::new(200, "ok"),
+                })
             }
             "/metrics" => Some(Page::new(200, self.0.metrics.page())),
             _ => None,

@@ -61,8 +61,9 @@ pub(super) async fn run(shared: Arc<Shared>, tls: Reloaded<ClientConfig>) {
             true => options.sync_interval,
             false => (wait * 3 / 2).min(options.sync_interval_cap),
         };
-        let draining = shared.draining.load(Ordering::Relaxed);
-        if !draining && (have < count.max(expected) || options.sync_forever) {
+        // An agent whose rules deny everything serves no dial.
+        let serves = !shared.draining.load(Ordering::Relaxed) && shared.rules_known().is_ok();
+        if serves && (have < count.max(expected) || options.sync_forever) {
             match try_all(&shared, &tls, &mut turn, &mut tasks).await {
                 Tried::Connected => {
                     wait = options.sync_interval;

@@ -86,6 +86,11 @@ impl Rules {
         check(&known.table, &connection, target)
     }
 
+    /// Fails while every dial is denied because the switch's rules have not arrived.
+    pub(crate) fn known(&self) -> Result<(), String> {
+        self.switch.as_ref().map_or(Ok(()), |switch| switch.known().map(drop))
+    }
+
     /// Grows with each change of the rules.
     pub(crate) fn generation(&self) -> u64 {
         let file = self.file.as_ref().map_or(0, FileRules::generation);
