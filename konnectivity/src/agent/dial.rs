@@ -1,13 +1,18 @@
 //! Opens a connection to a target. Errors are worded as in the original, since tools search for
 //! those texts.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use crate::rules::Rules;
+
+/// Time that an address has before the next one is tried beside it (RFC 8305, section 5).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// Why a dial failed.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,33 +40,55 @@ async fn open(target: &str, rules: Option<&Rules>) -> Result<TcpStream, DialErro
     connect(target, resolve(target).await?, rules).await
 }
 
-/// Connects to the first of a target's addresses that rules permit and that answers.
+/// Connects to the first of a target's addresses that rules permit and that answers (RFC 8305).
 async fn connect(
     target: &str,
     addresses: Vec<SocketAddr>,
     rules: Option<&Rules>,
 ) -> Result<TcpStream, DialError> {
     let mut error = None;
-    for address in addresses {
-        if let Some(rules) = rules
-            && let Err(text) = rules.evaluate(address)
-        {
-            error.get_or_insert(failed("denied_by_rule", text));
-            continue;
+    let mut left = families_in_turn(addresses).into_iter();
+    // Its end ends the attempts that are left.
+    let mut attempts = JoinSet::new();
+    loop {
+        if let Some(address) = left.next() {
+            if let Some(rules) = rules
+                && let Err(text) = rules.evaluate(address)
+            {
+                error.get_or_insert(failed("denied_by_rule", text));
+                continue;
+            }
+            attempts.spawn(async move { (address, TcpStream::connect(address).await) });
         }
-        match TcpStream::connect(address).await {
-            Ok(stream) => {
+        let patience = if left.len() > 0 { ATTEMPT_DELAY } else { Duration::MAX };
+        match tokio::time::timeout(patience, attempts.join_next()).await {
+            Ok(Some(Ok((_, Ok(stream))))) => {
                 crate::accept::prepare(&stream);
                 return Ok(stream);
             }
-            Err(cause) => {
+            Ok(Some(Ok((address, Err(cause))))) => {
                 let text = format!("dial tcp {address}: {}", cause_text(&cause));
                 error.get_or_insert(failed("unknown", text));
             }
+            Ok(None) if left.len() == 0 => break,
+            Ok(_) | Err(_) => {}
         }
     }
-    Err(error
-        .unwrap_or_else(|| failed("unknown", format!("dial tcp: lookup {target}: no such host"))))
+    let none = || failed("unknown", format!("dial tcp: lookup {target}: no such host"));
+    Err(error.unwrap_or_else(none))
+}
+
+/// Alternates between the families, beginning with that of the first address (RFC 8305, section 4).
+fn families_in_turn(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let first = addresses.first().is_some_and(SocketAddr::is_ipv4);
+    let (mut one, mut other): (VecDeque<_>, VecDeque<_>) =
+        addresses.into_iter().partition(|it| it.is_ipv4() == first);
+    let next = || one.pop_front().into_iter().chain(other.pop_front());
+    std::iter::repeat_with(next)
+        .map(Vec::from_iter)
+        .take_while(|it| !it.is_empty())
+        .flatten()
+        .collect()
 }
 
 async fn resolve(target: &str) -> Result<Vec<SocketAddr>, DialError> {
@@ -136,6 +163,35 @@ mod tests {
         assert_eq!(denied.reason, "denied_by_rule");
         let reached = dial([closed, open], Some(&rules)).await.unwrap();
         assert_eq!(reached.peer_addr().unwrap(), open);
+    }
+
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_holds_up_no_other() {
+        // A queue of one connection, which is full: the kernel answers no further one.
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let full = socket.listen(0).unwrap();
+        let dead = full.local_addr().unwrap();
+        let _first = TcpStream::connect(dead).await.unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let open = listener.local_addr().unwrap();
+        for addresses in [vec![dead, open], vec![dead, dead, open]] {
+            let reached = connect("name:80", addresses, None);
+            let reached = tokio::time::timeout(Duration::from_secs(20), reached).await;
+            assert_eq!(reached.unwrap().unwrap().peer_addr().unwrap(), open);
+        }
+    }
+
+    #[test]
+    fn families_are_tried_in_turn() {
+        let parse = |it: &str| it.parse::<SocketAddr>().unwrap();
+        let six = ["[2001:db8::1]:1", "[2001:db8::2]:1", "[2001:db8::3]:1"].map(parse);
+        let four = ["192.0.2.1:1"].map(parse);
+        let mixed = families_in_turn([&six[..], &four].concat());
+        assert_eq!(mixed, [six[0], four[0], six[1], six[2]]);
+        let mixed = families_in_turn([&four[..], &six].concat());
+        assert_eq!(mixed, [four[0], six[0], six[1], six[2]]);
+        assert_eq!(families_in_turn(Vec::new()), []);
     }
 
     #[tokio::test]
