@@ -5,11 +5,13 @@
 //! | `options.rs` | its options |
 //! | `sync.rs`, `absent.rs` | finding the servers: one connection to each |
 //! | `session/` | one connection to one server, `session/target.rs` one to a target |
+//! | `http_proxy.rs` | the HTTP proxy on the way to them |
 //! | `dial.rs` | dials of targets |
 //! | `metrics.rs` | its metrics |
 
 mod absent;
 mod dial;
+mod http_proxy;
 mod metrics;
 mod options;
 mod session;
@@ -20,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use absent::Absent;
+pub use http_proxy::HttpProxy;
 use metrics::Metrics;
 pub use options::{Limits, Options, ServerCount};
 use session::Session;

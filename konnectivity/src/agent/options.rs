@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::http_proxy::HttpProxy;
 use crate::audit::Audit;
 use crate::kubernetes::{Cluster, LeaseOptions};
 use crate::rules::Rules;
@@ -59,6 +60,8 @@ pub struct Options {
     pub server_host: String,
     /// Their port.
     pub server_port: u16,
+    /// The HTTP proxy on the way to them.
+    pub proxy: Option<HttpProxy>,
     /// Our certificate, and the authority of theirs.
     pub files: TlsFiles,
     /// Protocols offered in the TLS handshake besides `h2`.

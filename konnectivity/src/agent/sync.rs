@@ -3,6 +3,7 @@
 //! there are.
 
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -149,9 +150,11 @@ async fn try_all(
 ) -> Tried {
     let options = &shared.options;
     let host = options.server_host.trim_matches(['[', ']']);
-    let addresses: Vec<SocketAddr> =
-        match tokio::net::lookup_host((host, options.server_port)).await {
-            Ok(addresses) => addresses.collect(),
+    let addresses: Vec<Option<SocketAddr>> = match options.proxy {
+        // It looks the name up itself.
+        Some(_) => vec![None],
+        None => match tokio::net::lookup_host((host, options.server_port)).await {
+            Ok(addresses) => addresses.map(Some).collect(),
             Err(error) => return Tried::Failed("lookup", format!("lookup: {error}")),
         };
     let mut result = Tried::Failed("lookup", "lookup: no address".to_owned());
@@ -174,7 +177,7 @@ async fn try_all(
 async fn connect(
     shared: &Arc<Shared>,
     tls: &Reloaded<ClientConfig>,
-    address: SocketAddr,
+    address: Option<SocketAddr>,
     tasks: &mut tokio::task::JoinSet<()>,
 ) -> Tried {
     let options = &shared.options;
@@ -195,8 +198,14 @@ async fn connect(
             Err(error) => return Tried::Failed("token", format!("{}: {error}", path.display())),
         },
     };
+    let at = address.map_or_else(|| authority.clone(), |it| it.to_string());
     let shaken = async {
-        let stream = TcpStream::connect(address).await.map_err(|error| ("connect", error))?;
+        let stream = match (address, &options.proxy) {
+            (Some(address), _) => TcpStream::connect(address).await,
+            (None, Some(proxy)) => proxy.connect().await,
+            (None, None) => Err(io::ErrorKind::NotFound.into()),
+        };
+        let stream = stream.map_err(|error| ("connect", error))?;
         crate::accept::prepare(&stream);
         let connector = TlsConnector::from(tls.current());
         connector.connect(name, stream).await.map_err(|error| ("tls", error))
@@ -206,13 +215,10 @@ async fn connect(
         Ok(Err((kind, error))) => {
             let why = refusal("the server", &error);
             let why = why.unwrap_or_else(|| format!("{kind}: {error}"));
-            return Tried::Failed(kind, format!("{address}: {why}"));
+            return Tried::Failed(kind, format!("{at}: {why}"));
         }
         Err(_) => {
-            return Tried::Failed(
-                "timeout",
-                format!("{address}: no connection within {CONNECT:?}"),
-            );
+            return Tried::Failed("timeout", format!("{at}: no connection within {CONNECT:?}"));
         }
     };
     let window = Window::initial(options.limits.connection_bytes).to_string();
@@ -248,16 +254,13 @@ async fn connect(
     });
     let greeting = match tokio::time::timeout(GREETING, greeting).await {
         Ok(Ok(Ok(greeting))) => greeting,
-        Ok(Ok(Err(why))) => return Tried::Failed("refused", format!("{address}: {why}")),
+        Ok(Ok(Err(why))) => return Tried::Failed("refused", format!("{at}: {why}")),
         Ok(Err(_)) => {
-            return Tried::Failed(
-                "connect",
-                format!("{address}: the server closed the connection"),
-            );
+            return Tried::Failed("connect", format!("{at}: the server closed the connection"));
         }
         Err(_) => {
             session.link.abort();
-            let text = format!("{address}: no word from the server within {GREETING:?}");
+            let text = format!("{at}: no word from the server within {GREETING:?}");
             return Tried::Failed("timeout", text);
         }
     };

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::agent::{Agent, Limits, Options, ServerCount};
+use crate::agent::{Agent, HttpProxy, Limits, Options, ServerCount};
 use crate::kubernetes::{Cluster, LeaseOptions};
 use crate::server::StartError;
 use crate::{Identifiers, TlsFiles};
@@ -20,8 +20,10 @@ use super::{LogFlags, OwnFlags, SpareFlags, address, flags, input, kubeconfig, r
     after_help = "The flags are those of apiserver-network-proxy's proxy-agent, whose place it \
 takes: servers stay as they are.
 
-On the first SIGTERM it drains: its servers send no new dials, and open connections continue; the \
-second ends it.
+On the first SIGTERM it drains: its servers send no new dials, and open connections continue; it \
+ends after the last of them, or on the second SIGTERM.
+
+HTTPS_PROXY and NO_PROXY in the environment name an HTTP proxy on the way to the servers.
 
 Example:
   podgate konnectivity-agent --proxy-server-host konnectivity.example.com --ca-cert ca.crt \\
@@ -195,6 +197,8 @@ impl Args {
             server_host: self.proxy_server_host.clone(),
             server_port: self.proxy_server_port,
             files: TlsFiles {
+            proxy: HttpProxy::from_environment(&self.proxy_server_host, self.proxy_server_port)
+                .map_err(input)?,
                 cert: path(&self.agent_cert),
                 key: path(&self.agent_key),
                 ca: path(&self.ca_cert),

@@ -41,7 +41,7 @@ impl World {
             let issuer = Issuer::new(params, key);
             let prefix = if authority == "ca" { "" } else { "other-" };
             for name in ["server", "agent", "client"] {
-                let names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+                let names = ["localhost", "server.test", "127.0.0.1", "::1"].map(str::to_owned);
                 let mut params = CertificateParams::new(names).unwrap();
                 params.distinguished_name.push(DnType::CommonName, name);
                 let key = KeyPair::generate().unwrap();
@@ -118,6 +118,7 @@ impl World {
         agent::Options {
             server_host: server.ip().to_string(),
             server_port: server.port(),
+            proxy: None,
             files: self.files("agent"),
             alpn: Vec::new(),
             token: None,

@@ -238,6 +238,7 @@ pub(crate) async fn dial(folder: String, server: SocketAddr) -> Result<()> {
     let _agent = Agent::start(agent::Options {
         server_host: server.ip().to_string(),
         server_port: server.port(),
+        proxy: None,
         files: files(folder, "agent"),
         alpn: Vec::new(),
         token: None,
