@@ -76,7 +76,12 @@ pub(super) async fn run(shared: Arc<Shared>, tls: Reloaded<ClientConfig>) {
                 }
                 Tried::Duplicate(server) => {
                     tracing::debug!("connected with server {server} already");
-                    wait = longer(wait);
+                    // A balancer decides by chance: the next attempt may meet a server that is
+                    // missing.
+                    wait = match have < count {
+                        true => options.sync_interval,
+                        false => longer(wait),
+                    };
                 }
                 Tried::Failed(kind, text) => {
                     tracing::warn!("{}:{}: {text}", options.server_host, options.server_port);
