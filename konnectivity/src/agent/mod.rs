@@ -105,6 +105,12 @@ impl Agent {
         }
     }
 
+    /// Resolves when a draining agent has served its last connection.
+    pub async fn drained(&self) {
+        let pending = &self.shared.metrics.pending;
+        sync::until_idle(|| self.targets() == 0 && pending.get() == 0).await;
+    }
+
     /// The page `/metrics`.
     pub fn metrics(&self) -> String {
         self.shared.metrics.page()

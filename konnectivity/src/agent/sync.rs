@@ -287,6 +287,12 @@ async fn retire(session: Arc<Session>) {
         }
         tokio::time::sleep(UNDER_WAY / 10).await;
     }
+    until_idle(|| session.is_idle() || session.link.is_closed()).await;
+    session.link.close(0, "connected already");
+}
+
+/// Waits until `idle` has held for as long as dials may be under way.
+pub(super) async fn until_idle(idle: impl Fn() -> bool) {
     session.link.close(0, "connected already");
 }
 

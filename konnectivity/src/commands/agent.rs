@@ -151,6 +151,7 @@ async fn serve(args: &Args) -> Result<(), StartError> {
     tracing::info!("draining, {} connections are open; the next signal ends", agent.targets());
     agent.drain();
     tokio::select! {
+        () = agent.drained() => tracing::info!("drained"),
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
@@ -196,9 +197,9 @@ impl Args {
         Ok(Options {
             server_host: self.proxy_server_host.clone(),
             server_port: self.proxy_server_port,
-            files: TlsFiles {
             proxy: HttpProxy::from_environment(&self.proxy_server_host, self.proxy_server_port)
                 .map_err(input)?,
+            files: TlsFiles {
                 cert: path(&self.agent_cert),
                 key: path(&self.agent_key),
                 ca: path(&self.ca_cert),

@@ -247,7 +247,7 @@ async fn killed_stopped_and_started_again_under_load() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
-    // An agent told to end serves what it has until it is told again.
+    // An agent that drains serves what it has.
     let mut tunnel = Tunnel::unix(&world.socket()).await.unwrap();
     let connection = tunnel.dial(&target).await.unwrap();
     signal(&agent, Signal::TERM);
@@ -255,7 +255,8 @@ async fn killed_stopped_and_started_again_under_load() {
     server.wait_for_line("agent node1 (CN=rcgen self signed cert", PATIENCE);
     tunnel.send_data(connection, b"hello");
     assert_eq!(tunnel.receive_data(5).await.unwrap(), b"hello");
-    signal(&agent, Signal::TERM);
+    // It ends after its last connection.
+    drop(tunnel);
     assert!(agent.wait(PATIENCE).success());
     let mut server = server;
     signal(&server, Signal::TERM);
