@@ -1,13 +1,15 @@
 //! Agents: let in, chosen, draining, gone; and finding servers.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::common::*;
-use konnectivity::agent::Agent;
+use konnectivity::agent::{Agent, HttpProxy};
 use konnectivity::client::Tunnel;
 use konnectivity::packet::Packet;
-use konnectivity::server::{Server, Strategy};
-use tokio::net::TcpListener;
+use konnectivity::server::{Frontend, Server, Strategy};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 const DRAIN: Packet = Packet::Drain;
@@ -328,6 +330,117 @@ async fn several_servers_behind_one_address_are_all_found() {
     until("one connection with each", || servers.iter().all(|it| it.agents() == 1)).await;
     assert_eq!(metric(&agent.metrics(), "agent_known_server_count"), 3.0);
     assert_eq!(metric(&agent.metrics(), "agent_open_server_connections"), 3.0);
+}
+
+/// Copies bytes between a client and a server.
+async fn relay(mut client: TcpStream, server: SocketAddr) {
+    let mut server = TcpStream::connect(server).await.unwrap();
+    let _over = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+}
+
+#[tokio::test]
+async fn a_server_that_a_balancer_seldom_chooses_is_found_without_back_off() {
+    let world = World::new("seldom");
+    let mut servers = Vec::new();
+    for name in ["often", "seldom"] {
+        let mut options = world.server_options();
+        options.server_id = name.to_owned();
+        options.server_count = 2;
+        let path = world.path(&format!("{name}.sock"));
+        options.frontend = Frontend::Unix { path, delete_existing: true };
+        servers.push(Server::start(options).await.unwrap());
+    }
+    let [often, seldom] = [0, 1].map(|at| servers[at].agent_address());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut options = world.agent_options(listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        for turn in 0.. {
+            let (client, _) = listener.accept().await.unwrap();
+            tokio::spawn(relay(client, if turn == 25 { seldom } else { often }));
+        }
+    });
+    // With a back-off the last attempt would begin after hours.
+    options.sync_interval = Duration::from_millis(10);
+    options.sync_interval_cap = Duration::from_secs(24 * 3600);
+    let agent = Agent::start(options).unwrap();
+    until("both servers", || agent.servers() == ["often", "seldom"]).await;
+}
+
+#[tokio::test]
+async fn servers_are_reached_through_an_http_proxy() {
+    let world = World::new("http-proxy");
+    let server = Server::start(world.server_options()).await.unwrap();
+    let address = server.agent_address();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = listener.local_addr().unwrap();
+    let (sender, mut heads) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(client.read_u8().await.unwrap());
+            }
+            sender.send(String::from_utf8(head).unwrap()).unwrap();
+            client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+            tokio::spawn(relay(client, address));
+        }
+    });
+    let mut options = world.agent_options(address);
+    // A name that only the proxy resolves.
+    options.server_host = "server.test".to_owned();
+    let url = format!("http://user:secret@{proxy}");
+    options.proxy = HttpProxy::new(&url, "", "server.test", address.port()).unwrap();
+    let _agent = Agent::start(options).unwrap();
+    until("the agent", || server.agents() == 1).await;
+    let head = heads.recv().await.unwrap();
+    let wanted = format!("CONNECT server.test:{} HTTP/1.1\r\n", address.port());
+    assert!(head.starts_with(&wanted), "{head}");
+    assert!(head.contains("Proxy-Authorization: Basic dXNlcjpzZWNyZXQ=\r\n"), "{head}");
+    let mut tunnel = Tunnel::unix(&world.socket()).await.unwrap();
+    soon(tunnel.dial(&echo().await.to_string())).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_successor_with_the_same_name_gets_agents_while_the_former_drains() {
+    let pair = Pair::new("successor").await;
+    let target = echo().await.to_string();
+    let mut open = Tunnel::unix(&pair.socket()).await.unwrap();
+    let connection = soon(open.dial(&target)).await.unwrap();
+    let mut options = pair.world.server_options();
+    options.agents = pair.server.agent_address();
+    let stopped = tokio::spawn(pair.server.stop(PATIENCE));
+    // The former has left its port, and its name and socket are the same.
+    let mut successor = None;
+    let end = std::time::Instant::now() + PATIENCE;
+    while successor.is_none() {
+        assert!(std::time::Instant::now() < end, "the port is in use");
+        successor = Server::start(options.clone()).await.ok();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let successor = successor.unwrap();
+    until("the agent", || successor.agents() == 1).await;
+    open.send_data(connection, b"still");
+    assert_eq!(soon(open.receive_data(5)).await.unwrap(), b"still");
+    assert!(!stopped.is_finished());
+    drop(open);
+    soon(stopped).await.unwrap();
+    // The end of the former left the successor its socket.
+    let mut tunnel = Tunnel::unix(&pair.world.socket()).await.unwrap();
+    soon(tunnel.dial(&target)).await.unwrap();
+    assert_eq!(pair.agent.servers(), ["server-1"]);
+}
+
+#[tokio::test]
+async fn a_draining_agent_has_drained_after_its_last_connection() {
+    let pair = Pair::new("drained").await;
+    let mut tunnel = Tunnel::unix(&pair.socket()).await.unwrap();
+    soon(tunnel.dial(&echo().await.to_string())).await.unwrap();
+    pair.agent.drain();
+    let busy = tokio::time::timeout(Duration::from_secs(3), pair.agent.drained()).await;
+    assert!(busy.is_err(), "a connection is open");
+    drop(tunnel);
+    soon(pair.agent.drained()).await;
+    assert_eq!(pair.server.established(), 0);
 }
 
 #[tokio::test]

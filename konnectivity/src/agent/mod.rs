@@ -59,14 +59,14 @@ impl Shared {
     fn sessions(&self) -> Vec<Arc<Session>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
-
-impl Agent {
 
     /// Fails while the rules deny every dial because they have not arrived.
     fn rules_known(&self) -> Result<(), String> {
         self.options.rules.as_deref().map_or(Ok(()), Rules::known)
     }
+}
+
+impl Agent {
     /// Starts to connect to servers, on the current tokio runtime.
     ///
     /// # Errors
@@ -135,6 +135,7 @@ impl Drop for Agent {
         for session in self.shared.sessions() {
             session.link.abort();
         }
+        self.shared.options.audit.flush();
     }
 }
 
@@ -149,7 +150,6 @@ async fn look_after(shared: Arc<Shared>) {
         for session in shared.sessions() {
             session.tick();
             if let Some(rules) = rules.filter(|_| changed) {
-        self.shared.options.audit.flush();
                 session.recheck(rules);
             }
         }

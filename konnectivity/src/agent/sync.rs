@@ -53,7 +53,7 @@ pub(super) async fn run(shared: Arc<Shared>, tls: Reloaded<ClientConfig>) {
     let mut tasks = tokio::task::JoinSet::new();
     loop {
         while tasks.try_join_next().is_some() {}
-        let have = shared.sessions().len();
+        let have = connected(&shared);
         let count = counter.count(&shared).await;
         shared.metrics.known_servers.set(i64::try_from(count).unwrap_or(i64::MAX));
         let expected = expected(&shared);
@@ -70,7 +70,8 @@ pub(super) async fn run(shared: Arc<Shared>, tls: Reloaded<ClientConfig>) {
                     wait = options.sync_interval;
                     // There may be more.
                     let count = counter.count(&shared).await;
-                    if shared.sessions().len() < count.max(expected) {
+                    let now = connected(&shared);
+                    if have < now && now < count.max(expected) {
                         continue;
                     }
                 }
@@ -135,6 +136,11 @@ impl Counter {
     }
 }
 
+/// The number of connected servers that accept dials.
+fn connected(shared: &Shared) -> usize {
+    shared.sessions().iter().filter(|it| !it.is_leaving()).count()
+}
+
 /// The number of servers before a recent loss.
 fn expected(shared: &Shared) -> usize {
     shared.absent.lock().unwrap_or_else(PoisonError::into_inner).expected(http2::millis())
@@ -161,7 +167,8 @@ async fn try_all(
         None => match tokio::net::lookup_host((host, options.server_port)).await {
             Ok(addresses) => addresses.map(Some).collect(),
             Err(error) => return Tried::Failed("lookup", format!("lookup: {error}")),
-        };
+        },
+    };
     let mut result = Tried::Failed("lookup", "lookup: no address".to_owned());
     for _ in 0..addresses.len() {
         let address = addresses[*turn % addresses.len()];
@@ -191,6 +198,7 @@ async fn connect(
         true => format!("[{host}]:{}", options.server_port),
         false => format!("{host}:{}", options.server_port),
     };
+    let at = address.map_or_else(|| authority.clone(), |it| it.to_string());
     let name = match ServerName::try_from(host) {
         Ok(name) => name,
         Err(error) => return Tried::Failed("tls", format!("server name: {error}")),
@@ -203,7 +211,6 @@ async fn connect(
             Err(error) => return Tried::Failed("token", format!("{}: {error}", path.display())),
         },
     };
-    let at = address.map_or_else(|| authority.clone(), |it| it.to_string());
     let shaken = async {
         let stream = match (address, &options.proxy) {
             (Some(address), _) => TcpStream::connect(address).await,
@@ -280,26 +287,26 @@ async fn connect(
 /// are served to their end.
 async fn retire(session: Arc<Session>) {
     session.send(&Packet::Drain);
-    let mut busy = Instant::now();
-    while busy.elapsed() < UNDER_WAY && !session.link.is_closed() {
-        if !session.is_idle() {
-            busy = Instant::now();
-        }
-        tokio::time::sleep(UNDER_WAY / 10).await;
-    }
     until_idle(|| session.is_idle() || session.link.is_closed()).await;
     session.link.close(0, "connected already");
 }
 
 /// Waits until `idle` has held for as long as dials may be under way.
 pub(super) async fn until_idle(idle: impl Fn() -> bool) {
-    session.link.close(0, "connected already");
+    let mut busy = Instant::now();
+    while busy.elapsed() < UNDER_WAY {
+        if !idle() {
+            busy = Instant::now();
+        }
+        tokio::time::sleep(UNDER_WAY / 10).await;
+    }
 }
 
-/// Adds a session, unless there is one with the same server.
+/// Adds a session, unless there is one with the same server. A server that goes away may have a
+/// successor with its name.
 fn add(shared: &Arc<Shared>, session: &Arc<Session>, greeting: Greeting) -> Tried {
     let mut sessions = shared.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-    if sessions.iter().any(|it| it.server() == greeting.server) {
+    if sessions.iter().any(|it| it.server() == greeting.server && !it.is_leaving()) {
         return Tried::Duplicate(greeting.server);
     }
     sessions.push(Arc::clone(session));
@@ -316,15 +323,23 @@ fn add(shared: &Arc<Shared>, session: &Arc<Session>, greeting: Greeting) -> Trie
     Tried::Connected
 }
 
+/// Counts a session no more: its server accepts no dials, or its connection ended. Another server
+/// is looked for.
+pub(super) fn leave(shared: &Shared, session: &Arc<Session>) {
+    let sessions = shared.sessions();
+    let before = connected(shared);
+    if !session.leave() && sessions.iter().any(|it| Arc::ptr_eq(it, session)) {
+        let mut absent = shared.absent.lock().unwrap_or_else(PoisonError::into_inner);
+        absent.lost(before, http2::millis());
+        shared.changed.notify_one();
+    }
+}
+
 /// Removes a session; false if it was not there.
 fn forget(shared: &Shared, session: &Arc<Session>) -> bool {
+    leave(shared, session);
     let mut sessions = shared.sessions.lock().unwrap_or_else(PoisonError::into_inner);
     let before = sessions.len();
     sessions.retain(|it| !Arc::ptr_eq(it, session));
-    let gone = sessions.len() < before;
-    if gone {
-        let mut absent = shared.absent.lock().unwrap_or_else(PoisonError::into_inner);
-        absent.lost(before, http2::millis());
-    }
-    gone
+    sessions.len() < before
 }

@@ -118,7 +118,7 @@ impl Handler for AgentPort {
                 return link.finish(stream, Some(trailers(Status::Unknown, &text, true)));
             }
         };
-        if end || self.proxy.stopping.load(Ordering::Relaxed) {
+        if end || *self.proxy.stopping.borrow() {
             return link
                 .finish(stream, Some(trailers(Status::Unavailable, "the server ends", true)));
         }

@@ -4,9 +4,8 @@ use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -40,6 +39,34 @@ pub(super) fn listen_unix(path: &Path, delete_existing: bool) -> Result<UnixList
     bind_unix(path).map_err(|error| failed(&error))
 }
 
+/// The file of the frontend's socket.
+#[derive(Debug)]
+pub(super) struct Socket {
+    path: PathBuf,
+    /// Device and inode.
+    identity: Option<(u64, u64)>,
+}
+
+impl Socket {
+    /// The file that was just made at `path`.
+    pub(super) fn of(path: &Path) -> Self {
+        Self { path: path.to_owned(), identity: identity(path) }
+    }
+
+    /// Removes the file, unless a successor has made its own.
+    pub(super) fn remove(&self) {
+        if identity(&self.path) == self.identity
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            tracing::debug!("{}: {error}", self.path.display());
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|it| crate::file::identity(&it))
+}
+
 /// Mode of the frontend's socket: its owner and group may connect, whatever the umask says.
 const SOCKET_MODE: u32 = 0o660;
 
@@ -64,10 +91,8 @@ pub(super) async fn accept_unix(proxy: Arc<Proxy>, listener: UnixListener) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
+            () = proxy.stopped() => break,
             stream = accept::unix(&listener) => {
-                if proxy.stopping.load(Ordering::Relaxed) {
-                    continue;
-                }
                 let proxy = Arc::clone(&proxy);
                 connections.spawn(async move {
                     let who = unix_peer(&stream);
@@ -79,6 +104,9 @@ pub(super) async fn accept_unix(proxy: Arc<Proxy>, listener: UnixListener) {
             Some(_) = connections.join_next() => {}
         }
     }
+    // A successor may listen here.
+    drop(listener);
+    connections.join_all().await;
 }
 
 fn unix_peer(stream: &UnixStream) -> String {
@@ -106,10 +134,8 @@ pub(super) async fn accept_tls<F, R>(
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
+            () = proxy.stopped() => break,
             stream = accept::tcp(&listener) => {
-                if proxy.stopping.load(Ordering::Relaxed) {
-                    continue;
-                }
                 let (proxy, acceptor) = (Arc::clone(&proxy), TlsAcceptor::from(tls.current()));
                 connections.spawn(async move {
                     let peer = stream.peer_addr().map_or_else(|_| "?".to_owned(), accept::name);
@@ -142,4 +168,7 @@ pub(super) async fn accept_tls<F, R>(
             Some(_) = connections.join_next() => {}
         }
     }
+    // A successor may listen here.
+    drop(listener);
+    connections.join_all().await;
 }

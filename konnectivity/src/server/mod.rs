@@ -28,8 +28,6 @@ mod options;
 mod proxy;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,7 +40,7 @@ use proxy::Proxy;
 use telemetry::{Page, Pages};
 
 use crate::tls;
-use listen::{accept_tls, accept_unix, listen, listen_unix, serve_frontend};
+use listen::{Socket, accept_tls, accept_unix, listen, listen_unix, serve_frontend};
 
 /// A running server. Dropping it ends it at once.
 #[derive(Debug)]
@@ -51,7 +49,7 @@ pub struct Server {
     tasks: JoinSet<()>,
     agents: SocketAddr,
     frontend: Option<SocketAddr>,
-    socket: Option<PathBuf>,
+    socket: Option<Socket>,
     health: Vec<telemetry::Server>,
 }
 
@@ -89,7 +87,7 @@ impl Server {
         match &proxy.options.frontend {
             Frontend::Unix { path, delete_existing } => {
                 let listener = listen_unix(path, *delete_existing)?;
-                socket = Some(path.clone());
+                socket = Some(Socket::of(path));
                 tasks.spawn(accept_unix(Arc::clone(&proxy), listener));
             }
             Frontend::Tls { address, files } => {
@@ -171,10 +169,14 @@ impl Server {
         self.proxy.page()
     }
 
-    /// Stops accepting connections and waits until the open ones have ended, for `grace` at most;
+    /// Closes the listeners and waits until the open connections have ended, for `grace` at most;
     /// then ends them.
     pub async fn stop(self, grace: Duration) {
-        self.proxy.stopping.store(true, Ordering::Relaxed);
+        self.proxy.stopping.send_replace(true);
+        for backend in self.proxy.backends.all() {
+            // The agent looks for a successor, which may have this server's name.
+            backend.stream.link.drain("the server ends");
+        }
         let begin = Instant::now();
         while !self.end_if_idle(begin.elapsed() >= grace) {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -201,10 +203,8 @@ impl Drop for Server {
         for backend in self.proxy.backends.all() {
             backend.stream.link.abort();
         }
-        if let Some(socket) = &self.socket
-            && let Err(error) = std::fs::remove_file(socket)
-        {
-            tracing::debug!("{}: {error}", socket.display());
+        if let Some(socket) = &self.socket {
+            socket.remove();
         }
         self.proxy.options.audit.flush();
     }

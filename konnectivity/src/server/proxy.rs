@@ -1,9 +1,9 @@
 //! State shared by all parts of a server.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::backends::Backends;
 use super::metrics::Metrics;
@@ -23,7 +23,7 @@ pub(crate) struct Proxy {
     pub(crate) reviews: Semaphore,
     /// One permit an agent that waits for its TokenReview.
     pub(crate) waiting: Arc<Semaphore>,
-    pub(crate) stopping: AtomicBool,
+    pub(crate) stopping: watch::Sender<bool>,
     /// Whether all connections have ended, so that no dial may begin.
     pub(crate) ended: RwLock<bool>,
 }
@@ -36,7 +36,7 @@ impl Proxy {
             server_count: AtomicUsize::new(options.server_count),
             reviews: Semaphore::new(options.limits.reviews),
             waiting: Arc::new(Semaphore::new(options.limits.reviews * WAITING)),
-            stopping: AtomicBool::new(false),
+            stopping: watch::Sender::new(false),
             ended: RwLock::new(false),
             options: Arc::new(options),
         })
@@ -49,6 +49,13 @@ impl Proxy {
 
     pub(crate) fn set_server_count(&self, count: usize) {
         self.server_count.store(count, Ordering::Relaxed);
+    }
+
+    /// Resolves when the server is to accept no more connections.
+    pub(crate) async fn stopped(&self) {
+        let mut stopping = self.stopping.subscribe();
+        // An error would be the sender's end, and this side holds it.
+        let _stopped = stopping.wait_for(|it| *it).await;
     }
 
     pub(crate) fn page(&self) -> String {

@@ -14,6 +14,7 @@ use bytes::Bytes;
 pub(crate) use receiving::Standing;
 use state::{End, Phase, State};
 
+use super::code;
 use super::driven::Driven;
 use super::frame::{self, kind, setting};
 use super::hpack::MOST_BYTES;
@@ -243,9 +244,18 @@ impl Link {
 
     /// Closes the connection after all queued frames.
     pub fn close(&self, code: u32, why: &str) {
+        self.go_away(code, why, Phase::Closing);
+    }
+
+    /// Announces that the connection accepts no new streams; those that are open go on.
+    pub fn drain(&self, why: &str) {
+        self.go_away(code::NO_ERROR, why, Phase::Open);
+    }
+
+    fn go_away(&self, code: u32, why: &str, next: Phase) {
         self.state.change(|state| {
             if state.phase == Phase::Open {
-                state.phase = Phase::Closing;
+                state.phase = next;
                 frame::put_head(&mut state.control, 8 + why.len(), kind::GOAWAY, 0, 0);
                 state.control.extend_from_slice(&state.last_remote.to_be_bytes());
                 state.control.extend_from_slice(&code.to_be_bytes());

@@ -31,6 +31,8 @@ pub(crate) struct Session {
     targets: Mutex<HashMap<i64, Arc<Target>>>,
     dials: Mutex<HashMap<i64, AbortHandle>>,
     next: AtomicI64,
+    /// The server has announced its end, or it has come.
+    leaving: AtomicBool,
     /// Reading of the link is paused for a slow target.
     blocked: AtomicBool,
 }
@@ -54,6 +56,7 @@ impl Session {
             targets: Mutex::default(),
             dials: Mutex::default(),
             next: AtomicI64::new(1),
+            leaving: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
         })
     }
@@ -69,6 +72,15 @@ impl Session {
     /// The number of servers, by this server's count.
     pub(crate) fn server_count(&self) -> Option<usize> {
         self.greeting.get().map(|greeting| greeting.count)
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// Records that the server ends; returns whether that was recorded before.
+    pub(crate) fn leave(&self) -> bool {
+        self.leaving.swap(true, Ordering::Relaxed)
     }
 
     pub(crate) fn is_blocked(&self) -> bool {

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::target::Target;
 use super::{Greeting, Session};
+use crate::agent::sync::leave;
 use crate::grpc::{Assembler, failure, header};
 use crate::server::WINDOW;
 
@@ -105,6 +106,7 @@ impl Handler for Reader {
 
     fn going_away(&mut self, _link: &Arc<Link>, code: u32, text: &str) {
         tracing::info!("server {} goes away ({code}): {text}", self.session.server());
+        leave(&self.session.shared, &self.session);
     }
 
     fn paused(&mut self) -> bool {
