@@ -20,8 +20,9 @@ use crate::published::Published;
 /// Places of the session table that one scan looks at, and those under one lock.
 const SCAN: u32 = 1 << 16;
 const PART: u32 = 1 << 9;
-/// Seconds that entries of a connection wait for its initiator's first packet behind the handshake.
-const HANDSHAKE_S: u32 = 2;
+/// Seconds that entries of a connection wait for the packet that shows that it goes on: its initiator's first one
+/// behind the handshake, or any behind a reset.
+const UNCERTAIN_S: u32 = 2;
 
 /// A connection that gets entries.
 type Candidate = (SessionId, Tuples, Entries);
@@ -251,9 +252,9 @@ impl Connections {
         }
         let state = found.state();
         match found.protocol() {
-            // Its initiator's packets are the kernel's; see `Installed::note`.
-            protocol::TCP if state.is_accepted() => {
-                is_installed && now_s.saturating_sub(found.last_seen()) <= HANDSHAKE_S
+            // Whether it goes on is read of its entries, as the kernel has its packets; see `Installed::note`.
+            protocol::TCP if state.is_accepted() || state.is_reset() => {
+                is_installed && now_s.saturating_sub(found.last_seen()) <= UNCERTAIN_S
             }
             protocol::TCP => state.is_established(),
             // It ends with its answer, before an entry would be of use.

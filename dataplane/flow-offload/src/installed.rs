@@ -1,7 +1,9 @@
 //! A connection with entries, and what was counted about it.
 
+use std::time::Duration;
+
 use ahash::AHashMap;
-use dataplane::session::{SessionId, Tuples};
+use dataplane::session::{Found, SessionId, Tuples};
 use dataplane::wire::tcp_flags;
 use dataplane::{PortId, Switch};
 
@@ -91,12 +93,12 @@ impl Installed {
         egress.sent_bytes += bytes;
         let sessions = switch.sessions();
         sessions.count_beside(*id, packets, bytes);
-        // All packets of TCP that entries take have it: the first one ends the handshake.
-        let flags = tcp_flags::ACK | if now.had_fin > 0 { tcp_flags::FIN } else { 0 };
+        let used_s = Duration::from_nanos(now.used_ns).as_secs() as u32;
         // A worker's note of a packet may come between; that of a FIN must not be lost.
         for _ in 0..ATTEMPTS {
             let Some(mut found) = sessions.found(*id) else { break };
             found.forward = direction == 0;
+            let flags = flags_of(&found, now.had_fin > 0, used_s);
             sessions.touch(&found, flags, switch.now().seconds());
             let noted = found.state().after(found.protocol(), flags, found.forward);
             if sessions.found(*id).is_none_or(|it| it.state() == noted) {
@@ -106,9 +108,20 @@ impl Installed {
     }
 }
 
+/// The flags that an entry's packets showed in all, the last one in this second. All packets of TCP that entries
+/// take acknowledge: the first one ends the handshake. Resets take the switch; what was forwarded before one, or
+/// may have been, does not say that the connection goes on.
+fn flags_of(found: &Found, had_fin: bool, used_s: u32) -> u8 {
+    let is_before_reset = found.state().is_reset() && used_s <= found.last_seen();
+    let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+    tcp_flags::ACK | flag(had_fin, tcp_flags::FIN) | flag(is_before_reset, tcp_flags::RST)
+}
+
 #[cfg(test)]
 mod tests {
-    use dataplane::wire::Flow;
+    use dataplane::Adjacency;
+    use dataplane::session::{Opened, Opening, Owner, Sessions, Timeouts, TupleOrigin};
+    use dataplane::wire::{Flow, protocol};
 
     use super::*;
 
@@ -133,5 +146,34 @@ mod tests {
         assert!(installed.is_replaced_by(&made(7, [3, 4, 0], [2, 1, 1])), "generations alone");
         assert!(!installed.is_replaced_by(&made(8, [3, 4, 0], [1, 1, 1])), "another interface");
         assert!(!installed.is_replaced_by(&made(7, [3, 5, 0], [1, 1, 1])), "another port there");
+    }
+
+    #[test]
+    fn what_was_forwarded_before_a_reset_does_not_undo_it() {
+        let sessions = Sessions::new(1, 1, Timeouts::default());
+        let flow = Flow { protocol: protocol::TCP, source_port: 1, ..Flow::default() };
+        let opening = Opening {
+            owner: Owner::port(PortId(0)),
+            adjacency: Adjacency::NONE,
+            generation: 1,
+            tcp_flags: tcp_flags::SYN,
+        };
+        let opened = sessions.open(&Tuples::plain(flow), &opening, 0);
+        let Ok(Opened::New(id)) = opened else { panic!("{opened:?}") };
+        let find = |flow: &Flow| {
+            sessions.find(sessions.hash(flow), flow, TupleOrigin::Entering, 5).unwrap()
+        };
+        sessions.touch(&find(&flow.reversed()), tcp_flags::SYN | tcp_flags::ACK, 0);
+        sessions.touch(&find(&flow), tcp_flags::ACK, 0);
+        let note = |used_s| {
+            let found = sessions.found(id).unwrap();
+            sessions.touch(&found, flags_of(&found, false, used_s), 5);
+            sessions.found(id).unwrap().state().name(protocol::TCP)
+        };
+        assert_eq!(note(4), "established");
+        sessions.touch(&find(&flow.reversed()), tcp_flags::RST, 5);
+        assert_eq!(note(4), "ended");
+        assert_eq!(note(5), "ended", "in the same second");
+        assert_eq!(note(6), "established", "the ends go on");
     }
 }

@@ -143,11 +143,15 @@ fn opens(context: &Context<'_>, packet: &Packet) -> Next {
     }
 }
 
-/// A SYN on a connection that is over, or refused, opens another one; a SYN from the responder is not a reply.
+/// A SYN on a connection that is over, or refused, opens another one; a SYN from the responder is not a reply. A
+/// reset that was forged ends nothing: behind one, the SYN is evaluated, and the session stays.
 #[inline]
 fn starts_anew(context: &Context<'_>, packet: &Packet, found: &Found) -> bool {
     if packet.headers.flow.protocol != protocol::TCP {
         return false;
+    }
+    if found.state().is_reset() && !found.state().is_refused() {
+        return true;
     }
     // After a denial, who opens what is known.
     if found.state().is_over() || found.state().is_refused() {

@@ -170,8 +170,15 @@ impl State {
     fn after_tcp(self, flags: u8, forward: bool) -> Self {
         let has = |wanted: u8| flags & wanted == wanted;
         let mut bits = self.0;
+        // A forged reset resets nothing: the ends look at its sequence number (RFC 5961). So a connection whose
+        // ends go on is what it was. One that has been reset may be opened again, and an end that knows it still
+        // acknowledges the SYN with a challenge.
         if has(tcp_flags::RST) {
             bits |= Self::RST;
+        } else if !forward && bits & Self::RST != 0 && has(tcp_flags::SYN | tcp_flags::ACK) {
+            bits = bits & Self::REFUSED | Self::SYN;
+        } else if has(tcp_flags::ACK) {
+            bits &= !Self::RST;
         }
         match forward {
             true if has(tcp_flags::SYN) && !has(tcp_flags::ACK) => bits |= Self::SYN,
@@ -229,11 +236,24 @@ impl State {
         }
     }
 
-    /// TCP: both ends have closed, so the initiator may reuse the ports.
+    /// TCP: the last packet that says so resets a connection that was accepted. It is over, unless it was forged.
+    #[inline]
+    pub fn is_reset(self) -> bool {
+        const BITS: u8 = State::RST | State::SYN_ACK;
+        self.0 & BITS == BITS && !self.is_closed()
+    }
+
+    /// TCP: both ends have closed.
+    #[inline]
+    fn is_closed(self) -> bool {
+        const BOTH: u8 = State::FIN_FORWARD | State::FIN_REVERSE;
+        self.0 & BOTH == BOTH
+    }
+
+    /// TCP: both ends have closed, or one has reset the connection, so the initiator may reuse the ports.
     #[inline]
     pub fn is_over(self) -> bool {
-        const BOTH: u8 = State::FIN_FORWARD | State::FIN_REVERSE;
-        self.0 & Self::RST != 0 || self.0 & BOTH == BOTH
+        self.0 & Self::RST != 0 || self.is_closed()
     }
 }
 

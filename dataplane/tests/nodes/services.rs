@@ -540,3 +540,39 @@ fn pods_leave_for_the_world_as_the_cluster_node() {
     assert_is(&there, &tcp("10.1.0.2:4000", "10.2.0.9:80").syn().build());
     assert_eq!(rig.send(HOST, udp("192.0.2.1:53", "10.1.0.2:53").build()), Outcome::OwnNode);
 }
+
+/// A reset may be forged: the ends decide by its sequence number, and the switch by what they send next.
+#[test]
+fn a_forged_reset_and_syn_break_no_translated_connection() {
+    let masquerade = Parts {
+        masquerade: true,
+        translation_ports: Some(61_000..=61_999),
+        ..parts(Services::default())
+    };
+    let mut rig = Rig::new(masquerade);
+    let (client, server) = ("10.1.0.2:4000", "198.51.100.9:443");
+    let there = rig.pass(CLIENT, tcp(client, server).syn().build(), UPLINK);
+    let own = format!("{NODE}:{}", wire::parse(&there).unwrap().flow.source_port);
+    rig.pass(UPLINK, tcp(server, &own).syn_ack().build(), CLIENT);
+    rig.pass(CLIENT, tcp(client, server).ack().build(), UPLINK);
+    for round in 0..3 {
+        let reset = rig.pass(UPLINK, tcp(server, &own).rst().build(), CLIENT);
+        assert_is(&reset, &tcp(server, client).rst().build());
+        if round > 0 {
+            let syn = rig.pass(CLIENT, tcp(client, server).syn().build(), UPLINK);
+            assert_is(&syn, &tcp(&own, server).syn().build());
+        }
+        // The server acknowledges what it has, or goes on.
+        let back = rig.pass(UPLINK, tcp(server, &own).ack().build(), CLIENT);
+        assert_is(&back, &tcp(server, client).ack().build());
+        rig.wait(3600);
+        let there = rig.pass(CLIENT, tcp(client, server).ack().build(), UPLINK);
+        assert_is(&there, &tcp(&own, server).ack().build());
+    }
+    // A server that has accepted the reset answers the SYN: another connection, on the same port.
+    rig.pass(CLIENT, tcp(client, server).rst().build(), UPLINK);
+    rig.pass(CLIENT, tcp(client, server).syn().build(), UPLINK);
+    rig.pass(UPLINK, tcp(server, &own).syn_ack().build(), CLIENT);
+    rig.wait(31);
+    assert_eq!(rig.send(CLIENT, tcp(client, server).ack().build()), Outcome::NoSession);
+}

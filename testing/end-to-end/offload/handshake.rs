@@ -123,6 +123,28 @@ fn a_half_closed_connection_outlives_its_first_packet_sent_again() {
     }
 }
 
+/// The ends know from its sequence number that a reset is forged; the switch learns it of what they send next.
+#[test]
+fn a_forged_reset_ends_no_connection_in_the_kernel() {
+    requires_the_machine!("redis-server");
+    let node = ClusterNode::start(&ON);
+    let (client, server) = (node.pod("client", "client"), node.pod("server", "server"));
+    let _redis = server.serve_redis();
+    let mut connection = connect_to_redis(&client, server.v4());
+    asks(&mut connection).unwrap();
+    let (from, to) = (connection.local_addr().unwrap(), connection.peer_addr().unwrap());
+    let forged = packet::tcp(&from.to_string(), &to.to_string()).rst().from_mac(mac(&client));
+    client.namespace.enter(|| RawSender::open("eth0").unwrap().send(&forged.build()).unwrap());
+    node.eventually("the reset", || {
+        (session(&node, &connection)["state"] == "ended").then_some(())
+    });
+    node.eventually("the session's state", || {
+        asks(&mut connection).unwrap();
+        assert_eq!(session(&node, &connection)["offloaded"], true);
+        (session(&node, &connection)["state"] == "established").then_some(())
+    });
+}
+
 /// The switch reads of FINs that the kernel has forwarded.
 #[test]
 fn a_connection_that_ended_in_the_kernel_ends_in_the_switch() {

@@ -87,6 +87,44 @@ fn a_connection_lives_as_long_as_its_state_says() {
     assert!(find(&sessions, &flow(1), 11).is_none(), "reset");
 }
 
+/// Packets after the handshake, of the initiator (`>`) and of the responder: seconds without a packet after which
+/// the session ends. A reset is what it says only if no end goes on.
+#[test]
+fn a_connection_that_goes_on_after_a_reset_is_established() {
+    for (packets, idle) in [
+        ("<R", 10),
+        ("<R >A", 86_400),
+        ("<R <A", 86_400),
+        (">R <A", 86_400),
+        (">R <A >R", 10),
+        // Refused by the responder, then a challenge (RFC 5961, section 4).
+        (">R >S", 10),
+        (">R >S <A", 86_400),
+        (">R >S <SA", 30),
+        (">R >S <SA >A", 86_400),
+        ("<F >R", 10),
+        ("<F >R <A", 120),
+        ("<F >F <R >A", 10),
+    ] {
+        let sessions = Sessions::new(16, 1, Timeouts::default());
+        open_one(&sessions, &flow(1), 0).unwrap();
+        for packet in ["<SA", ">A"].into_iter().chain(packets.split(' ')) {
+            let (end, letters) = packet.split_at(1);
+            let flags = letters.bytes().map(|letter| match letter {
+                b'S' => SYN,
+                b'A' => ACK,
+                b'F' => FIN | ACK,
+                _ => RST,
+            });
+            let flow = if end == ">" { flow(1) } else { flow(1).reversed() };
+            let flags = flags.fold(0, |all, flag| all | flag);
+            sessions.touch(&find(&sessions, &flow, 0).unwrap(), flags, 0);
+        }
+        assert!(find(&sessions, &flow(1), idle).is_some(), "{packets}: {idle}");
+        assert!(find(&sessions, &flow(1), idle + 1).is_none(), "{packets}: {idle}");
+    }
+}
+
 /// Seconds without a packet after which each session ends: packets of the initiator (`>`) and of the responder.
 #[test]
 fn datagrams_have_a_session_for_as_long_as_an_exchange_needs() {
