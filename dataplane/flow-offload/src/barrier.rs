@@ -2,21 +2,22 @@
 //!
 //! A program that has compared generations may still be on its way to deliver a packet when they
 //! change. So a snapshot with new generations for what has entries counts as in force only after
-//! the kernel has seen every program of before end (a grace period of RCU, which
-//! `membarrier(MEMBARRIER_CMD_GLOBAL)` waits for). That takes some tens of milliseconds, on a
-//! thread of its own.
+//! the kernel has seen every program of before end (a grace period of RCU, which a change of a map of maps
+//! waits for). That takes some tens of milliseconds, on a thread of its own.
+//!
+//! `membarrier(MEMBARRIER_CMD_GLOBAL)` waits for the same, but is refused on machines with `nohz_full`.
 
-#![allow(unsafe_code, reason = "a system call")]
-
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dataplane::Switch;
 
-/// `MEMBARRIER_CMD_GLOBAL` of linux/membarrier.h.
-const GLOBAL: i32 = 1;
-/// How long is waited where the kernel has no barrier; a grace period is far shorter.
-const INSTEAD: Duration = Duration::from_millis(500);
+use crate::Error;
+
+/// Pause before the kernel is asked again where it refuses to wait.
+const AGAIN: Duration = Duration::from_millis(100);
+/// How often it is asked. A grace period is far shorter than all of these pauses.
+const ATTEMPTS: u32 = 10;
 
 #[derive(Default)]
 struct State {
@@ -42,8 +43,8 @@ impl Barrier {
         self.changed.notify_all();
     }
 
-    /// Serves requests until the end.
-    pub(crate) fn run(&self, switch: &Arc<Switch>) {
+    /// Serves requests until the end; `wait` waits for programs.
+    pub(crate) fn run(&self, switch: &Switch, wait: impl Fn()) {
         let mut state = self.lock();
         while !state.stop {
             let Some(generation) = state.wanted else {
@@ -52,7 +53,7 @@ impl Barrier {
                 continue;
             };
             drop(state);
-            wait_for_programs();
+            wait();
             state = self.lock();
             if state.wanted == Some(generation) {
                 state.wanted = None;
@@ -75,11 +76,41 @@ impl Barrier {
     }
 }
 
-/// Waits until every program that runs now has ended.
-pub(crate) fn wait_for_programs() {
-    // SAFETY: takes plain numbers.
-    let error = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
-    if error != 0 {
-        std::thread::sleep(INSTEAD);
+/// Waits until every program that runs now has ended, by `wait`.
+pub(crate) fn wait_for_programs(mut wait: impl FnMut() -> Result<(), Error>) {
+    for _ in 0..ATTEMPTS {
+        match wait() {
+            Ok(()) => return,
+            Err(error) => tracing::warn!("{error}"),
+        }
+        std::thread::sleep(AGAIN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::Kernel;
+
+    #[test]
+    fn a_refusal_is_not_the_end_of_programs() {
+        let mut answers = vec![Ok(()), Err(()), Err(())];
+        wait_for_programs(|| {
+            let refused = |()| Error::new("wait", io::ErrorKind::Unsupported.into());
+            answers.pop().expect("asked until it has waited").map_err(refused)
+        });
+        assert_eq!(answers, []);
+    }
+
+    /// Not by `membarrier`, which is refused on machines with `nohz_full`.
+    #[test]
+    fn the_kernel_waits_for_programs() {
+        testkit::requires_root!();
+        let kernel = Kernel::load(8).unwrap();
+        for _ in 0..3 {
+            kernel.wait_for_programs().unwrap();
+        }
     }
 }

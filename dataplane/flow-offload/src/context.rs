@@ -7,6 +7,7 @@ use std::time::Duration;
 use dataplane::Switch;
 
 use crate::Kernel;
+use crate::barrier::wait_for_programs;
 use crate::layout::{GUARD_PORTS, GUARDS, PORTS};
 
 /// How flow offload is set up.
@@ -55,5 +56,10 @@ impl Context {
     /// Whether there are entries with this guard.
     pub(crate) fn is_used(&self, guard: u32) -> bool {
         self.guarded[guard as usize].load(Ordering::SeqCst) > 0
+    }
+
+    /// Waits until every program that runs now has ended.
+    pub(crate) fn wait_for_programs(&self) {
+        wait_for_programs(|| self.kernel.wait_for_programs());
     }
 }

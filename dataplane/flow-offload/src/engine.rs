@@ -5,22 +5,28 @@
 //!   sessions ── scan ─▶ entries ─▶ the kernel's map       (ten times a second, in batches)
 //!   the kernel's map ── counters, last use ─▶ sessions    (each second)
 //! ```
+//!
+//! A worker waits for two locks, which others hold for a few instructions: `interfaces` and `late`. It takes
+//! `connections` and `published` only if they are free. What a worker does itself under `connections` is what blocks
+//! its packets: one system call for the entries of all handshakes of a vector, and in a full map two more for each
+//! connection that gives up its own.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ahash::AHashMap;
 use dataplane::PortId;
 use dataplane::wire::Flow;
 
+use crate::Counters;
 use crate::barrier::Barrier;
 use crate::connections::Connections;
 use crate::context::Context;
 use crate::installed::Reading;
 use crate::layout::{FlowEntry, FlowKey};
+use crate::locks::Lock;
 use crate::published::Published;
-use crate::{Counters, lock};
 
 /// Time between two scans.
 const TICK: Duration = Duration::from_millis(100);
@@ -35,23 +41,24 @@ const LATE: Duration = Duration::from_millis(500);
 /// Connections that are entered in one go; handshakes wait meanwhile.
 const ACCEPTED: usize = 256;
 
+/// Locks are in the order in which a thread takes them.
 pub(crate) struct Engine {
     pub(crate) context: Context,
-    pub(crate) published: Mutex<Published>,
-    /// Number of the interface of each port.
-    pub(crate) interfaces: Mutex<Arc<AHashMap<PortId, u32>>>,
-    /// The same of pods alone, whose program must be the first there.
-    pub(crate) pods: Mutex<AHashMap<PortId, u32>>,
-    /// Interfaces of pods where it was not.
-    pub(crate) suspects: Mutex<Vec<u32>>,
-    pub(crate) connections: Mutex<Connections>,
-    /// Initiators of connections that were accepted while `connections` was locked.
-    pub(crate) late: Mutex<Vec<Flow>>,
     /// Held while all entries are read.
-    reading: Mutex<()>,
-    pub(crate) barrier: Barrier,
+    reading: Lock<0, ()>,
+    pub(crate) connections: Lock<1, Connections>,
+    pub(crate) published: Lock<2, Published>,
+    /// Number of the interface of each port.
+    pub(crate) interfaces: Lock<3, Arc<AHashMap<PortId, u32>>>,
+    /// The same of pods alone, whose program must be the first there.
+    pub(crate) pods: Lock<4, AHashMap<PortId, u32>>,
+    /// Interfaces of pods where it was not.
+    pub(crate) suspects: Lock<5, Vec<u32>>,
+    /// Initiators of connections that were accepted while `connections` was locked.
+    pub(crate) late: Lock<6, Vec<Flow>>,
     /// Counters as they were last, and what was counted each second before.
-    pub(crate) measured: Mutex<(Counters, Counters)>,
+    pub(crate) measured: Lock<7, (Counters, Counters)>,
+    pub(crate) barrier: Barrier,
     /// No entry counts any more: something could not be written, or the punt link is gone.
     broken: AtomicBool,
     stop: AtomicBool,
@@ -61,15 +68,15 @@ impl Engine {
     pub(crate) fn new(context: Context) -> Self {
         Self {
             context,
-            published: Mutex::default(),
-            interfaces: Mutex::default(),
-            pods: Mutex::default(),
-            suspects: Mutex::default(),
-            connections: Mutex::default(),
-            late: Mutex::default(),
-            reading: Mutex::default(),
+            reading: Lock::default(),
+            connections: Lock::default(),
+            published: Lock::default(),
+            interfaces: Lock::default(),
+            pods: Lock::default(),
+            suspects: Lock::default(),
+            late: Lock::default(),
+            measured: Lock::default(),
             barrier: Barrier::default(),
-            measured: Mutex::default(),
             broken: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         }
@@ -98,9 +105,9 @@ impl Engine {
             if guarded.elapsed() >= GUARD {
                 self.measure(guarded.elapsed());
                 guarded = Instant::now();
-                let mut pods: Vec<u32> = lock(&self.pods).values().copied().collect();
+                let mut pods: Vec<u32> = self.pods.lock().values().copied().collect();
                 pods.retain(|ifindex| !self.context.kernel.is_guarded(*ifindex));
-                *lock(&self.suspects) = pods;
+                *self.suspects.lock() = pods;
                 // Until it is there, packets take the switch.
                 drop(self.context.kernel.restore_host());
             }
@@ -111,8 +118,8 @@ impl Engine {
     /// Reads all entries, unless that was done a moment ago.
     pub(crate) fn read_if_older(&self, age: Duration) {
         // Readings are noted in their order.
-        let _one = lock(&self.reading);
-        if !lock(&self.connections).begin_reading(age) {
+        let _one = self.reading.lock();
+        if !self.connections.lock().begin_reading(age) {
             return;
         }
         let mut entries = Vec::new();
@@ -121,36 +128,36 @@ impl Engine {
             tracing::warn!("{error}");
         }
         for part in entries.chunks(NOTED) {
-            lock(&self.connections).note(&self.context, part);
+            self.connections.lock().note(&self.context, part);
             self.accept_late();
         }
     }
 
     /// Looks at the next sessions. The lock is released every now and then, for handshakes.
     fn scan(&self) {
-        let published = lock(&self.published).clone();
-        let interfaces = lock(&self.interfaces).clone();
+        let published = self.published.lock().clone();
+        let interfaces = self.interfaces.lock().clone();
         let mut goes_on = true;
         while goes_on {
-            goes_on = lock(&self.connections).scan(&self.context, &published, &interfaces);
+            goes_on = self.connections.lock().scan(&self.context, &published, &interfaces);
             self.accept_late();
         }
     }
 
     /// Enters the connections whose worker found a lock taken.
     fn accept_late(&self) {
-        let late = std::mem::take(&mut *lock(&self.late));
+        let late = std::mem::take(&mut *self.late.lock());
         for part in late.chunks(ACCEPTED) {
             let (published, interfaces) =
-                (lock(&self.published).clone(), lock(&self.interfaces).clone());
-            lock(&self.connections).accept(&self.context, &published, &interfaces, part);
+                (self.published.lock().clone(), self.interfaces.lock().clone());
+            self.connections.lock().accept(&self.context, &published, &interfaces, part);
         }
     }
 
     /// Notes what the programs did each second since the last call.
     fn measure(&self, since: Duration) {
         let now = self.context.kernel.counters();
-        let mut measured = lock(&self.measured);
+        let mut measured = self.measured.lock();
         measured.1 = now.per_second(&measured.0, since.as_secs_f64());
         measured.0 = now;
     }

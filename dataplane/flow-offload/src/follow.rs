@@ -3,7 +3,6 @@
 use std::sync::{Arc, Weak};
 
 use crate::engine::Engine;
-use crate::lock;
 
 /// Keeps connections out of the kernel's hands until it is dropped.
 pub struct Followed {
@@ -20,7 +19,7 @@ impl Followed {
 impl Drop for Followed {
     fn drop(&mut self) {
         if let Some(engine) = self.engine.upgrade() {
-            lock(&engine.connections).unfollow(self.number);
+            engine.connections.lock().unfollow(self.number);
         }
     }
 }

@@ -26,7 +26,6 @@ use dataplane::{Frame, Memory};
 
 use crate::engine::Engine;
 use crate::layout::FlowKey;
-use crate::lock;
 
 /// Connections that wait while others are locked; those beyond are entered by the next scan.
 const MOST_LATE: usize = 4096;
@@ -56,9 +55,9 @@ impl Handshakes {
         let (Some(tag), Ok(headers)) = (Tag::of(memory, frame), parse(memory.bytes(frame))) else {
             return;
         };
-        let Some(ifindex) = lock(&engine.interfaces).get(&tag.port()).copied() else { return };
+        let Some(ifindex) = engine.interfaces.lock().get(&tag.port()).copied() else { return };
         let (flow, key) = (&headers.flow, FlowKey::new(ifindex, &headers.flow));
-        let mut connections = engine.connections.try_lock().ok();
+        let mut connections = engine.connections.try_lock();
         if connections.as_ref().is_some_and(|it| !it.has(&key)) {
             return;
         }
@@ -95,14 +94,14 @@ impl Handshakes {
             frames.iter().map(|frame| memory.bytes(frame)).filter(|it| is_accepting(it));
         let initiators: Vec<Flow> =
             accepting.filter_map(|frame| Some(parse(frame).ok()?.flow.reversed())).collect();
-        let published = engine.published.try_lock().ok().map(|published| published.clone());
-        let interfaces = lock(&engine.interfaces).clone();
+        let published = engine.published.try_lock().map(|published| published.clone());
+        let interfaces = engine.interfaces.lock().clone();
         match (published, engine.connections.try_lock()) {
-            (Some(published), Ok(mut connections)) => {
+            (Some(published), Some(mut connections)) => {
                 connections.accept(&engine.context, &published, &interfaces, &initiators);
             }
             _ => {
-                let mut late = lock(&engine.late);
+                let mut late = engine.late.lock();
                 let room = MOST_LATE.saturating_sub(late.len());
                 late.extend(initiators.into_iter().take(room));
             }

@@ -37,6 +37,8 @@ pub struct Kernel {
     shares: Map<u32, PortShare>,
     settings: Map<u32, Settings>,
     counters: Counts,
+    /// A map of maps, and the one that is put into it.
+    barrier: (Map<u32, u32>, RawFd),
     progress: Arc<Progress>,
     handshakes: Arc<Handshakes>,
     ingress: Ingress,
@@ -135,6 +137,7 @@ impl Kernel {
                 shares: object.map(c"shares")?,
                 settings: object.map(c"settings")?,
                 counters: object.counts(c"counters")?,
+                barrier: (object.map(c"barrier")?, object.descriptor(c"barrier_value")?),
                 progress,
                 handshakes: Arc::default(),
                 ingress,
@@ -349,6 +352,16 @@ impl Kernel {
     /// If the map cannot be read.
     pub fn for_each_flow(&self, each: impl FnMut(&FlowKey, &FlowEntry)) -> Result<(), Error> {
         self.flows.for_each(each).map_err(|cause| Error::new("read the entries", cause))
+    }
+
+    /// Waits until every program that runs now has ended: a grace period of RCU, some tens of milliseconds.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn wait_for_programs(&self) -> Result<(), Error> {
+        let (map, value) = &self.barrier;
+        let failed = |cause| Error::new("wait for programs", cause);
+        map.put(&0, &value.cast_unsigned()).map_err(failed)
     }
 
     /// What the programs did.

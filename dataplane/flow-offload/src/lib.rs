@@ -38,6 +38,7 @@ mod ingress;
 mod installed;
 mod kernel;
 pub mod layout;
+mod locks;
 mod offload;
 mod places;
 mod progress;

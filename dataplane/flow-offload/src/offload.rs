@@ -16,14 +16,13 @@ use dataplane::session::SessionId;
 use dataplane::wire::Mac;
 use dataplane::{PortId, Snapshot, Switch};
 
-use crate::barrier::wait_for_programs;
 use crate::connection::Connection;
 use crate::context::{Context, Options};
 use crate::engine::Engine;
 use crate::follow::Followed;
 use crate::installed::PortUsage;
 use crate::layout::PuntedPort;
-use crate::{Counters, Error, Kernel, lock};
+use crate::{Counters, Error, Kernel};
 
 /// How old what was read of entries may be for whoever asks.
 const FRESH: Duration = Duration::from_millis(100);
@@ -58,8 +57,10 @@ impl Offload {
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let failed = |cause| Error::new("start a thread of flow offload", cause);
         let barrier = Arc::clone(&engine);
-        let barrier =
-            thread("flow-barrier").spawn(move || barrier.barrier.run(&barrier.context.switch));
+        let barrier = thread("flow-barrier").spawn(move || {
+            let context = &barrier.context;
+            barrier.barrier.run(&context.switch, || context.wait_for_programs());
+        });
         let mut this = Self { engine, threads: vec![barrier.map_err(failed)?] };
         let scanner = Arc::clone(&this.engine);
         let scanner = thread("flow-offload").spawn(move || scanner.run());
@@ -74,12 +75,12 @@ impl Offload {
     /// If its program cannot be attached.
     pub fn add_port(&self, id: PortId, ifindex: u32, tag: Tag, mac: Mac) -> Result<(), Error> {
         self.forget(id);
-        lock(&self.engine.connections).forget_port(id);
+        self.engine.connections.lock().forget_port(id);
         let queue = u32::from(id.0) % self.engine.context.options.queues.max(1);
         let port = PuntedPort { ifindex, tag: tag.bytes(), mac, queue };
         self.engine.context.kernel.add_port(id, &port)?;
-        Arc::make_mut(&mut lock(&self.engine.interfaces)).insert(id, ifindex);
-        lock(&self.engine.pods).insert(id, ifindex);
+        Arc::make_mut(&mut self.engine.interfaces.lock()).insert(id, ifindex);
+        self.engine.pods.lock().insert(id, ifindex);
         Ok(())
     }
 
@@ -109,8 +110,8 @@ impl Offload {
     /// Lets packets leave by the interface of a port that is no pod's, and enter by the uplink's.
     pub fn add_wire(&self, id: PortId, ifindex: u32) {
         self.forget(id);
-        lock(&self.engine.connections).forget_port(id);
-        Arc::make_mut(&mut lock(&self.engine.interfaces)).insert(id, ifindex);
+        self.engine.connections.lock().forget_port(id);
+        Arc::make_mut(&mut self.engine.interfaces.lock()).insert(id, ifindex);
     }
 
     /// Lets what the cluster node's kernel sends by `kernel_end`, its end of the host port, enter as
@@ -126,23 +127,23 @@ impl Offload {
     pub fn remove_port(&self, id: PortId) {
         self.forget(id);
         self.engine.context.kernel.remove_port(id);
-        Arc::make_mut(&mut lock(&self.engine.interfaces)).remove(&id);
-        lock(&self.engine.pods).remove(&id);
+        Arc::make_mut(&mut self.engine.interfaces.lock()).remove(&id);
+        self.engine.pods.lock().remove(&id);
     }
 
     /// Interfaces of pods whose program is not where it belongs; found within a second.
     pub fn unguarded(&self) -> Vec<u32> {
-        let mut suspects = std::mem::take(&mut *lock(&self.engine.suspects));
+        let mut suspects = std::mem::take(&mut *self.engine.suspects.lock());
         // What was so a moment ago may be mended.
         suspects.retain(|suspect| {
-            lock(&self.engine.pods).values().any(|ifindex| ifindex == suspect)
+            self.engine.pods.lock().values().any(|ifindex| ifindex == suspect)
                 && !self.engine.context.kernel.is_guarded(*suspect)
         });
         suspects
     }
 
     fn forget(&self, id: PortId) {
-        let mut published = lock(&self.engine.published);
+        let mut published = self.engine.published.lock();
         let (next, changed) = published.without(id);
         self.engine.write(&next, &changed);
         *published = next;
@@ -151,7 +152,7 @@ impl Offload {
     /// Has entries that `snapshot` concerns count no more. Called before it is published.
     pub fn prepare(&self, snapshot: &Arc<Snapshot>) {
         let engine = &self.engine;
-        let mut published = lock(&engine.published);
+        let mut published = engine.published.lock();
         let (next, changed) = published.next(snapshot);
         engine.write(&next, &changed);
         let before = published.snapshot.generation;
@@ -174,12 +175,12 @@ impl Offload {
         wanted: impl Fn(&Connection<'_>) -> bool + Send + Sync + 'static,
     ) -> Followed {
         let engine = &self.engine;
-        let published = lock(&engine.published).clone();
+        let published = engine.published.lock().clone();
         let (number, were_offloaded) =
-            lock(&engine.connections).follow(&engine.context, &published, Box::new(wanted));
+            engine.connections.lock().follow(&engine.context, &published, Box::new(wanted));
         if were_offloaded {
             // A program may have found the entry just before.
-            wait_for_programs();
+            engine.context.wait_for_programs();
         }
         Followed::new(engine, number)
     }
@@ -187,17 +188,17 @@ impl Offload {
     /// What it does.
     pub fn state(&self) -> State {
         State {
-            connections: lock(&self.engine.connections).len() as u64,
+            connections: self.engine.connections.lock().len() as u64,
             refused: self.engine.context.refused.load(Ordering::Relaxed),
             counters: self.engine.context.kernel.counters(),
-            per_second: lock(&self.engine.measured).1.clone(),
+            per_second: self.engine.measured.lock().1.clone(),
         }
     }
 
     /// What the kernel has forwarded for each port since it was added; as of a moment ago.
     pub fn of_ports(&self) -> AHashMap<PortId, PortUsage> {
         self.engine.read_if_older(FRESH);
-        lock(&self.engine.connections).of_ports().clone()
+        self.engine.connections.lock().of_ports().clone()
     }
 
     /// Frames of a port that were dropped because it had used up its share of the punt link.
@@ -209,7 +210,7 @@ impl Offload {
     /// moment ago.
     pub fn of_sessions(&self) -> AHashMap<SessionId, (u64, u64)> {
         self.engine.read_if_older(FRESH);
-        lock(&self.engine.connections).of_sessions().collect()
+        self.engine.connections.lock().of_sessions().collect()
     }
 }
 
@@ -224,7 +225,7 @@ impl Drop for Offload {
         // far are noted; no more are, until the next switch knows the connections.
         let engine = &self.engine;
         engine.beat_for(engine.context.options.grace, Duration::ZERO);
-        wait_for_programs();
+        engine.context.wait_for_programs();
         engine.read_if_older(Duration::ZERO);
     }
 }
