@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ahash::AHashMap;
 use dataplane::PortId;
-use dataplane::session::{Found, SessionId, TupleOrigin, Tuples};
+use dataplane::session::{Found, Owner, SessionId, TupleOrigin, Tuples};
 use dataplane::wire::{Flow, protocol};
 
 use crate::connection::{Connection, Wanted};
@@ -16,6 +16,7 @@ use crate::installed::{Installed, PortUsage, Reading};
 use crate::layout::{FlowEntry, FlowKey};
 use crate::places::Places;
 use crate::published::Published;
+use crate::shares::{Shares, Ticket};
 
 /// Places of the session table that one scan looks at, and those under one lock.
 const SCAN: u32 = 1 << 16;
@@ -24,8 +25,18 @@ const PART: u32 = 1 << 9;
 /// behind the handshake, or any behind a reset.
 const UNCERTAIN_S: u32 = 2;
 
+/// Seconds without a packet after which a connection gives up its entries for another one of its owner in a full
+/// map, and without which a connection gets none there.
+const IDLE_S: u32 = 10;
+const RECENT_S: u32 = 2;
+
 /// A connection that gets entries.
-type Candidate = (SessionId, Tuples, Entries);
+struct Candidate {
+    id: SessionId,
+    tuples: Tuples,
+    owner: Owner,
+    made: Entries,
+}
 
 /// All of them.
 #[derive(Default)]
@@ -38,6 +49,7 @@ pub(crate) struct Connections {
     /// Datagrams without an answer: when they were first seen.
     unanswered: AHashMap<SessionId, (u32, u64)>,
     of_ports: AHashMap<PortId, PortUsage>,
+    shares: Shares,
     followed: Vec<(u64, Wanted)>,
     follow_next: u64,
     place: u32,
@@ -134,15 +146,21 @@ impl Connections {
         let sessions = context.switch.sessions();
         let now_s = context.switch.now().seconds();
         let places = self.place..self.place.saturating_add(PART);
+        let most = context.options.entries as usize;
+        let is_full = self.keys.len() + 2 > most;
         let mut wanted = Vec::new();
         for found in sessions.founds(places.clone()) {
             if self.is_alive(&found, now_s) {
+                let is_recent = now_s.saturating_sub(found.last_seen()) <= RECENT_S;
+                if is_full && !is_recent && !self.places.has(found.id) {
+                    continue;
+                }
                 wanted.extend(self.candidate(context, published, interfaces, &found));
             } else if self.places.has(found.id) {
                 self.remove(context, &found.id);
             }
         }
-        self.install(context, &wanted);
+        self.install(context, wanted, most);
         self.place = places.end;
         if self.place >= sessions.places_used() {
             self.end_pass();
@@ -159,17 +177,13 @@ impl Connections {
         interfaces: &AHashMap<PortId, u32>,
         initiators: &[Flow],
     ) {
-        // The other half is for connections that have shown that they last.
-        if self.keys.len() >= context.options.entries as usize / 2 {
-            return;
-        }
         let sessions = context.switch.sessions();
         let now_s = context.switch.now().seconds();
         let mut wanted: Vec<Candidate> = Vec::new();
         for flow in initiators {
             let found = sessions.find(sessions.hash(flow), flow, TupleOrigin::Entering, now_s);
             // A packet that is sent again is in the vector twice.
-            let is_new = |found: &Found| wanted.iter().all(|(id, ..)| *id != found.id);
+            let is_new = |found: &Found| wanted.iter().all(|it| it.id != found.id);
             // One that comes late may have gone on.
             let is_open = |it: &Found| it.state().is_accepted() || it.state().is_established();
             let found = found.filter(|it| it.forward && is_open(it) && is_new(it));
@@ -177,7 +191,8 @@ impl Connections {
                 found.and_then(|it| self.candidate(context, published, interfaces, &it));
             wanted.extend(candidate);
         }
-        self.install(context, &wanted);
+        // The other half is for connections that have shown that they last.
+        self.install(context, wanted, context.options.entries as usize / 2);
     }
 
     /// Takes note of what the entries of a connection counted, which enters by this key, and takes them back
@@ -241,7 +256,7 @@ impl Connections {
                 self.remove(context, &earlier);
             }
         }
-        Some((found.id, tuples, made))
+        Some(Candidate { id: found.id, tuples, owner: sessions.owner(found), made })
     }
 
     /// Takes note of a session; whether it is worth entries.
@@ -271,13 +286,54 @@ impl Connections {
         }
     }
 
-    fn install(&mut self, context: &Context, wanted: &[Candidate]) {
-        if wanted.is_empty() {
+    /// Gives a connection a place among its owner's, and room for its entries if it has none: where there are `most`,
+    /// with the `pending` ones that are to be entered, others make room. `None` if there is none for it.
+    fn admit(
+        &mut self,
+        context: &Context,
+        wanted: &Candidate,
+        (pending, most): (&mut usize, usize),
+    ) -> Option<(Owner, Ticket)> {
+        if let Some(known) = self.installed.get(&wanted.id) {
+            return Some((known.owner, known.ticket));
+        }
+        let now_s = context.switch.now().seconds();
+        let count = wanted.made.both.iter().flatten().count();
+        let before = self.keys.len();
+        while self.keys.len() + *pending + count > most && before - self.keys.len() < count {
+            let victim = self.shares.victim(wanted.owner)?;
+            // One that is about to be entered gives up nothing.
+            let installed = self.installed.get(&victim.id)?;
+            let idle_s = now_s.saturating_sub(installed.last_used_s());
+            if victim.if_idle && idle_s <= IDLE_S {
+                return None;
+            }
+            self.remove(context, &victim.id);
+        }
+        *pending += count;
+        Some((wanted.owner, self.shares.enter(wanted.owner, wanted.id)))
+    }
+
+    /// Enters connections while there are at most so many entries.
+    fn install(&mut self, context: &Context, wanted: Vec<Candidate>, most: usize) {
+        let mut pending = 0;
+        let mut admitted = Vec::with_capacity(wanted.len());
+        for candidate in wanted {
+            match self.admit(context, &candidate, (&mut pending, most)) {
+                Some(share) => admitted.push((candidate, share)),
+                // A handshake without room may still get it from a scan.
+                None if most < context.options.entries as usize => {}
+                None => _ = context.refused.fetch_add(1, Ordering::Relaxed),
+            }
+        }
+        // One that had entries may have made room for another one.
+        admitted.retain(|(_, (owner, ticket))| self.shares.has(*owner, *ticket));
+        if admitted.is_empty() {
             return;
         }
-        let mut keys = Vec::with_capacity(2 * wanted.len());
-        let mut values = Vec::with_capacity(2 * wanted.len());
-        for (id, _, made) in wanted {
+        let mut keys = Vec::with_capacity(2 * admitted.len());
+        let mut values = Vec::with_capacity(2 * admitted.len());
+        for (Candidate { id, made, .. }, _) in &admitted {
             // What was counted goes on. (The old entry counts no more: its generations are old.)
             let known = self.installed.get(id);
             for (key, entry) in made.both.iter().flatten() {
@@ -293,7 +349,7 @@ impl Connections {
             }
         }
         let mut room = context.kernel.put_flows(&keys, &values);
-        for (id, tuples, made) in wanted {
+        for (Candidate { id, tuples, made, .. }, (owner, ticket)) in &admitted {
             let (keys, guarded) = (made.keys(), made.guarded());
             let count = keys.iter().flatten().count();
             if count > room {
@@ -306,6 +362,7 @@ impl Connections {
                 context.count(&guarded.guards, -1);
                 self.installed.remove(id);
                 self.places.remove(*id);
+                self.shares.leave(*owner, *ticket);
                 context.refused.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
@@ -323,6 +380,9 @@ impl Connections {
                 generations: guarded.generations,
                 ports: made.ports,
                 tuples: *tuples,
+                owner: *owner,
+                ticket: *ticket,
+                entered_s: context.switch.now().seconds(),
                 read,
                 readings,
                 pass: self.pass,
@@ -335,6 +395,7 @@ impl Connections {
     fn remove(&mut self, context: &Context, id: &SessionId) {
         let Some(mut installed) = self.installed.remove(id) else { return };
         self.places.remove(*id);
+        self.shares.leave(installed.owner, installed.ticket);
         for (direction, key) in installed.keys.into_iter().enumerate() {
             let Some(key) = key else { continue };
             self.keys.remove(&key);
@@ -357,5 +418,144 @@ impl Connections {
         self.ended = ended.collect();
         self.unanswered.retain(|_, (_, seen)| *seen == pass);
         (self.place, self.pass) = (0, pass + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use acl::Address;
+    use dataplane::session::{Opened, Opening};
+    use dataplane::switch::Config;
+    use dataplane::wire::tcp_flags::{ACK, SYN};
+    use dataplane::{AclBinding, Adjacency, Memory, Parts, PortKind, PortState, Snapshot, Switch};
+
+    use super::*;
+    use crate::{Kernel, Options};
+
+    /// Three pods open connections to a fourth one, over a map with room for twelve.
+    struct Table {
+        context: Context,
+        published: Published,
+        interfaces: AHashMap<PortId, u32>,
+        connections: Connections,
+    }
+
+    const ROOM: usize = 12;
+
+    impl Table {
+        fn new() -> Self {
+            let (memory, frames) = Memory::heap(2048, 8);
+            let config = Config { workers: 1, ..Default::default() };
+            let switch = Switch::start(&config, &memory, frames, |_| None).unwrap();
+            let options = Options { entries: 2 * ROOM as u32, ..Options::default() };
+            let context =
+                Context::new(Kernel::load(options.entries).unwrap(), Arc::new(switch), options);
+            let pod = |n: u16| PortState {
+                mac: Some([2, 0, 0, 0, 0, n as u8]),
+                addresses: vec![address(n)],
+                to_pod: AclBinding::Open,
+                from_pod: AclBinding::Open,
+                ..PortState::new(format!("default/pod{n}"), PortKind::Pod)
+            };
+            let ports = (0..4).map(|n| Some(pod(n))).collect();
+            let snapshot = Snapshot::new(Parts { generation: 1, ports, ..Parts::default() });
+            let (published, _) = Published::default().next(&Arc::new(snapshot));
+            let interfaces = (0..4).map(|n| (PortId(n), 100 + u32::from(n))).collect();
+            Self { context, published, interfaces, connections: Connections::default() }
+        }
+
+        /// Opens connections of a pod, from this source port on.
+        fn open(&self, pod: u16, ports: std::ops::Range<u16>) {
+            let sessions = self.context.switch.sessions();
+            let now_s = self.context.switch.now().seconds();
+            for source_port in ports {
+                let flow = flow(pod, source_port);
+                let opening = Opening {
+                    owner: Owner::port(PortId(pod)),
+                    adjacency: Adjacency::port(PortId(3)),
+                    generation: 1,
+                    tcp_flags: SYN,
+                };
+                let opened = sessions.open(&Tuples::plain(flow), &opening, now_s);
+                assert!(matches!(opened, Ok(Opened::New(_))), "{opened:?}");
+                for (flow, flags) in [(flow.reversed(), SYN | ACK), (flow, ACK)] {
+                    let hash = sessions.hash(&flow);
+                    let found = sessions.find(hash, &flow, TupleOrigin::Entering, now_s).unwrap();
+                    sessions.touch(&found, flags, now_s);
+                }
+            }
+        }
+
+        fn scan(&mut self) {
+            let Self { context, published, interfaces, connections } = self;
+            while connections.scan(context, published, interfaces) {}
+        }
+
+        fn accept(&mut self, pod: u16, port: u16) {
+            let Self { context, published, interfaces, connections } = self;
+            connections.accept(context, published, interfaces, &[flow(pod, port)]);
+        }
+
+        /// Source ports of the connections that the kernel has both entries of, by pod.
+        fn entered(&self) -> BTreeMap<u16, Vec<u16>> {
+            let mut entered = BTreeMap::<u16, Vec<u16>>::new();
+            for it in self.connections.installed.values() {
+                let has_entry =
+                    |key: &Option<FlowKey>| self.context.kernel.flow(&key.unwrap()).is_some();
+                assert!(it.keys.iter().all(has_entry));
+                entered.entry(it.ports[0].0).or_default().push(it.tuples.initiator.source_port);
+            }
+            let mut count = 0;
+            self.context.kernel.for_each_flow(|_, _| count += 1).unwrap();
+            assert_eq!(count, 2 * self.connections.installed.len());
+            entered.values_mut().for_each(|ports| ports.sort_unstable());
+            entered
+        }
+    }
+
+    fn address(n: u16) -> Address {
+        Address::from_v4_bits(0x0a01_0000 + u32::from(n))
+    }
+
+    fn flow(pod: u16, source_port: u16) -> Flow {
+        Flow {
+            source: address(pod),
+            destination: address(3),
+            source_port,
+            destination_port: 80,
+            protocol: protocol::TCP,
+        }
+    }
+
+    #[test]
+    fn one_owner_takes_no_entries_that_others_want() {
+        testkit::requires_root!();
+        let mut table = Table::new();
+        table.open(0, 1..40);
+        table.scan();
+        assert_eq!(table.entered(), BTreeMap::from([(0, (1..13).collect())]));
+        assert_eq!(table.context.refused.load(Ordering::Relaxed), 27);
+        // Those that are in use do not take turns.
+        table.scan();
+        assert_eq!(table.entered(), BTreeMap::from([(0, (1..13).collect())]));
+        // The oldest ones make room for what others want, up to the same share.
+        table.open(1, 1..3);
+        table.scan();
+        let expected = [(0, (3..13).collect()), (1, vec![1, 2])];
+        assert_eq!(table.entered(), BTreeMap::from(expected));
+        table.open(2, 1..40);
+        table.scan();
+        let counts = table.entered().values().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(counts.iter().sum::<usize>(), ROOM);
+        assert!(counts == [5, 2, 5], "{counts:?}");
+        assert_eq!(table.entered()[&0], [8, 9, 10, 11, 12]);
+        // A handshake finds room too, in the half that is for them and beyond it.
+        table.open(1, 3..4);
+        table.accept(1, 3);
+        assert_eq!(table.entered()[&1], [1, 2, 3]);
+        assert_eq!(table.connections.keys.len(), 2 * ROOM);
     }
 }

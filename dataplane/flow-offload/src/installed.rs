@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use ahash::AHashMap;
-use dataplane::session::{Found, SessionId, Tuples};
+use dataplane::session::{Found, Owner, SessionId, Tuples};
 use dataplane::wire::tcp_flags;
 use dataplane::{PortId, Switch};
 
 use crate::entries::Entries;
 use crate::layout::{FlowEntry, FlowKey, GUARDS};
+use crate::shares::Ticket;
 
 /// How often a note in a session is tried.
 const ATTEMPTS: usize = 8;
@@ -34,6 +35,11 @@ pub(crate) struct Installed {
     /// The initiator's and the responder's.
     pub(crate) ports: [PortId; 2],
     pub(crate) tuples: Tuples,
+    /// In whose share, and where there.
+    pub(crate) owner: Owner,
+    pub(crate) ticket: Ticket,
+    /// Second at which it was entered.
+    pub(crate) entered_s: u32,
     /// The last reading of each direction.
     pub(crate) read: [Reading; 2],
     /// Readings begun before it was entered.
@@ -58,6 +64,10 @@ impl Reading {
         let FlowEntry { packets, bytes, used_ns, had_fin, .. } = *entry;
         Self { packets, bytes, used_ns, had_fin }
     }
+
+    fn used_s(&self) -> u32 {
+        Duration::from_nanos(self.used_ns).as_secs() as u32
+    }
 }
 
 impl Installed {
@@ -65,6 +75,12 @@ impl Installed {
     /// anew has another number, and may have the same interface.
     pub(crate) fn is_replaced_by(&self, made: &Entries) -> bool {
         self.keys == made.keys() && self.guards == made.guarded().guards
+    }
+
+    /// Second of its last packet that is known, or of its entry.
+    pub(crate) fn last_used_s(&self) -> u32 {
+        let used_s = self.read.iter().map(Reading::used_s);
+        used_s.fold(self.entered_s, u32::max)
     }
 
     /// Takes note of what an entry counted: for its ports, and for the session that is in use.
@@ -93,12 +109,11 @@ impl Installed {
         egress.sent_bytes += bytes;
         let sessions = switch.sessions();
         sessions.count_beside(*id, packets, bytes);
-        let used_s = Duration::from_nanos(now.used_ns).as_secs() as u32;
         // A worker's note of a packet may come between; that of a FIN must not be lost.
         for _ in 0..ATTEMPTS {
             let Some(mut found) = sessions.found(*id) else { break };
             found.forward = direction == 0;
-            let flags = flags_of(&found, now.had_fin > 0, used_s);
+            let flags = flags_of(&found, now.had_fin > 0, now.used_s());
             sessions.touch(&found, flags, switch.now().seconds());
             let noted = found.state().after(found.protocol(), flags, found.forward);
             if sessions.found(*id).is_none_or(|it| it.state() == noted) {
@@ -120,7 +135,7 @@ fn flags_of(found: &Found, had_fin: bool, used_s: u32) -> u8 {
 #[cfg(test)]
 mod tests {
     use dataplane::Adjacency;
-    use dataplane::session::{Opened, Opening, Owner, Sessions, Timeouts, TupleOrigin};
+    use dataplane::session::{Opened, Opening, Sessions, Timeouts, TupleOrigin};
     use dataplane::wire::{Flow, protocol};
 
     use super::*;
@@ -139,6 +154,9 @@ mod tests {
             generations: known.guarded().generations,
             ports: known.ports,
             tuples: Tuples::plain(Flow::default()),
+            owner: Owner::NONE,
+            ticket: Ticket::default(),
+            entered_s: 0,
             read: Default::default(),
             readings: 0,
             pass: 0,

@@ -44,6 +44,7 @@ mod places;
 mod progress;
 mod published;
 mod run;
+mod shares;
 mod tcx;
 
 use std::io;

@@ -350,6 +350,11 @@ impl Sessions {
         }
     }
 
+    /// The owner whose quota a session counts against.
+    pub fn owner(&self, found: &Found) -> Owner {
+        self.records[found.id.index as usize].owner()
+    }
+
     /// Ends a session.
     pub fn end(&self, found: &Found) {
         self.close(found.id);
