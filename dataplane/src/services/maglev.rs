@@ -6,8 +6,10 @@
 
 use super::Backend;
 
-/// Table sizes: primes, at least a hundred places a backend until the last (as the paper has it).
-const SIZES: [usize; 6] = [251, 1021, 4093, 16_381, 65_521, 262_139];
+/// Table sizes: primes, at least a hundred places a backend until the last (as the paper has it). Each is twice
+/// the one before, so that a table is at most twice as large as it must be.
+const SIZES: [usize; 11] =
+    [251, 509, 1021, 2039, 4093, 8191, 16_381, 32_749, 65_521, 131_071, 262_139];
 
 /// Lookup table from hashes to backends of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,6 +48,12 @@ impl Maglev {
                 }
             }
         }
+    }
+
+    /// Size of the table.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.table)
     }
 
     /// The place in the list.

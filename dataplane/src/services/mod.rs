@@ -5,6 +5,7 @@
 
 mod affinity;
 mod maglev;
+mod shared;
 
 use std::sync::Arc;
 
@@ -27,10 +28,14 @@ pub struct Backend {
     pub port: u16,
 }
 
-/// Backends with a consistent choice among them.
+/// Backends with a consistent choice among them. Equal lists share their table in the whole process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Backends {
-    list: Vec<Backend>,
+pub struct Backends(Arc<Table>);
+
+/// A list of backends and its lookup table.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Table {
+    list: Box<[Backend]>,
     choice: Maglev,
 }
 
@@ -39,24 +44,23 @@ impl Backends {
     pub fn new(mut list: Vec<Backend>) -> Self {
         list.sort_unstable();
         list.dedup();
-        let choice = Maglev::new(&list);
-        Self { list, choice }
+        Self(shared::table(list))
     }
 
     /// The backend for a connection with this hash.
     #[inline]
     pub fn choose(&self, hash: u64) -> Option<Backend> {
-        self.list.get(self.choice.choose(hash)).copied()
+        self.0.list.get(self.0.choice.choose(hash)).copied()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.0.list.is_empty()
     }
 
     /// All of them, in order.
     pub fn list(&self) -> &[Backend] {
-        &self.list
+        &self.0.list
     }
 }
 
