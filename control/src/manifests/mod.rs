@@ -83,7 +83,7 @@ pub fn load_adapted(paths: &[PathBuf], adapt: &mut Adapt<'_>) -> Loaded {
         }
         known.insert(file, content.objects);
     }
-    loaded.objects = source::merge(&known, &mut loaded.faults);
+    loaded.objects = source::merge(known.iter(), &mut loaded.faults);
     loaded
 }
 

@@ -2,13 +2,19 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use super::documents::{self, Content};
 use super::{LONGEST, Loaded, files, unreadable};
 use crate::{Fault, FieldFault, Object, ObjectRef, read_regular};
 
-/// Manifest files with a memory.
+/// Age of a file's last change from which on its times tell further changes apart: file systems count them in
+/// steps, the coarsest in steps of two seconds.
+const SETTLED: Duration = Duration::from_secs(3);
+
+/// Manifest files with a memory. Only files that changed are read again.
 ///
 /// A file that exists but cannot be read to its end keeps its last objects; if it was never
 /// readable, the documents before the damage count. If a file may contain a damaged object (a
@@ -18,8 +24,35 @@ use crate::{Fault, FieldFault, Object, ObjectRef, read_regular};
 #[derive(Debug, Default)]
 pub struct Source {
     paths: Vec<PathBuf>,
-    /// The last complete content of each file.
-    known: BTreeMap<PathBuf, Vec<(Object, usize)>>,
+    known: BTreeMap<PathBuf, Known>,
+}
+
+/// The last complete content of a file.
+#[derive(Debug, Default)]
+struct Known {
+    content: Content,
+    /// The state of the file that this is the content of, where the state tells every later change.
+    stamp: Option<Stamp>,
+}
+
+/// The state of a file: device, inode, length, and the times of its last changes.
+#[derive(Debug, PartialEq, Eq)]
+struct Stamp([i128; 5]);
+
+impl Stamp {
+    /// The state of the file at a path; `None` if it is no regular file or changed of late.
+    fn of(path: &Path) -> Option<Self> {
+        let meta = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+        let nanos =
+            |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+        let written = nanos(meta.mtime(), meta.mtime_nsec());
+        let changed = nanos(meta.ctime(), meta.ctime_nsec());
+        let settled = SystemTime::now().checked_sub(SETTLED)?;
+        let settled = settled.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_nanos();
+        let is_settled = written.max(changed) < i128::try_from(settled).ok()?;
+        let ids = [meta.dev().into(), meta.ino().into(), meta.len().into()];
+        is_settled.then(|| Self([ids[0], ids[1], ids[2], written, changed]))
+    }
 }
 
 impl Source {
@@ -28,51 +61,66 @@ impl Source {
         Self { paths: paths.to_vec(), known: BTreeMap::new() }
     }
 
-    /// Reads everything again.
+    /// Reads what changed since the last call.
     pub fn load(&mut self) -> Loaded {
         let (files, faults) = files(&self.paths);
         let mut loaded = Loaded { faults, ..Loaded::default() };
         let mut known = BTreeMap::new();
         for file in files {
-            let content = match read_regular(&file, LONGEST) {
-                Ok(text) => documents::read(&file, &text, &mut |_, _, value| Some(value)),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => {
-                    Content { faults: vec![unreadable(&file, &error)], ..Content::default() }
-                }
+            let last = self.known.remove(&file);
+            // Before the file is read: a change in between makes it read again.
+            let stamp = Stamp::of(&file);
+            let now = match last {
+                Some(last) if stamp.is_some() && last.stamp == stamp => last,
+                last => match read_again(&file, last, stamp) {
+                    Some(now) => now,
+                    None => continue,
+                },
             };
-            loaded.faults.extend(content.faults);
-            for (kind, count) in content.skipped {
-                *loaded.skipped.entry(kind).or_default() += count;
+            loaded.faults.extend(now.content.faults.iter().cloned());
+            for (kind, count) in &now.content.skipped {
+                *loaded.skipped.entry(kind.clone()).or_default() += count;
             }
-            let mut objects = content.objects;
-            match self.known.remove(&file) {
-                Some(last) if !content.whole => objects = last,
-                Some(last) if content.unclear => {
-                    keep_missing(&file, last, &mut objects, &mut loaded.faults);
-                }
-                _ => {}
-            }
-            known.insert(file, objects);
+            known.insert(file, now);
         }
         self.keep_what_cannot_be_reached(&mut known);
-        loaded.objects = merge(&known, &mut loaded.faults);
+        let objects = known.iter().map(|(file, known)| (file, &known.content.objects));
+        loaded.objects = merge(objects, &mut loaded.faults);
         self.known = known;
         loaded
     }
 
     /// Files below a path that exists but cannot be listed stay.
-    fn keep_what_cannot_be_reached(&mut self, known: &mut BTreeMap<PathBuf, Vec<(Object, usize)>>) {
-        for (file, objects) in std::mem::take(&mut self.known) {
+    fn keep_what_cannot_be_reached(&mut self, known: &mut BTreeMap<PathBuf, Known>) {
+        for (file, last) in std::mem::take(&mut self.known) {
             let gone = match fs::symlink_metadata(&file) {
                 Ok(_) => false,
                 Err(error) => error.kind() == std::io::ErrorKind::NotFound,
             };
-            if !gone && !known.contains_key(&file) {
-                known.insert(file, objects);
+            if !gone {
+                known.entry(file).or_insert(Known { stamp: None, ..last });
             }
         }
     }
+}
+
+/// Reads a file; `None` if it is gone.
+fn read_again(file: &Path, last: Option<Known>, stamp: Option<Stamp>) -> Option<Known> {
+    let mut content = match read_regular(file, LONGEST) {
+        Ok(text) => documents::read(file, &text, &mut |_, _, value| Some(value)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+        Err(error) => Content { faults: vec![unreadable(file, &error)], ..Content::default() },
+    };
+    // Otherwise the outcome depends on earlier content.
+    let stamp = stamp.filter(|_| content.whole && !content.unclear);
+    match last {
+        Some(last) if !content.whole => content.objects = last.content.objects,
+        Some(last) if content.unclear => {
+            keep_missing(file, last.content.objects, &mut content.objects, &mut content.faults);
+        }
+        _ => {}
+    }
+    Some(Known { content, stamp })
 }
 
 /// Adds to the `objects` of a file those that it had last and has no more.
@@ -105,13 +153,13 @@ fn keep_missing(
 }
 
 /// The objects of all files, the later definition counting; definitions that differ are a fault.
-pub(super) fn merge(
-    known: &BTreeMap<PathBuf, Vec<(Object, usize)>>,
+pub(super) fn merge<'f>(
+    files: impl Iterator<Item = (&'f PathBuf, &'f Vec<(Object, usize)>)>,
     faults: &mut Vec<Fault>,
 ) -> Vec<Object> {
     let mut at: HashMap<ObjectRef, (usize, &PathBuf, usize)> = HashMap::new();
     let mut objects: Vec<Object> = Vec::new();
-    for (file, content) in known {
+    for (file, content) in files {
         for (object, document) in content {
             let reference = object.reference();
             match at.insert(reference.clone(), (objects.len(), file, *document)) {
@@ -202,6 +250,42 @@ mod tests {
         assert_eq!(names(&source.load()), ["a"]);
         fs::remove_file(folder.path().join("a.yaml")).unwrap();
         assert_eq!(names(&source.load()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn only_what_changed_is_read_again() {
+        let folder = Folder::new("changed");
+        folder.write("a.yaml", &pod("a", "x"));
+        folder.write(
+            "b.yaml",
+            &(pod("b", "x") + "---\napiVersion: apps/v1\nkind: Job\nmetadata: {name: j}\n"),
+        );
+        folder.write("c.yaml", &pod("c", "7"));
+        let long_ago = SystemTime::now() - 10 * SETTLED;
+        let age = |name: &str| {
+            let file = fs::File::options().write(true).open(folder.path().join(name)).unwrap();
+            file.set_modified(long_ago).unwrap();
+        };
+        let mut source = Source::new(&[folder.path().to_path_buf()]);
+        // The kernel alone sets the time of a file's last change: wait until it is long enough ago.
+        std::thread::sleep(SETTLED + Duration::from_millis(100));
+        let first = source.load();
+        let stamped =
+            |source: &Source| source.known.values().filter(|it| it.stamp.is_some()).count();
+        assert_eq!((stamped(&source), first.faults.len(), first.skipped.len()), (3, 1, 1));
+        // What is known stands for the file, faults and skipped documents included.
+        source.known.values_mut().for_each(|known| known.content.objects.clear());
+        let again = source.load();
+        assert_eq!((again.faults, again.skipped), (first.faults, first.skipped));
+        assert_eq!(again.objects, []);
+        // A change of the same length, with the time of the last change put back.
+        folder.write("a.yaml", &pod("d", "x"));
+        age("a.yaml");
+        assert_eq!(names(&source.load()), ["d"]);
+        // It changed of late, so its times may not tell the next change.
+        assert_eq!(stamped(&source), 2);
+        folder.write("a.yaml", &pod("e", "x"));
+        assert_eq!(names(&source.load()), ["e"]);
     }
 
     #[test]

@@ -194,16 +194,23 @@ fn merge(have: &mut Interest, more: Interest) {
 /// The folders to watch for `paths`: each folder and its subfolders; for each file, and each
 /// path as such, the nearest folder that exists; for links the same at their target.
 fn wanted(paths: &[PathBuf]) -> BTreeMap<PathBuf, Interest> {
-    let mut wanted: BTreeMap<PathBuf, Interest> = BTreeMap::new();
+    let mut whole = BTreeSet::new();
+    for path in paths.iter().filter(|path| path.is_dir()) {
+        subfolders(path, &mut BTreeSet::new(), &mut |folder| whole.extend([folder]));
+    }
+    // The watch on its folder reports all about a file that is no link.
+    let is_watched = |path: &Path| {
+        path.parent().is_some_and(|folder| whole.contains(folder)) && !path.is_symlink()
+    };
+    let mut wanted: BTreeMap<PathBuf, Interest> =
+        whole.iter().map(|folder| (folder.clone(), Interest::All)).collect();
     let mut add = |folder: PathBuf, interest: Interest| {
         wanted.entry(folder).and_modify(|have| merge(have, interest.clone())).or_insert(interest);
     };
-    for path in paths {
-        if path.is_dir() {
-            subfolders(path, &mut BTreeSet::new(), &mut |folder| add(folder, Interest::All));
-        }
-    }
     for path in files(paths).0.iter().chain(paths) {
+        if is_watched(path) {
+            continue;
+        }
         let real = path.canonicalize().ok();
         for path in [Some(path), real.as_ref()].into_iter().flatten() {
             if let Some((folder, name)) = nearest(path) {
