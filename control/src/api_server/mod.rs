@@ -34,6 +34,7 @@ mod discovery;
 mod driver;
 mod failures;
 mod initial_sync;
+mod json;
 mod lease;
 mod list;
 mod report;

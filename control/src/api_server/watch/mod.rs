@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::trouble::Trouble;
-use super::{Event, Found};
+use super::{Event, Found, json};
 use crate::objects::{Read, read};
 use crate::{Fault, FieldFault, Kind, Object, ObjectRef};
 
@@ -146,7 +146,7 @@ impl Watch {
             return Ok(Vec::new());
         }
         let undecodable = |problem: String| Err(Trouble::Undecodable(problem));
-        let Ok(mut event) = serde_json::from_slice::<Value>(line) else {
+        let Ok(mut event) = json::parse(line, self.kind) else {
             return undecodable("a watch event is no JSON".to_owned());
         };
         let object = event.get_mut("object").map(Value::take).unwrap_or(Value::Null);
@@ -275,7 +275,7 @@ impl Watch {
 
     /// A page of a list.
     fn page(&mut self, page: &[u8]) -> Result<Vec<Event>, Trouble> {
-        let Ok(mut list) = serde_json::from_slice::<Value>(page) else {
+        let Ok(mut list) = json::parse(page, self.kind) else {
             return Err(Trouble::Other("a list is no JSON, or was cut off".into()));
         };
         let Some(Value::Array(items)) = list.get_mut("items").map(Value::take) else {
