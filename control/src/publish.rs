@@ -7,7 +7,7 @@ use std::sync::Arc;
 use domain_names::DomainPattern;
 
 use crate::control::{Acl, Control, Scope};
-use crate::model::Node;
+use crate::model::{DeniedReply, Node};
 use crate::{ClusterNode, PodAcl, PodKey, PodView};
 
 /// The label with a cluster node's zone.
@@ -53,7 +53,14 @@ impl Control {
             from_pod: acl(egress)?,
             names: names.into_iter().collect(),
             host_ports: Arc::clone(&pod.host_ports),
+            denied_reply: self.denied_reply(key),
         })
+    }
+
+    /// The reply where policies of this pod deny: its namespace's, or else the cluster node's.
+    fn denied_reply(&self, pod: &PodKey) -> DeniedReply {
+        let namespace = self.cache.namespaces().get(&pod.namespace);
+        namespace.and_then(|it| it.denied_reply).unwrap_or(self.denied_reply)
     }
 
     pub(crate) fn nodes(&self) -> Arc<BTreeMap<Arc<str>, Arc<ClusterNode>>> {
@@ -82,4 +89,5 @@ fn is_same(a: &PodView, b: &PodView) -> bool {
         && a.from_pod.is_same(&b.from_pod)
         && a.names == b.names
         && a.host_ports == b.host_ports
+        && a.denied_reply == b.denied_reply
 }

@@ -9,7 +9,7 @@ use domain_names::DomainPattern;
 use ipnet::IpNet;
 
 use crate::membership::PeerSets;
-use crate::model::{HostPort, Key, PodKey, Protocol};
+use crate::model::{DeniedReply, HostPort, Key, PodKey, Protocol};
 use crate::services::ServiceView;
 
 /// The ACL of one direction of a pod.
@@ -51,6 +51,8 @@ pub struct PodView {
     pub names: Arc<[DomainPattern]>,
     /// Ports of its cluster node that lead to it.
     pub host_ports: Arc<[HostPort]>,
+    /// The reply where its policies deny.
+    pub denied_reply: DeniedReply,
 }
 
 /// A cluster node.

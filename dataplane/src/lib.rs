@@ -33,8 +33,8 @@ pub use outcome::{OUTCOMES, Outcome, Verdict};
 pub use packet::{Packet, VECTOR};
 pub use policy::{DEFAULT_ALLOW, Deciders, Decision, RuleAt, evaluate};
 pub use snapshot::{
-    AclBinding, Adjacency, Egress, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot,
-    Underlay,
+    AclBinding, Adjacency, DeniedReply, Egress, Parts, Peer, PortId, PortKind, PortState, Routes,
+    Snapshot, Underlay,
 };
 pub use switch::Switch;
 pub use wire::SWITCH_MAC;

@@ -41,11 +41,11 @@ nodes! {
     /// Takes packets out of tunnels, and holds tunnels to the addresses behind them.
     Decapsulate "decapsulate" to [Session, Reassembly, IcmpError],
     /// Finds the connection a packet belongs to.
-    Session "session" to [Service, Policy, Rewrite],
+    Session "session" to [Service, Policy, Rewrite, IcmpError],
     /// Gives connections to services a backend.
     Service "service" to [Policy, IcmpError],
     /// Routes and classifies packets that open a connection.
-    Policy "policy" to [Open, Rewrite],
+    Policy "policy" to [Open, Rewrite, IcmpError],
     /// Makes sessions of connections that may be opened.
     Open "open" to [Rewrite],
     /// Finds the connection of later fragments through their first.

@@ -22,6 +22,7 @@ mod pod;
 mod policies;
 mod proxy;
 mod queues;
+mod rejects;
 mod servers;
 mod several_nodes;
 mod storm;

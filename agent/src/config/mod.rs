@@ -26,6 +26,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use control::api_server::Access;
+use control::model::DeniedReply;
 use dataplane::session::{SESSION_BYTES, Timeouts};
 use dataplane::switch::RxMode as SwitchRxMode;
 
@@ -76,6 +77,8 @@ pub struct Config {
     pub pod_networks: Vec<IpNet>,
     /// Whether policies hold for pods on the host network.
     pub host_network_policies: bool,
+    /// The reply where policies deny.
+    pub denied_reply: DeniedReply,
     /// Frames of the UMEM.
     pub umem_frames: u32,
     /// Whether they stand in huge pages.
@@ -279,6 +282,7 @@ impl Config {
             enforcer,
             pod_networks: options.pod_networks,
             host_network_policies: options.host_network_policies == Some(OnOff::On),
+            denied_reply: options.denied_reply.unwrap_or_default(),
             umem_frames,
             hugepages: options.hugepages.unwrap_or(HugePages::Auto),
             frames_per_port,
@@ -327,6 +331,7 @@ impl Config {
             ("enforcer", format!("{:?}", self.enforcer).to_lowercase()),
             ("pod-networks", list(self.pod_networks.iter().map(IpNet::to_string).collect())),
             ("host-network-policies", on_off(self.host_network_policies)),
+            ("denied-reply", self.denied_reply.to_string()),
             ("umem-frames", self.umem_frames.to_string()),
             ("hugepages", format!("{:?}", self.hugepages).to_lowercase()),
             ("frames-per-port", self.frames_per_port.to_string()),

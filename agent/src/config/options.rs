@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::choices::{Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode};
 use super::text::{Cores, HubbleAddress, OnOff, PortSpan};
 use cli_runtime::{Networks, Span, Underlay};
+use control::model::DeniedReply;
 
 /// The options as given; `None` and empty lists are unset.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Deserialize)]
@@ -102,6 +103,12 @@ pub struct Options {
     /// [default: off]
     #[arg(long, env = "PODGATE_HOST_NETWORK_POLICIES", value_name = "on|off")]
     pub host_network_policies: Option<OnOff>,
+
+    /// Reply to the initiator of a denied connection: nothing (drop); a TCP reset or ICMP administratively
+    /// prohibited, to pods (reject), or to everybody (reject-all). The annotation podgate.io/denied-reply of
+    /// a Namespace overrides it [default: drop]
+    #[arg(long, env = "PODGATE_DENIED_REPLY", value_name = "drop|reject|reject-all")]
+    pub denied_reply: Option<DeniedReply>,
 
     /// Packet buffers of 4096 bytes, shared by all ports [default: 65536]
     #[arg(long, env = "PODGATE_UMEM_FRAMES", value_name = "N")]
@@ -316,7 +323,7 @@ impl Options {
         each_over! { self, file:
             node_name manifests kubeconfig socket listen listen_names web_page metrics_listen metrics_cert_file
             metrics_key_file state_dir takeover_wait cores workers rx_mode enforcer pod_networks
-            host_network_policies umem_frames hugepages frames_per_port max_ports sessions
+            host_network_policies denied_reply umem_frames hugepages frames_per_port max_ports sessions
             tcp_established_timeout tcp_transient_timeout tcp_closed_timeout udp_timeout
             dns_timeout icmp_timeout other_timeout unanswered_timeout session_accounting dns_min_ttl attach_timeout host_port
             node_addresses mtu uplink underlay vxlan_network vxlan_port vxlan_group masquerade

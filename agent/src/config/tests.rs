@@ -63,6 +63,7 @@ fn a_file_may_say_everything() {
         other-timeout: 10s
         unanswered-timeout: 5s
         host-network-policies: on
+        denied-reply: reject-all
         session-accounting: on
         dns-min-ttl: 1m
         web-page: on
@@ -115,6 +116,7 @@ fn a_file_may_say_everything() {
         "enforcer=afxdp",
         "pod-networks=",
         "host-network-policies=on",
+        "denied-reply=reject-all",
         "umem-frames=8192",
         "hugepages=on",
         "frames-per-port=512",

@@ -33,6 +33,7 @@
 
 use std::sync::Arc;
 
+use crate::reject;
 use crate::rules::Way;
 use crate::ruleset::{Chain, Family};
 
@@ -71,8 +72,8 @@ const FILTER: [(&str, &str); 4] = [
 ];
 
 /// The chains. `bridged` says that the kernel passes frames between ports of the pods' bridges to
-/// the `inet` hooks; without that, nothing passes there.
-pub(crate) fn chains(bridged: bool) -> Vec<(Family, String, Chain)> {
+/// the `inet` hooks; without that, nothing passes there. `rejects` says that denials are replied to.
+pub(crate) fn chains(bridged: bool, rejects: bool) -> Vec<(Family, String, Chain)> {
     let mut chains = Vec::new();
     let mut add = |family, name: &str, properties, rules: Vec<String>| {
         chains.push((family, name.to_owned(), Chain { properties, rules: Arc::from(rules) }));
@@ -168,7 +169,7 @@ pub(crate) fn chains(bridged: bool) -> Vec<(Family, String, Chain)> {
         add(inet, &chain, "", unseen(end, replies));
     }
     add(inet, "input-pod", "", input());
-    add(inet, "output-pod", "", output());
+    add(inet, "output-pod", "", output(rejects));
     for way in Way::BOTH {
         let [source, destination, _] = way.fields();
         add(inet, &format!("from-{}", way.name()), "", dispatch("from", way, source));
@@ -368,8 +369,9 @@ fn input() -> Vec<String> {
     rules
 }
 
-fn output() -> Vec<String> {
+fn output(rejects: bool) -> Vec<String> {
     let mut rules = tracked();
+    rules.extend(rejects.then(|| reject::RESETS.to_owned()));
     rules.push(format!("{UNSEEN} goto replies-node"));
     rules.push("ct direction original accept".to_owned());
     rules.push("goto replies-node".to_owned());

@@ -170,7 +170,8 @@ fn add_stages(ruleset: &mut Ruleset, view: &View, failsafe: &Failsafe, place: Pl
     let mut add_list = |list: &[Rule]| {
         let name = format!("{}-{lists}", place.stages());
         lists += 1;
-        let rules = rules::chain(list, place.way, &view.peer_sets, [true, true], "return");
+        let rules =
+            rules::chain(list, place.way, &view.peer_sets, [true, true], ["return", "drop"]);
         add(ruleset, name.clone(), "", rules);
         format!("jump {name}")
     };

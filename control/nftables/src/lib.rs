@@ -29,6 +29,7 @@ mod base;
 mod enforcer;
 mod host;
 mod locate;
+mod reject;
 mod render;
 mod rules;
 mod ruleset;

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use acl::{End, PeerSetId, Rule, Table};
 use ahash::RandomState;
+use control::model::DeniedReply;
 use control::{Members, PodAcl, PodKey, PodView, View};
 use ipnet::IpNet;
 
-use crate::base;
 use crate::rules::{self, Families, Way};
 use crate::ruleset::{Chain, Elements, Family, Ruleset, Set};
+use crate::{base, reject};
 
 /// The renderer's input beside the view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub struct Attachment {
 /// Makes rulesets; equal rule lists keep their chains from one to the next.
 #[derive(Debug, Default)]
 pub struct Renderer {
-    lists: HashMap<(Role, Arc<[Rule]>), List, RandomState>,
+    lists: HashMap<(Role, DeniedReply, Arc<[Rule]>), List, RandomState>,
     next: u32,
     families: Families,
 }
@@ -71,7 +72,7 @@ struct Draft<'a> {
     ruleset: Ruleset,
     node_addresses: &'a [IpAddr],
     /// The lists of tables that were met already: many pods share one.
-    lists: HashMap<(Role, *const Table), u32, RandomState>,
+    lists: HashMap<(Role, DeniedReply, *const Table), u32, RandomState>,
 }
 
 impl Renderer {
@@ -91,17 +92,30 @@ impl Renderer {
         let node_addresses = own.map_or(&[][..], |node| &node.addresses);
         let (ruleset, lists) = (Ruleset::default(), HashMap::default());
         let mut draft = Draft { view, ruleset, node_addresses, lists };
-        for (family, kind, name, properties) in base::sets() {
+        let rejects = pods.iter().any(|(_, pod)| pod.denied_reply != DeniedReply::Drop);
+        let of_replies = if rejects { reject::sets() } else { Vec::new() };
+        for (family, kind, name, properties) in base::sets().into_iter().chain(of_replies) {
             let elements = Elements::Keyed(BTreeMap::new());
             draft.ruleset.sets.insert((family, name.into()), Set { kind, properties, elements });
         }
-        for (family, name, chain) in base::chains(site.bridge_filter) {
+        let of_replies = if rejects { reject::chains() } else { Vec::new() };
+        for (family, name, chain) in
+            base::chains(site.bridge_filter, rejects).into_iter().chain(of_replies)
+        {
             draft.ruleset.chains.insert((family, name.into()), chain);
         }
         let networks = own.into_iter().flat_map(|node| &node.pod_cidrs).chain(&site.networks);
         for net in IpNet::aggregate(&networks.map(IpNet::trunc).collect()) {
             let set = format!("networks-{}", version(net.addr()));
             draft.insert(Family::Inet, &set, net.to_string(), "");
+        }
+        if rejects {
+            let cidrs = view.nodes.values().flat_map(|node| &node.pod_cidrs).map(IpNet::trunc);
+            let pods = addresses().copied().map(IpNet::from);
+            for net in IpNet::aggregate(&cidrs.chain(pods).collect()) {
+                let set = format!("clients-{}", version(net.addr()));
+                draft.insert(Family::Inet, &set, net.to_string(), "");
+            }
         }
         for address in &site.bridge_addresses {
             draft.insert(Family::Bridge, "gateways", address.to_string(), "");
@@ -122,8 +136,8 @@ impl Renderer {
         let verdicts = match at {
             None => [["drop"; 2]; 3].map(|both| both.map(Arc::from)),
             Some(_) => {
-                let from = self.acl(draft, Role::From, &pod.from_pod);
-                let to = self.acl(draft, Role::To, &pod.to_pod);
+                let from = self.acl(draft, Role::From, pod.denied_reply, &pod.from_pod);
+                let to = self.acl(draft, Role::To, pod.denied_reply, &pod.to_pod);
                 let verdict = |id: Option<u32>, map: &str| {
                     Way::BOTH.map(|way| match id {
                         None => Arc::from(base::PERMIT),
@@ -174,23 +188,30 @@ impl Renderer {
 
     /// The number of an ACL's rule list, whose chains are in the draft from then on; `None` for one
     /// that is open.
-    fn acl(&mut self, draft: &mut Draft<'_>, role: Role, acl: &PodAcl) -> Option<u32> {
+    fn acl(
+        &mut self,
+        draft: &mut Draft<'_>,
+        role: Role,
+        reply: DeniedReply,
+        acl: &PodAcl,
+    ) -> Option<u32> {
         let PodAcl::Table(table) = acl else { return None };
-        if let Some(id) = draft.lists.get(&(role, Arc::as_ptr(table))) {
+        if let Some(id) = draft.lists.get(&(role, reply, Arc::as_ptr(table))) {
             return Some(*id);
         }
-        let key = (role, Arc::from(table.rules()));
+        let key = (role, reply, Arc::from(table.rules()));
         let list = self.lists.entry(key).or_insert_with(|| {
             let (id, sets) = (self.next, &draft.view.peer_sets);
             self.next = self.next.wrapping_add(1);
             let chains = Way::BOTH.map(|way| {
-                rules::chain(table.rules(), way, sets, self.families, base::PERMIT).into()
+                let verdicts = [base::PERMIT, reject::verdict(reply, way)];
+                rules::chain(table.rules(), way, sets, self.families, verdicts).into()
             });
             List { id, chains, used: false }
         });
         list.used = true;
-        draft.lists.insert((role, Arc::as_ptr(table)), list.id);
-        draft.add_list(role, list, table.rules(), self.families);
+        draft.lists.insert((role, reply, Arc::as_ptr(table)), list.id);
+        draft.add_list((role, reply), list, table.rules(), self.families);
         Some(list.id)
     }
 }
@@ -212,12 +233,18 @@ impl Draft<'_> {
         }
     }
 
-    fn add_list(&mut self, role: Role, list: &List, rules: &[Rule], families: Families) {
+    fn add_list(
+        &mut self,
+        (role, reply): (Role, DeniedReply),
+        list: &List,
+        rules: &[Rule],
+        families: Families,
+    ) {
         let id = list.id;
         for (way, chain) in Way::BOTH.into_iter().zip(&list.chains) {
             self.add_chain(format!("{}-list-{id}-{}", role.name(), way.name()), Arc::clone(chain));
             if role == Role::From {
-                self.add_node_chains(id, way, rules);
+                self.add_node_chains(id, way, reply, rules);
             }
         }
         for end in rules.iter().flat_map(|rule| [rule.source, rule.destination]) {
@@ -231,13 +258,14 @@ impl Draft<'_> {
     /// address of the packet's family that the Node object names is denied; then the packet's own
     /// address counts. Each chain leads to the next one: a packet that finds one empty falls off its
     /// end, and is dropped.
-    fn add_node_chains(&mut self, id: u32, way: Way, list: &[Rule]) {
+    fn add_node_chains(&mut self, id: u32, way: Way, reply: DeniedReply, list: &[Rule]) {
         let sets = &self.view.peer_sets;
         let name = format!("node-list-{id}-{}", way.name());
         let mut next = format!("{}-list-{id}-{}", Role::From.name(), way.name());
         for (index, address) in self.node_addresses.iter().enumerate() {
             let chain = format!("{name}-{index}");
-            let denials = rules::denials_of(list, way, sets, *address, &next);
+            let verdicts = [&next, reject::verdict(reply, way)];
+            let denials = rules::denials_of(list, way, sets, *address, verdicts);
             self.add_chain(chain.clone(), denials.into());
             next = chain;
         }

@@ -1,6 +1,6 @@
 //! A rule list as the rules of a chain.
 //!
-//! What the list permits goes on to a given verdict, the rest is dropped; falling off a chain's end
+//! What the list permits and what it denies goes on to given verdicts; falling off a chain's end
 //! permits nothing. Chains exist twice: for packets of a connection's original direction, and for
 //! replies, with both ends exchanged.
 
@@ -69,16 +69,16 @@ pub(crate) fn chain(
     way: Way,
     sets: &PeerSets,
     families: Families,
-    permit: &str,
+    [permit, deny]: [&str; 2],
 ) -> Vec<String> {
     let mut texts = Vec::with_capacity(rules.len() + 1);
     for rule in rules {
-        let verdicts = verdicts(rule, way, permit);
+        let verdicts = verdicts(rule, way, [permit, deny]);
         for ends in ends(rule, way, sets, families) {
             texts.extend(verdicts.iter().map(|verdict| format!("{ends}{verdict}")));
         }
     }
-    texts.push("drop".to_owned());
+    texts.push(deny.to_owned());
     texts
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn denials_of(
     way: Way,
     sets: &PeerSets,
     address: IpAddr,
-    next: &str,
+    [next, deny]: [&str; 2],
 ) -> Vec<String> {
     let next = format!("goto {next}");
     let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };
@@ -102,7 +102,7 @@ pub(crate) fn denials_of(
             End::Set(id) => sets.get(id).is_some_and(|members| members.contains(address)),
         };
         if is_in(&rule.source) && is_in(&rule.destination) {
-            texts.extend(verdicts(rule, way, &next));
+            texts.extend(verdicts(rule, way, [&next, deny]));
         }
     }
     texts.push(next);
@@ -139,7 +139,7 @@ fn ends(rule: &Rule, way: Way, sets: &PeerSets, families: Families) -> Vec<Strin
 
 /// Protocol, ports and verdict; before a denial the same with a log. A condition that cannot be
 /// expressed here leaves a permission out, and widens a denial.
-fn verdicts(rule: &Rule, way: Way, permit: &str) -> Vec<String> {
+fn verdicts(rule: &Rule, way: Way, [permit, deny]: [&str; 2]) -> Vec<String> {
     let has_ports = matches!(rule.protocol, Some(6 | 17 | 33 | 132 | 136));
     let is_plain = rule.source_ports == PortRange::ANY
         && rule.tcp_flags == TcpFlags::ANY
@@ -167,8 +167,8 @@ fn verdicts(rule: &Rule, way: Way, permit: &str) -> Vec<String> {
     }
     let log =
         format!("{text}{LOG_RATE} log prefix \"{origin}\" group {LOG_GROUP} snaplen {LOG_BYTES}");
-    let drop = format!("{text}drop{comment}");
-    if origin.is_empty() { vec![drop] } else { vec![log, drop] }
+    let denial = format!("{text}{deny}{comment}");
+    if origin.is_empty() { vec![denial] } else { vec![log, denial] }
 }
 
 /// The deciding policy, as it stands in the kernel's tables and in its log.
@@ -205,7 +205,8 @@ mod tests {
              deny udp from set 2 to any port 53 by \"b \\\" c\"\n\
              permit any from any to any by \"\"\n",
         );
-        let text = |way, families| chain(&list, way, &sets(), families, "goto next").join("\n");
+        let text =
+            |way, families| chain(&list, way, &sets(), families, ["goto next", "drop"]).join("\n");
         assert_eq!(
             text(Way::Original, [true, true]),
             "ip saddr @peers-1-4 meta l4proto 6 th dport 80-90 goto next comment \"a\"\n\
@@ -233,13 +234,13 @@ mod tests {
              deny any from any to any by \"\"\n",
         );
         let address = "192.0.2.7".parse().unwrap();
-        let text = denials_of(&list, Way::Original, &sets(), address, "next").join("\n");
+        let text = denials_of(&list, Way::Original, &sets(), address, ["next", "drop"]).join("\n");
         assert_eq!(
             text,
             "meta nfproto != ipv4 goto next\nmeta l4proto 6 th dport 81 goto next\ndrop\ngoto next"
         );
         let list: Vec<Rule> = list.into_iter().map(Rule::as_default).collect();
-        let text = denials_of(&list, Way::Original, &sets(), address, "next").join("\n");
+        let text = denials_of(&list, Way::Original, &sets(), address, ["next", "drop"]).join("\n");
         assert_eq!(text, "meta nfproto != ipv4 goto next\ngoto next");
     }
 
@@ -252,7 +253,8 @@ mod tests {
             Rule::new(Action::Deny, "").protocol(6).source_ports(PortRange::one(1)),
             Rule::new(Action::Pass, "").protocol(17),
         ];
-        let text = chain(&list, Way::Original, &sets(), [true, true], "accept").join("\n");
+        let text =
+            chain(&list, Way::Original, &sets(), [true, true], ["accept", "drop"]).join("\n");
         assert_eq!(text, "meta l4proto 6 drop\nmeta l4proto 17 drop\ndrop");
     }
 }

@@ -12,11 +12,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use control::{ClusterNode, PodAcl, PodKey, View};
+use control::{ClusterNode, PodAcl, PodKey, View, model};
 use dataplane::services::Services;
 use dataplane::wire::Mac;
 use dataplane::wire::vxlan::HOP_LIMIT;
-use dataplane::{AclBinding, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot, Underlay};
+use dataplane::{
+    AclBinding, DeniedReply, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot, Underlay,
+};
 use ipnet::IpNet;
 
 use linux_net::host_port;
@@ -191,9 +193,18 @@ fn state(view: &View, port: &NodePort) -> PortState {
             state.to_pod = binding(&pod.to_pod);
             state.from_pod = binding(&pod.from_pod);
             state.follows_names = !pod.names.is_empty();
+            state.denied_reply = denied_reply(pod.denied_reply);
         }
     }
     state
+}
+
+fn denied_reply(reply: model::DeniedReply) -> DeniedReply {
+    match reply {
+        model::DeniedReply::Drop => DeniedReply::Drop,
+        model::DeniedReply::Reject => DeniedReply::Reject,
+        model::DeniedReply::RejectAll => DeniedReply::RejectAll,
+    }
 }
 
 fn binding(binding: &PodAcl) -> AclBinding {

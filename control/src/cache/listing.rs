@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use super::{Cache, StoredObject};
+use super::{Cache, NamespaceEntry, StoredObject};
 use crate::model::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace,
     NetworkPolicy, Node, Pod, Service,
@@ -86,7 +86,8 @@ impl Cache {
         let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
         let namespaces = explicit.map(|(name, entry)| {
             let (name, labels) = (Arc::clone(name), Arc::clone(&entry.labels));
-            StoredObject::Namespace(Namespace { name, labels, complete: entry.complete })
+            let NamespaceEntry { complete, denied_reply, .. } = *entry;
+            StoredObject::Namespace(Namespace { name, labels, complete, denied_reply })
         });
         let entries = || self.namespaces.values();
         let policies = entries().flat_map(|entry| entry.policies.values());

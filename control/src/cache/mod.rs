@@ -25,8 +25,8 @@ use bound::Bound;
 use store::{Replaced, Store};
 
 use crate::model::{
-    ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, EndpointSlice, Key, Labels,
-    Namespace, NetworkPolicy, Node, Pod, Service,
+    ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, DeniedReply, EndpointSlice,
+    Key, Labels, Namespace, NetworkPolicy, Node, Pod, Service,
 };
 use crate::{Kind, Object, ObjectRef, PodKey};
 
@@ -64,6 +64,8 @@ pub(crate) struct NamespaceEntry {
     pub(crate) labels: Arc<Labels>,
     /// Whether its object could be read to the end, if it has one.
     pub(crate) complete: bool,
+    /// Its object's reply to denials.
+    pub(crate) denied_reply: Option<DeniedReply>,
     /// Whether there is a Namespace object.
     explicit: bool,
     /// Its pods by name.
@@ -103,6 +105,7 @@ impl NamespaceEntry {
         Self {
             labels: Namespace::new(Arc::clone(name), &Labels::default()).labels,
             complete: true,
+            denied_reply: None,
             explicit: false,
             pods: Store::default(),
             policies: Store::default(),
@@ -162,8 +165,11 @@ impl Cache {
         let labels = self.shared(namespace.labels);
         let entry = self.entry(&namespace.name);
         let is_new = !entry.explicit;
-        let same = entry.labels == labels && entry.complete == namespace.complete;
+        let same = entry.labels == labels
+            && entry.complete == namespace.complete
+            && entry.denied_reply == namespace.denied_reply;
         (entry.explicit, entry.labels, entry.complete) = (true, labels, namespace.complete);
+        entry.denied_reply = namespace.denied_reply;
         self.sizes.namespaces += usize::from(is_new);
         if same { Change::None } else { Change::Namespace(namespace.name) }
     }
@@ -215,8 +221,9 @@ impl Cache {
     fn delete_namespace(&mut self, name: &Arc<str>) -> Option<Change> {
         let entry = self.namespaces.get_mut(name).filter(|entry| entry.explicit)?;
         let bare = NamespaceEntry::mentioned(name);
-        let same = entry.labels == bare.labels && entry.complete;
+        let same = entry.labels == bare.labels && entry.complete && entry.denied_reply.is_none();
         (entry.explicit, entry.labels, entry.complete) = (false, bare.labels, true);
+        entry.denied_reply = None;
         self.sizes.namespaces -= 1;
         (!same).then(|| Change::Namespace(Arc::clone(name)))
     }

@@ -24,7 +24,7 @@ use ipnet::IpNet;
 use crate::cache::{Cache, Change};
 use crate::configurator::{self, Policies};
 use crate::membership::{Membership, Nets, Versions};
-use crate::model::{Direction, Pod, Service};
+use crate::model::{DeniedReply, Direction, Pod, Service};
 use crate::peers::NameId;
 use crate::render::{self, TrackedNames};
 use crate::services;
@@ -60,6 +60,7 @@ pub struct Control {
     host: host::Hosts,
     outside: outside::Outside,
     domains: domains::OwnAddresses,
+    pub(crate) denied_reply: DeniedReply,
     pub(crate) view: Arc<View>,
 }
 
@@ -105,6 +106,7 @@ impl Control {
             host: host::Hosts::default(),
             outside: outside::Outside::default(),
             domains: domains::OwnAddresses::default(),
+            denied_reply: DeniedReply::default(),
             view: Arc::default(),
         }
     }
@@ -112,6 +114,11 @@ impl Control {
     /// Publishes the content of every peer set from now on, for renderers that write sets out.
     pub fn list_peer_sets(&mut self) {
         self.membership.list_content();
+    }
+
+    /// Sets the reply where policies deny, for pods whose Namespace names none; before any object.
+    pub fn reply_to_denials(&mut self, reply: DeniedReply) {
+        self.denied_reply = reply;
     }
 
     /// Has services take external IPs of the `permitted` networks. They never take one that a pod, a

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{Labels, Protocol};
+use super::{DeniedReply, Labels, Protocol};
 use crate::PodKey;
 
 /// A namespace.
@@ -19,6 +19,9 @@ pub struct Namespace {
     /// Whether all of the object could be read. If not, its pods are closed.
     #[serde(default = "yes")]
     pub complete: bool,
+    /// Its annotation [`DeniedReply::ANNOTATION`].
+    #[serde(default)]
+    pub denied_reply: Option<DeniedReply>,
 }
 
 /// The value of the field in a saved state without it.
@@ -33,7 +36,7 @@ impl Namespace {
     /// A namespace with these labels and [`Self::NAME_LABEL`].
     pub fn new(name: Arc<str>, labels: &Labels) -> Self {
         let labels = Arc::new(labels.with(Self::NAME_LABEL, &name));
-        Self { name, labels, complete: true }
+        Self { name, labels, complete: true, denied_reply: None }
     }
 }
 

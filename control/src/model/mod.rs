@@ -4,6 +4,7 @@
 
 mod cluster;
 mod cluster_policy;
+mod denied_reply;
 mod labels;
 mod object;
 mod policy;
@@ -15,6 +16,7 @@ pub use cluster::{ContainerPort, HostPort, Namespace, Node, Pod};
 pub use cluster_policy::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, ClusterRule, Tier, Verdict,
 };
+pub use denied_reply::DeniedReply;
 pub use labels::Labels;
 pub use object::{Kind, Object, ObjectRef};
 pub use policy::{

@@ -8,18 +8,36 @@ use serde_json::Value;
 use super::ObjectRef;
 use super::reader::{self, elements, readable, readable_labels};
 use crate::FieldFault;
-use crate::model::{Namespace, Node};
+use crate::model::{DeniedReply, Namespace, Node};
 
 type Faults = Vec<FieldFault>;
 
 /// The namespace as far as it could be read, and what could not be.
 pub(super) fn namespace(reference: &ObjectRef, value: &Value) -> (Namespace, Faults) {
-    let (labels, faults) = match reader::typed::<api::Namespace>(value, "") {
+    let (labels, mut faults) = match reader::typed::<api::Namespace>(value, "") {
         Ok(object) => (object.metadata.labels.into_iter().flatten().collect(), Vec::new()),
         Err(fault) => (readable_labels(value), vec![fault]),
     };
     let namespace = Namespace::new(Arc::clone(&reference.name), &labels);
-    (Namespace { complete: faults.is_empty(), ..namespace }, faults)
+    let namespace = Namespace { complete: faults.is_empty(), ..namespace };
+    let denied_reply = denied_reply(value).unwrap_or_else(|fault| {
+        faults.push(fault);
+        // It opens nothing: its pods stay as they are.
+        Some(DeniedReply::Drop)
+    });
+    (Namespace { denied_reply, ..namespace }, faults)
+}
+
+fn denied_reply(value: &Value) -> Result<Option<DeniedReply>, FieldFault> {
+    let field = || format!("metadata.annotations[{}]", DeniedReply::ANNOTATION);
+    match &value["metadata"]["annotations"][DeniedReply::ANNOTATION] {
+        Value::Null => Ok(None),
+        Value::String(text) => {
+            text.parse().map(Some).map_err(|problem: String| FieldFault::new(field(), problem))
+        }
+        // Annotations are texts: the object has a fault anyway.
+        _ => Ok(Some(DeniedReply::Drop)),
+    }
 }
 
 /// The cluster node as far as it could be read, and what could not be.
@@ -90,8 +108,10 @@ fn whole_node(reference: &ObjectRef, value: &Value) -> Result<Node, Faults> {
 
 #[cfg(test)]
 mod tests {
+    use super::DeniedReply;
     use crate::Object;
     use crate::objects::tests::object;
+    use crate::objects::{Read, read};
     use serde_json::json;
 
     #[test]
@@ -105,6 +125,25 @@ mod tests {
         };
         assert_eq!(node.addresses.len(), 1);
         assert_eq!(node.pod_cidrs.len(), 1);
+    }
+
+    #[test]
+    fn a_namespaces_reply_to_denials_is_read_or_none() {
+        let of = |reply: &str| {
+            let value = json!({"apiVersion": "v1", "kind": "Namespace", "metadata":
+                {"name": "a", "annotations": {"podgate.io/denied-reply": reply}}});
+            let Read::Object(Object::Namespace(namespace), faults) = read(value) else { panic!() };
+            assert!(namespace.complete, "its pods are not closed");
+            (
+                namespace.denied_reply,
+                faults.into_iter().map(|it| it.to_string()).collect::<String>(),
+            )
+        };
+        assert_eq!(of("reject"), (Some(DeniedReply::Reject), String::new()));
+        assert_eq!(of("reject-all"), (Some(DeniedReply::RejectAll), String::new()));
+        let fault = "metadata.annotations[podgate.io/denied-reply]: 'Reject' is none of drop, reject \
+                     and reject-all";
+        assert_eq!(of("Reject"), (Some(DeniedReply::Drop), fault.to_owned()));
     }
 
     #[test]

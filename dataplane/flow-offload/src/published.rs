@@ -81,8 +81,19 @@ fn is_same(old: &Snapshot, new: &Snapshot, id: PortId) -> bool {
     if old.shares_ports(new) {
         return has_same_identities;
     }
-    let PortState { name, kind, mac, addresses, own_mac, mtu, follows_names, to_pod, from_pod } =
-        after;
+    let PortState {
+        name,
+        kind,
+        mac,
+        addresses,
+        own_mac,
+        mtu,
+        follows_names,
+        to_pod,
+        from_pod,
+        // What is forwarded has no reply.
+        denied_reply: _,
+    } = after;
     has_same_identities
         && before.name == *name
         && before.kind == *kind

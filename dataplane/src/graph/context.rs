@@ -9,6 +9,7 @@ use super::encapsulate::Tunnel;
 use super::icmp_error::RateLimiter;
 use super::reassembly::Table;
 use super::reevaluate::Stale;
+use super::reject::Resets;
 use crate::packet::Packet;
 use crate::policy::PolicyBatch;
 use crate::session::{SessionId, Sessions, Tuples};
@@ -32,6 +33,7 @@ pub(crate) struct Context<'a> {
     pub(super) reassembly: &'a mut Table,
     pub(super) dns: &'a mut HeldAnswers,
     pub(super) rate_limiter: &'a mut RateLimiter,
+    pub(super) resets: &'a mut Resets,
     pub(super) translations: &'a mut Vec<Translation>,
     pub(super) policy_batch: &'a mut PolicyBatch<'static>,
     /// Sessions to re-evaluate, in the order of the packets on the session node's list.

@@ -7,6 +7,7 @@ use super::dns::HeldAnswers;
 use super::icmp_error::RateLimiter;
 use super::reassembly::Table;
 use super::reevaluate::Stale;
+use super::reject::Resets;
 use super::trace::{Tracer, Tracing};
 use super::{
     Context, NODES, Next, Node, anti_spoofing, decapsulate, dns, encapsulate, icmp_error,
@@ -18,7 +19,7 @@ use crate::dns::DnsTap;
 use crate::packet::{Packet, VECTOR};
 use crate::policy::PolicyBatch;
 use crate::session::Sessions;
-use crate::{Memory, Now, OUTCOMES, Outcome, PortId, Snapshot};
+use crate::{FreeList, Memory, Now, OUTCOMES, Outcome, PortId, Snapshot};
 
 /// Indices of the packets queued for a node.
 struct List {
@@ -58,6 +59,7 @@ pub struct Graph {
     reassembly: Table,
     dns: HeldAnswers,
     rate_limiter: RateLimiter,
+    resets: Resets,
     translations: Vec<Translation>,
     policy_batch: PolicyBatch<'static>,
     stale: Vec<Stale>,
@@ -71,6 +73,7 @@ impl Default for Graph {
             reassembly: Table::default(),
             dns: HeldAnswers::default(),
             rate_limiter: RateLimiter::default(),
+            resets: Resets::default(),
             translations: Vec::with_capacity(VECTOR),
             policy_batch: PolicyBatch::default(),
             stale: Vec::with_capacity(VECTOR),
@@ -172,9 +175,20 @@ impl Graph {
         self.dns.forget(port);
     }
 
-    /// Takes every held packet.
+    /// Takes frames for the resets that denials need beside a packet's own frame.
+    pub fn stock_resets(&mut self, free: &mut FreeList) {
+        self.resets.stock(free);
+    }
+
+    /// The next such reset, which only has to be sent.
+    #[inline]
+    pub fn take_reset(&mut self) -> Option<Packet> {
+        self.resets.take_ready()
+    }
+
+    /// Takes every held packet, and the frames for resets.
     pub fn take_waiting(&mut self) -> impl Iterator<Item = Packet> + use<'_> {
-        self.reassembly.take_all().chain(self.dns.take_all())
+        self.reassembly.take_all().chain(self.dns.take_all()).chain(self.resets.take_all())
     }
 
     #[allow(clippy::too_many_arguments, reason = "what a vector is handled with")]
@@ -195,6 +209,7 @@ impl Graph {
             reassembly,
             dns,
             rate_limiter,
+            resets,
             translations,
             policy_batch,
             stale,
@@ -208,6 +223,7 @@ impl Graph {
             reassembly,
             dns,
             rate_limiter,
+            resets,
             translations,
             policy_batch,
             stale,

@@ -12,6 +12,16 @@ use crate::session::Owner;
 use crate::wire::icmp_error::{self, IcmpError, LONGEST};
 use crate::{Adjacency, Now, Outcome, PortId, PortKind};
 
+/// A reply to a packet's sender.
+pub(super) enum Reply {
+    /// It has so many bytes.
+    Written(usize),
+    /// The packet gets none.
+    None,
+    /// The sender has had too many.
+    Limited,
+}
+
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let outcome = packet.outcome.unwrap_or(Outcome::NoRoute);
     let dropped = Next::End(outcome);
@@ -19,39 +29,60 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         Outcome::TtlExpired => IcmpError::TimeExceeded,
         Outcome::TooBig => IcmpError::TooBig(context.snapshot.mtu(packet.adjacency)),
         Outcome::NoEndpoint => IcmpError::PortUnreachable,
+        Outcome::PolicyDenied => IcmpError::Prohibited,
         _ => return dropped,
     };
     packet.out_port = PortId::NONE;
+    let mut text = [0; LONGEST];
+    let Reply::Written(length) = reply(context, packet, error, &mut text) else { return dropped };
+    if !context.memory.fill(&mut packet.frame, &text[..length]) {
+        return dropped;
+    }
+    return_to_sender(packet)
+}
+
+/// Writes the error about a packet, if its sender's rate allows one.
+pub(super) fn reply(
+    context: &mut Context<'_>,
+    packet: &Packet,
+    error: IcmpError,
+    text: &mut [u8; LONGEST],
+) -> Reply {
     let flow = packet.headers.flow;
     let snapshot = context.snapshot;
     let is_from_host = snapshot.port(packet.in_port).is_some_and(|it| it.kind == PortKind::Host);
     let from = match error {
-        // The error about a service comes from the service's address.
-        IcmpError::PortUnreachable => Some(flow.destination),
+        // The error about a service comes from the service's address, as does the one about a denial:
+        // from the address that the sender knows the other end by.
+        IcmpError::PortUnreachable | IcmpError::Prohibited => Some(flow.destination),
         // The kernel drops packets from its own addresses.
         _ if is_from_host => snapshot.switch_address(flow.source).or(Some(flow.destination)),
         _ => snapshot.node_address(flow.source),
     };
-    let Some(from) = from else { return dropped };
-    let sender = owner(context, packet);
-    if !context.rate_limiter.admits(sender, context.now) {
-        return dropped;
+    let Some(from) = from else { return Reply::None };
+    if !context.admits_error(owner(context, packet)) {
+        return Reply::Limited;
     }
-    let mut text = [0; LONGEST];
     let frame = context.memory.bytes(&packet.frame);
-    let Some(length) = icmp_error::write(error, frame, &packet.headers, from, &mut text) else {
-        return dropped;
-    };
-    if !context.memory.fill(&mut packet.frame, &text[..length]) {
-        return dropped;
-    }
+    icmp_error::write(error, frame, &packet.headers, from, text).map_or(Reply::None, Reply::Written)
+}
+
+/// Sends a packet whose frame holds the reply to it back where it came from.
+pub(super) fn return_to_sender(packet: &mut Packet) -> Next {
     packet.is_reply = true;
     if packet.from_peer == Adjacency::NONE {
         packet.out_port = packet.in_port;
-        return dropped;
+        return Next::End(packet.outcome.unwrap_or(Outcome::NoRoute));
     }
     packet.adjacency = packet.from_peer;
     Next::Node(Node::Encapsulate)
+}
+
+impl Context<'_> {
+    /// Whether one more reply to this owner is within its rate; counts it.
+    pub(super) fn admits_error(&mut self, owner: Owner) -> bool {
+        self.rate_limiter.admits(owner, self.now)
+    }
 }
 
 /// Errors towards one owner: burst, and rate a second.

@@ -13,7 +13,8 @@
 //! `hold`, and leaves from there.
 //!
 //! `anti-spoofing`, `decapsulate`, `service` and `rewrite` send packets that go no further to
-//! `icmp-error` if their senders are to learn why.
+//! `icmp-error` if their senders are to learn why, `session` and `policy` those that a policy denies where
+//! the pod has denials replied to.
 //!
 //! `session` sends packets of sessions that are to be re-evaluated to itself: it handles them once more
 //! when their sessions have been re-evaluated as one batch.
@@ -36,6 +37,7 @@ mod parse;
 mod policy;
 mod reassembly;
 mod reevaluate;
+mod reject;
 mod rewrite;
 mod service;
 mod session;

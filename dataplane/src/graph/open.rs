@@ -70,6 +70,7 @@ fn join(context: &mut Context<'_>, packet: &mut Packet, known: &Found) -> Next {
     let outcome = packet.outcome.unwrap_or(Outcome::Session);
     match session::go_on(context, packet, known, outcome) {
         Next::Node(Node::Rewrite) => Next::Node(Node::Rewrite),
+        Next::Node(Node::IcmpError) => Next::End(Outcome::PolicyDenied),
         Next::Node(_) => Next::End(Outcome::NoSession),
         end => end,
     }
@@ -143,6 +144,7 @@ mod tests {
     use crate::graph::dns::HeldAnswers;
     use crate::graph::icmp_error::RateLimiter;
     use crate::graph::reassembly::Table;
+    use crate::graph::reject::Resets;
     use crate::policy::PolicyBatch;
     use crate::session::{Sessions, Timeouts};
     use crate::{AclBinding, Adjacency, Memory, Now, Parts, PortId, PortKind, PortState, Snapshot};
@@ -194,6 +196,7 @@ mod tests {
             reassembly: &mut reassembly,
             dns: &mut dns,
             rate_limiter: &mut rate_limiter,
+            resets: &mut Resets::default(),
             translations: &mut translations,
             policy_batch: &mut policy_batch,
             stale: &mut Vec::new(),

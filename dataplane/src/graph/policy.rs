@@ -1,6 +1,6 @@
 //! Routes packets without a session, and classifies the vector as one policy batch.
 
-use super::{Context, Next, Node};
+use super::{Context, Next, Node, reject};
 use crate::packet::Packet;
 use crate::policy::{self, PolicyBatch};
 use crate::wire::Role;
@@ -77,7 +77,8 @@ fn add<'a>(
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let outcome = packet.outcome.expect("every packet was policy_flow");
     if outcome.verdict() != Verdict::Forward {
-        return Next::End(outcome);
+        let replies = outcome == Outcome::PolicyDenied && context.snapshot.rejects();
+        return if replies { reject::opening(context, packet) } else { Next::End(outcome) };
     }
     let is_plain = outcome == Outcome::NoPolicy
         && !context.translates(packet)

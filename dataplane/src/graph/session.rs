@@ -11,7 +11,7 @@
 
 use super::owner::owner;
 use super::reevaluate::Stale;
-use super::{Context, Next, Node, Translation, service};
+use super::{Context, Next, Node, Translation, reject, service};
 use crate::packet::Packet;
 use crate::policy::{self, Decision};
 use crate::session::{Found, Passing, Translated, TupleOrigin, Tuples, Unpassed};
@@ -184,11 +184,7 @@ pub(super) fn go_on(
             }
         }
         if found.translated {
-            let translation = match found.forward {
-                true => Translation::forward(tuples.responder, tuples.return_mac),
-                false => Translation::reverse(&tuples.initiator, tuples.return_mac),
-            };
-            context.translate(packet, translation);
+            context.translate(packet, translation_of(found, &tuples));
         }
     }
     let known = found.adjacency();
@@ -210,8 +206,16 @@ pub(super) fn go_on(
     Next::Node(Node::Rewrite)
 }
 
+/// The translation of a packet of a translated session.
+pub(super) fn translation_of(found: &Found, tuples: &Tuples) -> Translation {
+    match found.forward {
+        true => Translation::forward(tuples.responder, tuples.return_mac),
+        false => Translation::reverse(&tuples.initiator, tuples.return_mac),
+    }
+}
+
 /// Routes a packet of a session by its translated addresses.
-fn route(context: &Context<'_>, packet: &Packet) -> Result<Adjacency, Outcome> {
+pub(super) fn route(context: &Context<'_>, packet: &Packet) -> Result<Adjacency, Outcome> {
     match context.translation(packet) {
         None => context.route(packet, &packet.headers.flow).map(|(adjacency, _)| adjacency),
         Some(translation) if translation.returns => {
@@ -229,7 +233,7 @@ fn route(context: &Context<'_>, packet: &Packet) -> Result<Adjacency, Outcome> {
 /// and ends it if one of its addresses has changed its pod, or if it is a UDP flow to an endpoint that its
 /// service no longer has.
 fn reevaluate(
-    context: &Context<'_>,
+    context: &mut Context<'_>,
     packet: &mut Packet,
     found: &Found,
     tuples: &Tuples,
@@ -247,7 +251,10 @@ fn reevaluate(
     if outcome.verdict() != Verdict::Forward {
         refuse(context, found, outcome);
         packet.by = by;
-        return Err(Next::End(outcome));
+        return Err(match outcome {
+            Outcome::PolicyDenied => reject::session(context, packet, found, tuples),
+            outcome => Next::End(outcome),
+        });
     }
     if service::has_lost_its_backend(context, tuples) {
         context.sessions.end(found);

@@ -16,7 +16,7 @@ use ipnet::IpNet;
 
 pub use adjacency::{Adjacency, Egress};
 pub(crate) use port::PortLine;
-pub use port::{AclBinding, PortId, PortKind, PortState};
+pub use port::{AclBinding, DeniedReply, PortId, PortKind, PortState};
 pub use routes::{Peer, Routes};
 
 use crate::services::Services;
@@ -117,6 +117,8 @@ pub struct Snapshot {
     translation_ports: RangeInclusive<u16>,
     uplink: Option<PortId>,
     host: Option<PortId>,
+    /// Whether any port replies to denials.
+    rejects: bool,
 }
 
 /// Dynamic ports (RFC 6335, section 6).
@@ -158,6 +160,7 @@ impl Snapshot {
         let of_host = host.and_then(|host| ports[usize::from(host.0)].as_ref());
         let own = node.all().iter().chain(of_host.iter().flat_map(|port| &port.addresses));
         let own_filter = own.fold(0, |filter, address| filter | filter_bit(*address));
+        let rejects = ports.iter().flatten().any(|port| port.denied_reply != DeniedReply::Drop);
         Self {
             generation,
             own_filter,
@@ -178,6 +181,7 @@ impl Snapshot {
             translation_ports: parts.translation_ports.unwrap_or(DYNAMIC_PORTS),
             uplink,
             host,
+            rejects,
         }
     }
 
@@ -227,6 +231,11 @@ impl Snapshot {
         self.owner(address).is_none()
             && !self.is_own_node(address)
             && self.routes.find(address).is_none()
+    }
+
+    /// Whether any port replies to denials.
+    pub(crate) fn rejects(&self) -> bool {
+        self.rejects
     }
 
     /// The ACL of clients outside whom services lead to what is no pod.

@@ -60,6 +60,18 @@ impl AclBinding {
     }
 }
 
+/// The reply to the initiator of a connection that an ACL denies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeniedReply {
+    /// None: the packet is dropped.
+    #[default]
+    Drop,
+    /// A TCP reset, or an ICMP error (administratively prohibited), if the initiator is a pod.
+    Reject,
+    /// The same to any initiator.
+    RejectAll,
+}
+
 /// A port in a snapshot.
 #[derive(Clone, Debug)]
 pub struct PortState {
@@ -83,6 +95,8 @@ pub struct PortState {
     /// Whether the pod's policies name domains: its DNS is copied, and answers to it are held; see
     /// [`crate::dns`].
     pub follows_names: bool,
+    /// The reply where one of the pod's ACLs denies.
+    pub denied_reply: DeniedReply,
 }
 
 impl PortState {
@@ -98,6 +112,7 @@ impl PortState {
             own_mac: SWITCH_MAC,
             mtu: 0,
             follows_names: false,
+            denied_reply: DeniedReply::Drop,
         }
     }
 }

@@ -4,7 +4,7 @@
 use acl::Address;
 
 use super::tcp_flags::{ACK, FIN, RST, SYN};
-use super::{ETHERNET, Fragment, Headers, Kind, Role, checksum, icmp, ip, protocol};
+use super::{ETHERNET, Flow, Fragment, Headers, Kind, Role, checksum, icmp, ip, protocol};
 
 /// An ICMP error, without the packet that it quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub enum IcmpError {
     TooBig(u16),
     /// Port unreachable; a TCP reset for TCP.
     PortUnreachable,
+    /// Communication administratively prohibited; a TCP reset for TCP.
+    Prohibited,
 }
 
 /// Bytes of the longest ICMP error, Ethernet header included: ICMPv6 errors fill the minimum MTU.
@@ -41,7 +43,9 @@ pub fn write(
     reply[6..12].copy_from_slice(&packet[..6]);
     let is_tcp = headers.flow.protocol == protocol::TCP;
     match kind {
-        IcmpError::PortUnreachable if is_tcp => reset(packet, headers, reply),
+        IcmpError::PortUnreachable | IcmpError::Prohibited if is_tcp => {
+            reset(packet, headers, reply)
+        }
         _ => icmp_error(kind, packet, headers, from, reply),
     }
 }
@@ -63,6 +67,8 @@ fn icmp_error(
         (IcmpError::TooBig(mtu), false) => (2, 0, u32::from(mtu)),
         (IcmpError::PortUnreachable, true) => (3, 3, 0),
         (IcmpError::PortUnreachable, false) => (1, 4, 0),
+        (IcmpError::Prohibited, true) => (3, 13, 0),
+        (IcmpError::Prohibited, false) => (1, 1, 0),
     };
     let (header, longest) =
         if v4 { (ip::V4_HEADER, LONGEST_V4) } else { (ip::V6_HEADER, LONGEST - ETHERNET) };
@@ -79,39 +85,69 @@ fn icmp_error(
     Some(l4 + length)
 }
 
+/// Writes the TCP reset by which the sender of `packet` would end its connection; returns its length.
+pub fn write_abort(packet: &[u8], headers: &Headers, abort: &mut [u8; LONGEST]) -> usize {
+    abort[..12].copy_from_slice(&packet[..12]);
+    let received = headers.segment(packet);
+    let acknowledged = headers.tcp_flags & ACK;
+    segment(
+        headers.kind,
+        &headers.flow,
+        word(received, 4),
+        word(received, 8),
+        RST | acknowledged,
+        abort,
+    )
+}
+
+fn word(segment: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(segment[at..at + 4].try_into().expect("four bytes"))
+}
+
 fn reset(packet: &[u8], headers: &Headers, reply: &mut [u8; LONGEST]) -> Option<usize> {
-    const LENGTH: usize = 20;
     let flags = headers.tcp_flags;
     if flags & RST != 0 {
         return None;
     }
     let received = headers.segment(packet);
-    let word = |at: usize| u32::from_be_bytes(received[at..at + 4].try_into().expect("four bytes"));
     let data = headers.payload() - usize::from(received[12] >> 4) * 4;
     // What the reset acknowledges: everything that came, if it acknowledged nothing itself.
     let (sequence, acknowledged, flags) = if flags & ACK != 0 {
-        (word(8), 0, RST)
+        (word(received, 8), 0, RST)
     } else {
         let counted = u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
-        (0, word(4).wrapping_add(data as u32).wrapping_add(counted), RST | ACK)
+        let next = word(received, 4).wrapping_add(data as u32).wrapping_add(counted);
+        (0, next, RST | ACK)
     };
-    let l4 = ETHERNET + if headers.kind == Kind::Ipv4 { ip::V4_HEADER } else { ip::V6_HEADER };
+    Some(segment(headers.kind, &headers.flow.reversed(), sequence, acknowledged, flags, reply))
+}
+
+/// Writes a TCP segment without data behind the MAC addresses; returns the frame's length.
+fn segment(
+    kind: Kind,
+    flow: &Flow,
+    sequence: u32,
+    acknowledged: u32,
+    flags: u8,
+    reply: &mut [u8; LONGEST],
+) -> usize {
+    const LENGTH: usize = 20;
+    let l4 = ETHERNET + if kind == Kind::Ipv4 { ip::V4_HEADER } else { ip::V6_HEADER };
     let segment = &mut reply[l4..l4 + LENGTH];
     segment.fill(0);
-    segment[..2].copy_from_slice(&headers.flow.destination_port.to_be_bytes());
-    segment[2..4].copy_from_slice(&headers.flow.source_port.to_be_bytes());
+    segment[..2].copy_from_slice(&flow.source_port.to_be_bytes());
+    segment[2..4].copy_from_slice(&flow.destination_port.to_be_bytes());
     segment[4..8].copy_from_slice(&sequence.to_be_bytes());
     segment[8..12].copy_from_slice(&acknowledged.to_be_bytes());
     segment[12] = 5 << 4;
     segment[13] = flags;
-    let flow = headers.flow.reversed();
     internet(reply, protocol::TCP, flow.source, flow.destination, LENGTH);
-    let addresses = if headers.kind == Kind::Ipv4 { 12..20 } else { 8..40 };
+    let addresses = if kind == Kind::Ipv4 { 12..20 } else { 8..40 };
     let addresses = &reply[ETHERNET + addresses.start..ETHERNET + addresses.end];
     let pseudo = checksum::pseudo(addresses, protocol::TCP, LENGTH);
     let sum = !checksum::fold(pseudo + checksum::sum(&reply[l4..l4 + LENGTH]));
     reply[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
-    Some(l4 + LENGTH)
+    l4 + LENGTH
 }
 
 /// Writes the IP header in front of a payload of `length` bytes, and the ethertype.

@@ -297,13 +297,17 @@ impl Worker {
     /// Runs the vector through the graph and sends it, and after it the fragments held for it.
     fn run_vector(&mut self, now: Now) {
         if !self.packets.is_empty() {
-            let Self { graph, packets, snapshot, memory, sessions, counters, .. } = self;
+            let Self { graph, packets, free, snapshot, memory, sessions, counters, .. } = self;
+            if snapshot.rejects() {
+                graph.stock_resets(free);
+            }
             graph.run(packets, snapshot, memory, sessions, counters, now);
             self.hand_out(now);
             while self.resume(now) {
                 self.hand_out(now);
             }
             self.end_waiting();
+            self.send_resets();
         }
         self.send();
     }

@@ -101,6 +101,18 @@ impl Worker {
         }
     }
 
+    /// Sends the resets that denials needed frames of their own for.
+    #[inline]
+    pub(super) fn send_resets(&mut self) {
+        while let Some(packet) = self.graph.take_reset() {
+            if packet.leaves() {
+                self.leave_elsewhere(std::iter::once(packet.frame), packet.out_port);
+            } else {
+                self.free.put(packet.frame);
+            }
+        }
+    }
+
     pub(super) fn send(&mut self) {
         // The others first: sending may take a while.
         self.pass_on();

@@ -11,6 +11,7 @@ mod fragments;
 mod generations;
 mod long;
 mod overlay;
+mod rejects;
 mod rig;
 mod services;
 mod shares;

@@ -131,9 +131,9 @@ fn see(outcome: Outcome, packet: &Packet, memory: &Memory, snapshot: &Snapshot) 
     let port = |id: PortId| snapshot.port(id);
     let name = |id| port(id).map(|port| Arc::clone(&port.name));
     let is_pod = |id| port(id).is_some_and(|port| port.kind == PortKind::Pod);
-    // A packet that the switch answers itself goes back as the answer, and has gone nowhere.
+    // A packet that the switch answers itself has gone nowhere; the answer has.
     let out_port = match outcome.verdict() {
-        Verdict::Drop if packet.out_port == packet.in_port => PortId::NONE,
+        Verdict::Drop if packet.is_reply => PortId::NONE,
         _ => packet.out_port,
     };
     let decided = matches!(outcome, Outcome::PolicyAllowed | Outcome::PolicyDenied);
@@ -181,7 +181,15 @@ impl Seen {
 }
 
 fn see_packet(outcome: Outcome, packet: &Packet, frame: &[u8]) -> Option<SeenPacket> {
-    see_headers(outcome, &packet.headers, frame)
+    let seen = see_headers(outcome, &packet.headers, frame)?;
+    // The frame holds the switch's answer by now.
+    let icmp_type = match seen.protocol {
+        _ if !packet.is_reply => seen.icmp_type,
+        protocol::ICMP if packet.headers.role == Role::Opens => Some(8),
+        protocol::ICMPV6 if packet.headers.role == Role::Opens => Some(128),
+        _ => None,
+    };
+    Some(SeenPacket { icmp_type, ..seen })
 }
 
 fn see_headers(outcome: Outcome, headers: &Headers, frame: &[u8]) -> Option<SeenPacket> {

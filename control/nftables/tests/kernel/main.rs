@@ -8,3 +8,4 @@ mod equivalence;
 mod hooks;
 mod host;
 mod lab;
+mod rejects;
