@@ -381,7 +381,7 @@ fn known(cluster: &Cluster, control: &mut Control, rig: &mut Rig) -> Vec<usize> 
     let mut known = Vec::new();
     // Coprime with the pods of a namespace, so that pods of every application are among them.
     let step = (cluster.pods / 20_000) | 1;
-    let step = if step % 5 == 0 { step + 2 } else { step };
+    let step = if step.is_multiple_of(5) { step + 2 } else { step };
     for pod in (0..cluster.pods).step_by(step).filter(|pod| !cluster.is_local(*pod)) {
         let back = object(cluster.pod(pod, 0));
         let reference = back.reference();
