@@ -4,12 +4,17 @@
 //! The list was read off `strace -f podgate run` with an uplink, pods, policies and services, and
 //! what the same libraries use on other kernels was added. Not in it, among others: entering or
 //! making namespaces, mounting, `ptrace`, kernel modules and keys, changing users, `io_uring`.
+//! `clone` makes threads and processes, and no namespaces; `clone3` is not there, since its flags
+//! are in memory, which a filter cannot read, and libraries fall back to `clone`.
 
 use std::collections::BTreeMap;
 use std::io;
 
 use libc::c_long;
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, apply_filter,
+};
 
 /// Memory, the frames of packets included.
 const MEMORY: [c_long; 10] = [
@@ -72,12 +77,10 @@ const FILES: [c_long; 42] = [
 ];
 
 /// Threads, time, signals, and what a process asks about itself.
-const PROCESS: [c_long; 43] = [
+const PROCESS: [c_long; 41] = [
     libc::SYS_clock_getres,
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
-    libc::SYS_clone,
-    libc::SYS_clone3,
     libc::SYS_execve,
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -174,6 +177,15 @@ const OLDER: [c_long; 18] = [
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: [c_long; 0] = [];
 
+/// Flags of `clone` that make namespaces. (That of time namespaces is a signal's bit to `clone`.)
+const NAMESPACES: u64 = (libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWUTS) as u64;
+
 /// Puts the filter in force for the calling thread, those it starts, and programs they run.
 ///
 /// # Errors
@@ -185,8 +197,12 @@ pub fn apply() -> io::Result<()> {
 
 fn program() -> Result<BpfProgram, seccompiler::Error> {
     let calls = [&MEMORY[..], &FILES, &PROCESS, &NETWORK, &OLDER].concat();
-    // No rule about a call's arguments: all of them are let through.
-    let rules: BTreeMap<i64, Vec<_>> = calls.into_iter().map(|call| (call, Vec::new())).collect();
+    // Without a rule about a call's arguments, all of them are let through.
+    let mut rules: BTreeMap<i64, Vec<_>> =
+        calls.into_iter().map(|call| (call, Vec::new())).collect();
+    let none = SeccompCmpOp::MaskedEq(NAMESPACES);
+    let flags = SeccompCondition::new(0, SeccompCmpArgLen::Qword, none, 0)?;
+    rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![flags])?]);
     let refused = SeccompAction::Errno(libc::ENOSYS as u32);
     let arch = std::env::consts::ARCH.try_into()?;
     Ok(SeccompFilter::new(rules, refused, SeccompAction::Allow, arch)?.try_into()?)
@@ -205,5 +221,31 @@ mod tests {
             (error.raw_os_error(), std::fs::read_to_string("/proc/self/comm").is_ok())
         });
         assert_eq!(thread.join().unwrap(), (Some(libc::ENOSYS), true));
+    }
+
+    #[test]
+    fn threads_and_programs_start_but_no_namespaces() {
+        let thread = std::thread::spawn(|| {
+            let without_filter = clone(libc::CLONE_NEWUSER as u64);
+            apply().unwrap();
+            let started = std::thread::spawn(|| 1).join().is_ok_and(|it| it == 1);
+            let ran = std::process::Command::new("true").status().unwrap().success();
+            let flags = (0..64).map(|bit| 1 << bit).filter(|flag| NAMESPACES & flag != 0);
+            let refused = flags.map(clone).collect::<Vec<_>>();
+            (without_filter, started && ran, refused)
+        });
+        let (without_filter, works, refused) = thread.join().unwrap();
+        assert_eq!((without_filter, works), (libc::EINVAL, true));
+        assert_eq!(refused, [libc::ENOSYS; 7]);
+    }
+
+    /// The error of a `clone` that no kernel carries out: `CLONE_SIGHAND` needs `CLONE_VM`.
+    #[allow(unsafe_code, reason = "no library makes a call that fails")]
+    fn clone(flags: u64) -> i32 {
+        let flags = flags | libc::CLONE_SIGHAND as u64;
+        // SAFETY: the call fails for its flags in any case; no other memory is passed.
+        let result = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+        assert_eq!(result, -1);
+        io::Error::last_os_error().raw_os_error().unwrap_or_default()
     }
 }
