@@ -1,5 +1,9 @@
 //! The kernel's tables, kept in the wanted state.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use control::View;
 use linux_net::nft::LargeTable;
 
 use crate::ruleset::{Ruleset, TABLES};
@@ -46,6 +50,32 @@ impl Enforcer {
             }
         }
         self.write(next)
+    }
+
+    /// The same, where pods have departed from addresses: conntrack's entries of these go, before
+    /// the next pod has the address, or once the address is closed if no pod of `view` has it.
+    ///
+    /// # Errors
+    /// In words. If entries stay, the ruleset is in force nevertheless.
+    pub fn replace(
+        &mut self,
+        next: Ruleset,
+        view: &View,
+        departed: &BTreeSet<IpAddr>,
+    ) -> Result<(), String> {
+        if departed.is_empty() {
+            return self.set(next);
+        }
+        let delete = |addresses: &BTreeSet<IpAddr>| {
+            linux_net::delete_connections(addresses).map_err(|error| error.to_string())
+        };
+        let addresses = view.pods.values().flat_map(|pod| pod.addresses.iter().copied());
+        let taken: BTreeSet<IpAddr> = addresses.filter(|it| departed.contains(it)).collect();
+        let vacant = departed.difference(&taken).copied().collect();
+        let before = delete(&taken);
+        self.set(next)?;
+        let after = delete(&vacant);
+        before.and(after).map(drop)
     }
 
     fn write(&mut self, next: Ruleset) -> Result<(), String> {

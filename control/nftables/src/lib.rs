@@ -22,8 +22,9 @@
 //! Every packet is evaluated, not only a connection's first one. Conntrack contributes the
 //! direction alone: in the original direction the packet's own addresses and destination port are
 //! looked up; in the reply direction the same, reversed. Hence a denial stops live connections at
-//! their next packet, and no conntrack entry has to be deleted. The filter hooks stand where
-//! destinations are translated and sources are not yet, so services are seen as their endpoints.
+//! their next packet, without deleting entries. Those of a pod that goes are deleted. The filter
+//! hooks stand where destinations are translated and sources are not yet, so services are seen as
+//! their endpoints.
 
 mod base;
 mod enforcer;

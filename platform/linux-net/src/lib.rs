@@ -16,6 +16,7 @@
 mod address;
 mod bridge;
 mod conntrack;
+mod departed;
 mod error;
 mod events;
 pub mod filter;
@@ -45,6 +46,7 @@ mod veth;
 pub use address::LinkAddress;
 pub use bridge::can_pass_bridged_to_filters;
 pub use conntrack::track_open_connections;
+pub use departed::delete_connections;
 pub use error::Error;
 pub use events::{Event, Events, LinkEvent, LinkEvents, PathEvent, PathEvents};
 pub use ingress::{Direction, ProgramFilter};

@@ -86,13 +86,19 @@ impl KernelRules {
     }
 
     /// Sets the desired state of the tables; does not wait for the kernel.
-    pub(super) fn reconcile(&mut self, view: &Arc<View>, site: Site<'_>) {
+    /// `departed` are addresses whose pods are gone since the last call.
+    pub(super) fn reconcile(
+        &mut self,
+        view: &Arc<View>,
+        departed: BTreeSet<IpAddr>,
+        site: Site<'_>,
+    ) {
         let node = &site.config.node_name;
         if site.decides {
             self.host_firewall.reconcile(view);
         }
         if let Some(nftables) = &self.nftables {
-            nftables.reconcile(view, site.decides);
+            nftables.reconcile(view, departed, site.decides);
         }
         if let Some(masquerade) = &mut self.masquerade {
             masquerade.reconcile(view, node);

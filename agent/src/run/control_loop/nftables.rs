@@ -1,6 +1,7 @@
 //! Policies in the kernel's nftables, for pods of another CNI plugin.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,9 +24,13 @@ pub(super) struct NftablesReconciler {
     attachments: Arc<Mutex<Attachments>>,
     /// Whether they changed since this was last read.
     moved: Arc<AtomicBool>,
+    departed: Departed,
 }
 
 type Attachments = BTreeMap<PodKey, Attachment>;
+
+/// Addresses whose pods are gone, and whose connections conntrack may still have.
+type Departed = Arc<Mutex<BTreeSet<IpAddr>>>;
 
 /// The state to bring the kernel into.
 #[derive(Clone)]
@@ -53,11 +58,12 @@ struct Kernel {
     rendered: Option<(u64, Site)>,
     attachments: Arc<Mutex<Attachments>>,
     moved: Arc<AtomicBool>,
+    departed: Departed,
 }
 
 impl NftablesReconciler {
     pub(super) fn start(config: &Config) -> Result<Self, StartError> {
-        let (attachments, moved) = (Arc::default(), Arc::default());
+        let (attachments, moved, departed) = (Arc::default(), Arc::default(), Departed::default());
         let locator = Locator::open().map_err(|error| StartError::Failed(error.to_string()))?;
         let mut kernel = Kernel {
             node: config.node_name.as_str().into(),
@@ -68,13 +74,16 @@ impl NftablesReconciler {
             rendered: None,
             attachments: Arc::clone(&attachments),
             moved: Arc::clone(&moved),
+            departed: Arc::clone(&departed),
         };
         let apply = move |desired: &Desired| kernel.apply(desired);
         let programmer = Programmer::start("nftables", VERIFY, apply);
-        Ok(Self { programmer: programmer?, attachments, moved })
+        Ok(Self { programmer: programmer?, attachments, moved, departed })
     }
 
-    pub(super) fn reconcile(&self, view: &Arc<View>, decides: bool) {
+    /// Sets the desired state. `departed` are addresses whose pods are gone since the last one.
+    pub(super) fn reconcile(&self, view: &Arc<View>, departed: BTreeSet<IpAddr>, decides: bool) {
+        self.departed.lock().extend(departed);
         self.programmer.set(Desired { view: Arc::clone(view), decides });
     }
 
@@ -101,7 +110,11 @@ impl Kernel {
             return self.enforcer.verify();
         }
         self.rendered = None;
-        self.enforcer.set(self.renderer.render(&desired.view, &now.1))?;
+        let ruleset = self.renderer.render(&desired.view, &now.1);
+        let departed = std::mem::take(&mut *self.departed.lock());
+        self.enforcer
+            .replace(ruleset, &desired.view, &departed)
+            .inspect_err(|_| self.departed.lock().extend(&departed))?;
         let attachments = now.1.attachments.clone();
         *self.attachments.lock() = attachments;
         self.moved.store(true, Ordering::Release);

@@ -1,6 +1,6 @@
 //! Publishes snapshots: the view on the ports that are there.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -64,7 +64,7 @@ impl ControlLoop {
         let node = &self.shared.config.node_name;
         let snapshot = self.snapshots.snapshot(&view, node, context, generation, ports);
         let departed = self.control.take_departed();
-        self.shared.switch.depart(departed.into_iter().map(Into::into));
+        self.shared.switch.depart(departed.iter().copied().map(Into::into));
         if !self.shared.state().snapshot.shares_ports(&snapshot) {
             self.follow_names(&view);
         }
@@ -77,14 +77,14 @@ impl ControlLoop {
         if let Some(uplink) = &mut self.uplink {
             uplink.set_filter(&services, own, &self.shared.config.network, &self.ports);
         }
-        self.program_kernel(&view);
+        self.program_kernel(&view, departed);
         self.health_checks.reconcile(&view, &self.shared.config.node_name, &self.shared);
         tracing::debug!("snapshot {generation} with {} ports", snapshot.ports().count());
         self.publish_status_with(snapshot, change);
     }
 
     /// Sets the desired state of the kernel's rules.
-    fn program_kernel(&mut self, view: &Arc<View>) {
+    fn program_kernel(&mut self, view: &Arc<View>, departed: BTreeSet<IpAddr>) {
         let addresses = self.own_addresses();
         let site = Site {
             config: &self.shared.config,
@@ -95,7 +95,7 @@ impl ControlLoop {
             addresses,
             source: &self.source_info,
         };
-        self.kernel_rules.reconcile(view, site);
+        self.kernel_rules.reconcile(view, departed, site);
     }
 
     /// Returns the node context of the next snapshot.

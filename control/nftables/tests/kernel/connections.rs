@@ -170,6 +170,71 @@ fn a_connection_that_conntrack_forgot_is_nobody_elses() {
     }
 }
 
+/// An entry of conntrack says which end opened a connection, and would say so of the next pod.
+#[test]
+fn a_new_pod_at_an_old_address_inherits_no_connection() {
+    testkit::requires_root!();
+    const SERVICE: &str = "10.96.0.1";
+    let closed = policy(
+        "x/p",
+        json!({"podSelector": {"matchLabels": {"app": "new"}}, "policyTypes": ["Ingress"]}),
+    );
+    let a = |uid: &str, app: &str| {
+        let mut it = two(json!({"app": app})).remove(0);
+        it["metadata"]["uid"] = json!(uid);
+        it
+    };
+    for (network, at_once) in
+        [(Network::Routed, true), (Network::Routed, false), (Network::Bridged, true)]
+    {
+        let lab = lab(network);
+        let objects = vec![a("1", "old"), two(json!({})).remove(1), closed.clone()];
+        let (mut control, mut state) = enforced(&lab, objects);
+        let mut opened = vec![(A, B, B), ("fd00::1", "fd00::2", "fd00::2")];
+        if network == Network::Routed {
+            let chain = "add chain ip proxy pre { type nat hook prerouting priority dstnat; }";
+            let rule = format!("add rule ip proxy pre ip daddr {SERVICE} dnat to {B}");
+            for command in ["add table ip proxy", chain, &rule] {
+                lab.node.exec(["nft", command]);
+            }
+            opened.push((A, SERVICE, B));
+        }
+        let passes = |from: &str, to: &str, packet: &Packet| {
+            lab.received(to);
+            lab.send_frame(from, to, packet);
+            std::thread::sleep(Duration::from_millis(30));
+            let protocol_at = |packet: &[u8]| if packet[0] >> 4 == 4 { 9 } else { 6 };
+            lab.received(to).iter().any(|packet| packet[protocol_at(packet)] == 17)
+        };
+        let exchange = |port: u16, (here, asked, there): (&str, &str, &str)| {
+            let question = udp(&socket(here, port), &socket(asked, 53));
+            let answer = udp(&socket(there, 53), &socket(here, port));
+            (passes("x/a", "x/b", &question), passes("x/b", "x/a", &answer))
+        };
+        for (port, ends) in (1000..).zip(&opened) {
+            assert_eq!(exchange(port, *ends), (true, true), "{network:?} {ends:?}");
+        }
+        let mut replace = |change: &mut dyn FnMut(&mut Control)| {
+            change(&mut control);
+            control.commit();
+            let departed = control.take_departed();
+            lab.replace(&mut state, &control.view(), &departed);
+        };
+        if !at_once {
+            let old = object(a("1", "old")).reference();
+            replace(&mut |control| control.delete(&old));
+        }
+        replace(&mut |control| control.apply(object(a("2", "new"))));
+        for (port, (here, _, there)) in (1000..).zip(&opened) {
+            let answer = udp(&socket(there, 53), &socket(here, port));
+            let arrived = (0..20).filter(|_| passes("x/b", "x/a", &answer)).count();
+            assert_eq!(arrived, 0, "{network:?} {here} {there}: of 20 datagrams");
+        }
+        // Its own connections are as they were allowed.
+        assert_eq!(exchange(2000, (A, B, B)), (true, true), "{network:?}");
+    }
+}
+
 /// A bridge passes tagged frames by the hooks that evaluate packets, and a pod looks behind the tag of
 /// VLAN 0.
 #[test]

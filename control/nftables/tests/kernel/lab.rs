@@ -157,8 +157,18 @@ impl Lab {
 
     /// An enforcer for the tables of the node's namespace.
     pub(crate) fn enforce(&self, state: &mut (Renderer, Enforcer), view: &View) {
+        self.replace(state, view, &BTreeSet::new());
+    }
+
+    /// The same, where pods have departed from addresses.
+    pub(crate) fn replace(
+        &self,
+        state: &mut (Renderer, Enforcer),
+        view: &View,
+        departed: &BTreeSet<IpAddr>,
+    ) {
         let ruleset = state.0.render(view, &self.site(view));
-        let result = self.node.enter(|| state.1.set(ruleset.clone()));
+        let result = self.node.enter(|| state.1.replace(ruleset.clone(), view, departed));
         result.unwrap_or_else(|error| panic!("{error}\n{}", ruleset.whole("t")));
     }
 

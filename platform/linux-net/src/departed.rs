@@ -1,0 +1,159 @@
+//! Deletes conntrack's entries of addresses whose pods are gone.
+//!
+//! An entry says which end opened a connection. Left behind, it says so of the next pod at the
+//! address, and datagrams towards that pod pass for replies.
+//!
+//! ```text
+//!   ctnetlink ─ entries ─▶ an end in either tuple, translated or not, is departed ─▶ deleted
+//! ```
+//!
+//! The messages are those of `linux/netfilter/nfnetlink_conntrack.h`.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NlasIterator};
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+use super::error::Error;
+use super::raw_netlink::{self, ERROR, answer, attribute, message, messages, refusal, request};
+
+/// `NFNL_SUBSYS_CTNETLINK << 8` with `IPCTNL_MSG_CT_NEW`, `_GET` and `_DELETE`.
+const ENTRY: u16 = 1 << 8;
+const LIST: u16 = 1 << 8 | 1;
+const DELETE: u16 = 1 << 8 | 2;
+/// The type of messages that end a list.
+const DONE: u16 = 3;
+/// `CTA_TUPLE_ORIG`, `CTA_TUPLE_REPLY`, `CTA_ID` and `CTA_ZONE`.
+const ORIGINAL: u16 = 1;
+const REPLY: u16 = 2;
+const ID: u16 = 12;
+const ZONE: u16 = 18;
+/// Length of `struct nfgenmsg`.
+const GENERIC: usize = 4;
+/// `NLA_F_NESTED`.
+const NESTED: u16 = 1 << 15;
+
+/// Deletes the conntrack entries that touch any of these addresses, in the calling thread's network
+/// namespace: as source or destination of either tuple, and so behind a translation too. Returns
+/// the number of deleted entries.
+///
+/// # Errors
+/// If the kernel has no `nf_conntrack_netlink`, or refuses a request.
+pub fn delete_connections(addresses: &BTreeSet<IpAddr>) -> Result<usize, Error> {
+    if addresses.is_empty() {
+        return Ok(0);
+    }
+    let delete = || {
+        let socket = raw_netlink::open(NETLINK_NETFILTER)?;
+        socket.send(&message(LIST, NLM_F_REQUEST | NLM_F_DUMP, &[0; GENERIC]), 0)?;
+        let mut found = Vec::new();
+        while read_entries(&answer(&socket)?, addresses, &mut found)? {}
+        let mut deleted = 0;
+        for entry in &found {
+            match request(&socket, &message(DELETE, NLM_F_REQUEST | NLM_F_ACK, entry)) {
+                Ok(()) => deleted += 1,
+                // It ended meanwhile.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(deleted)
+    };
+    delete().map_err(|cause| Error::new("delete departed pods' connections from conntrack", cause))
+}
+
+/// Reads one datagram of a list: adds the names of entries that touch `addresses`, as bodies of
+/// requests. Returns whether more datagrams follow.
+fn read_entries(
+    datagram: &[u8],
+    addresses: &BTreeSet<IpAddr>,
+    found: &mut Vec<Vec<u8>>,
+) -> io::Result<bool> {
+    for (kind, body) in messages(datagram) {
+        match kind {
+            DONE => return Ok(false),
+            ERROR => return Err(refusal(body)),
+            ENTRY => found.extend(name_if_touched(body, addresses)),
+            _ => {}
+        }
+    }
+    Ok(true)
+}
+
+/// The family, original tuple, number and zone of an entry that touches `addresses`.
+fn name_if_touched(body: &[u8], addresses: &BTreeSet<IpAddr>) -> Option<Vec<u8>> {
+    let (generic, attributes) = body.split_at_checked(GENERIC)?;
+    let mut name = generic.to_vec();
+    let mut is_touched = false;
+    for it in NlasIterator::new(attributes).map_while(Result::ok) {
+        if matches!(it.kind(), ORIGINAL | REPLY) {
+            is_touched |= ends(it.value()).iter().any(|end| addresses.contains(end));
+        }
+        match it.kind() {
+            ORIGINAL => name.extend(attribute(ORIGINAL | NESTED, it.value())),
+            kind @ (ID | ZONE) => name.extend(attribute(kind, it.value())),
+            _ => {}
+        }
+    }
+    is_touched.then_some(name)
+}
+
+/// Source and destination of a tuple: the addresses in its `CTA_TUPLE_IP`.
+fn ends(tuple: &[u8]) -> Vec<IpAddr> {
+    const ADDRESSES: u16 = 1;
+    let mut found = Vec::new();
+    for nested in NlasIterator::new(tuple).map_while(Result::ok) {
+        if nested.kind() != ADDRESSES {
+            continue;
+        }
+        for it in NlasIterator::new(nested.value()).map_while(Result::ok) {
+            let v4 = it.value().try_into().map(|octets: [u8; 4]| IpAddr::from(octets));
+            let v6 = || it.value().try_into().map(|octets: [u8; 16]| IpAddr::from(octets));
+            found.extend(v4.or_else(|_| v6()));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuple(kind: u16, from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
+        let addresses = [attribute(1, &from), attribute(2, &to)].concat();
+        attribute(kind | NESTED, &attribute(1 | NESTED, &addresses))
+    }
+
+    #[test]
+    fn entries_are_found_by_every_end_of_both_tuples() {
+        let original = tuple(ORIGINAL, [10, 0, 0, 1], [10, 96, 0, 1]);
+        let reply = tuple(REPLY, [10, 0, 0, 2], [192, 0, 2, 1]);
+        let id = attribute(ID, &7_u32.to_be_bytes());
+        let status = attribute(3, &[0; 4]);
+        let generic = [libc::AF_INET as u8, 0, 0, 0];
+        let body = [&generic[..], &original, &reply, &status, &id].concat();
+        let mut datagram = message(ENTRY, 0, &body);
+        datagram.extend(message(DONE, 0, &[0; 4]));
+        let found = |address: &str| {
+            let mut found = Vec::new();
+            assert!(
+                !read_entries(&datagram, &[address.parse().unwrap()].into(), &mut found).unwrap()
+            );
+            found
+        };
+        let name = [&generic[..], &original, &id].concat();
+        for end in ["10.0.0.1", "10.96.0.1", "10.0.0.2", "192.0.2.1"] {
+            assert_eq!(found(end), [name.clone()], "{end}");
+        }
+        assert!(found("10.0.0.3").is_empty());
+        for length in 0..datagram.len() {
+            let all = ["10.0.0.1".parse().unwrap()].into();
+            let _ = read_entries(&datagram[..length], &all, &mut Vec::new());
+        }
+        let refused = message(ERROR, 0, &(-libc::EPERM).to_ne_bytes());
+        let error = read_entries(&refused, &BTreeSet::new(), &mut Vec::new()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+    }
+}
