@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use acl::{Action, AddressMap, PortRange, Rule, Table};
 use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
+use dataplane::session::{Sessions, Timeouts};
 use dataplane::wire::protocol;
 use dataplane::{AclBinding, Outcome, Parts};
 use testkit::packet::{icmp_error, tcp, udp};
@@ -151,6 +152,53 @@ fn a_connection_that_is_denied_and_allowed_again_goes_on() {
     rig.wait(200);
     rig.publish(parts(3, AclBinding::Open));
     assert_eq!(rig.send(CLIENT, there), Outcome::NoSession);
+}
+
+/// A restart shortly before or after a denial takes no connection that is allowed again.
+#[test]
+fn a_connection_that_is_denied_over_a_restart_goes_on_if_it_is_allowed_again() {
+    let (client, server) = ("10.1.0.2:4000", "10.1.0.3:80");
+    let folder = testkit::TempDir::new("sessions");
+    let path = folder.path().join("sessions");
+    let frames = || {
+        [
+            (CLIENT, tcp(client, server).data(b"hello").build()),
+            (SERVER, tcp(server, client).data(b"hello").build()),
+            (SERVER, udp(server, client).payload(b"frame").build()),
+            (CLIENT, udp(client, server).payload(b"more").build()),
+        ]
+    };
+    let all = |rig: &mut Rig| frames().map(|(port, frame)| rig.send(port, frame));
+    for (before, after) in [(true, true), (true, false), (false, true)] {
+        let start = |to_server| {
+            let sessions = Sessions::in_file(&path, 1024, 16, Timeouts::default());
+            Rig::with_sessions(parts(1, to_server), sessions.expect("a table of sessions"))
+        };
+        let mut rig = start(AclBinding::Open);
+        rig.pass(CLIENT, tcp(client, server).syn().build(), SERVER);
+        rig.pass(SERVER, tcp(server, client).syn_ack().build(), CLIENT);
+        rig.pass(CLIENT, tcp(client, server).ack().build(), SERVER);
+        rig.pass(CLIENT, udp(client, server).payload(b"more").build(), SERVER);
+        if before {
+            rig.publish(parts(2, denies_everything()));
+            assert_eq!(all(&mut rig), [Outcome::PolicyDenied; 4]);
+        }
+        drop(rig);
+        // Nothing is known about the pods at first.
+        let mut rig = start(AclBinding::Closed);
+        assert_eq!(all(&mut rig), [Outcome::Closed; 4]);
+        if after {
+            rig.publish(parts(2, denies_everything()));
+            assert_eq!(all(&mut rig), [Outcome::PolicyDenied; 4]);
+        }
+        rig.publish(parts(3, AclBinding::Open));
+        assert_eq!(all(&mut rig), [Outcome::Session; 4], "denied {before}, {after}");
+        let sessions = rig.sessions().iter();
+        let states = sessions.map(|(it, tuples)| it.state().name(tuples.responder.protocol));
+        assert_eq!(states.collect::<Vec<_>>(), ["established", "answered"]);
+        drop(rig);
+        std::fs::remove_file(&path).expect("the file of the sessions");
+    }
 }
 
 /// A server that streams does not become the one who asked because its client is denied.

@@ -43,9 +43,17 @@ impl Rig {
         Self::of(parts, FRAMES, frame_size)
     }
 
+    /// The same with the sessions of an earlier process.
+    pub(crate) fn with_sessions(parts: Parts, sessions: Arc<Sessions>) -> Self {
+        Self::over(parts, FRAMES, 4096, sessions)
+    }
+
     fn of(parts: Parts, frames: usize, frame_size: usize) -> Self {
+        Self::over(parts, frames, frame_size, Sessions::new(1024, 16, Timeouts::default()))
+    }
+
+    fn over(parts: Parts, frames: usize, frame_size: usize, sessions: Arc<Sessions>) -> Self {
         let (memory, frames) = Memory::heap(frame_size, frames as u32);
-        let sessions = Sessions::new(1024, 16, Timeouts::default());
         let ends = Arc::<Mutex<Vec<Outcome>>>::default();
         let inspect = Recorder(Arc::clone(&ends));
         let worker = Worker::alone(memory, frames, sessions, Some(Box::new(inspect)));
