@@ -274,6 +274,26 @@ fn kinds_that_are_refused_when_the_api_server_comes_back_are_served_soon_after()
     follow_at(LONG, &double, &mut control, |_, told| synced(told));
 }
 
+/// Answers to every kind while the API server comes back; waits of their own would outlast the test.
+#[test]
+fn every_kind_is_listed_once_the_api_server_answers_after_whatever_it_answered_before() {
+    for (before, times) in [
+        (Step::Expired, 12),
+        (Step::Status(410), 12),
+        (Step::Status(401), 4),
+        (Step::Status(403), 4),
+        (Step::Status(503), 4),
+        (Step::Cut(vec![]), 4),
+        (Step::Silence, 1),
+    ] {
+        let steps = [vec![before; times], vec![Step::Page(vec![], ""); 3]].concat();
+        let scripts = control::Kind::ALL.map(|kind| (kind.plural(), steps.clone()));
+        let double = Double::new(scripts.to_vec());
+        let mut control = Control::new(Scope::All);
+        follow_at(LONG, &double, &mut control, |_, told| synced(told));
+    }
+}
+
 /// Requests in a minute, of each kind, where one answer is all that a list or watch gets. The pace is 25
 /// times the usual one.
 #[test]
