@@ -145,7 +145,7 @@ mod tests {
         };
         let name = [&generic[..], &original, &id].concat();
         for end in ["10.0.0.1", "10.96.0.1", "10.0.0.2", "192.0.2.1"] {
-            assert_eq!(found(end), [name.clone()], "{end}");
+            assert_eq!(found(end), std::slice::from_ref(&name), "{end}");
         }
         assert!(found("10.0.0.3").is_empty());
         for length in 0..datagram.len() {
