@@ -43,7 +43,7 @@ fn a_revision_is_compared_with_the_files() {
     let load = |path: &str| Manifests::load(&[PathBuf::from(path)]);
     let (old, new) = (load("HEAD~1:deploy/").unwrap(), load("deploy").unwrap());
     let changes: Vec<_> =
-        compare(old, new).unwrap().iter().map(|it| (it.change, it.ports)).collect();
+        compare(old, new).unwrap().differences.iter().map(|it| (it.change, it.ports)).collect();
     assert_eq!(changes, [(Change::Opened, Some((22, 22))), (Change::Closed, Some((5432, 5432)))]);
     assert_eq!(load("HEAD:deploy/db/policy.yaml").unwrap().objects.len(), 1);
     assert_eq!(load("HEAD:").unwrap().objects.len(), 2);

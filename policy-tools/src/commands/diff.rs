@@ -24,7 +24,8 @@ OLD and NEW are a file or folder; REV:PATH, a file or folder of a git revision; 
 --kubeconfig; or live+PATH, a file or folder on top of that cluster.
 
 A workload, namespace or cluster node that only one side has counts on both: the difference is what
-the policies say about it. Workloads that were there before and have other labels or ports now are
+the policies say about it. Pods that neither side has are compared too, as \"any pod with LABELS of
+NAMESPACE\". Workloads that were there before and have other labels or ports now are
 compared as they are.
 
 Exit code: 0; 1 if a connection opens (--fail-on: if anything changes, or never); 2 if the input
@@ -77,10 +78,11 @@ impl Diff {
                 return Err([old.err(), new.err()].into_iter().flatten().flatten().collect());
             }
         };
-        let differences = compare(old, new).map_err(|problem| vec![problem])?;
+        let compared = compare(old, new).map_err(|problem| vec![problem])?;
+        let differences = compared.differences;
         let text = match self.output {
             Format::Text => text(&differences),
-            Format::Json => json(&differences),
+            Format::Json => json(&differences, compared.classes),
             Format::Markdown => markdown(&differences),
         };
         let fails = match self.fail_on {
@@ -155,12 +157,13 @@ fn text(differences: &[Difference]) -> String {
     text
 }
 
-fn json(differences: &[Difference]) -> String {
+fn json(differences: &[Difference], classes: usize) -> String {
     let list = |change| of(change, differences).collect::<Vec<_>>();
     let all = json!({
         "opened": list(Change::Opened),
         "closed": list(Change::Closed),
         "other_rule": list(Change::OtherRule),
+        "classes": classes,
     });
     format!("{all}\n")
 }

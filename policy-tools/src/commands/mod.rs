@@ -9,6 +9,7 @@ mod input;
 mod lint;
 mod picture;
 pub mod policy;
+mod prove;
 pub mod replay;
 mod suggest;
 mod test;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::input::{Input, Resolve, read, refuse, warn_ignored};
-use super::{Ended, diff, explain, lint, picture, suggest, test};
+use super::{Ended, diff, explain, lint, picture, prove, suggest, test};
 use crate::input::name;
 use crate::probe::grid::Grid;
 use crate::probe::report::{self, Line};
@@ -29,6 +29,8 @@ enum Command {
     Walkthrough(explain::Walk),
     /// Test manifests against expected verdicts
     Test(test::Test),
+    /// Prove statements about every pod that could exist
+    Prove(prove::Prove),
     /// List the connections that a change opens or closes
     Diff(diff::Diff),
     /// Report mistakes in manifests, each with its line
@@ -109,6 +111,7 @@ pub fn run(args: &Args) -> ExitCode {
         Command::Explain(explain) => explain.run(),
         Command::Walkthrough(walk) => walk.run(),
         Command::Test(test) => test.run(),
+        Command::Prove(prove) => prove.run(),
         Command::Diff(diff) => diff.run(),
         Command::Lint(lint) => lint.run(),
         Command::Picture(picture) => picture.run(),

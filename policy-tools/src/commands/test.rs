@@ -25,8 +25,8 @@ A file holds a list of cases:
   - everything-else: deny
 `from` and `to` take NS/POD, an IP address, node/NAME, service/NS/NAME (to only), a domain name (to
 only; --resolve gives its addresses),
-NS/LABEL=VALUE[,...] and NS/* (every pod or workload that matches), node/*, internet, and * (every
-pod, and the internet). A case holds if every connection has the expected verdict.
+NS/LABEL=VALUE[,...] and NS/* (every pod or workload that matches), node/*, internet, any-pod (every
+pod that could exist, in any namespace), and * (every pod, and the internet). A case holds if every connection has the expected verdict.
 
 Exit code: 0 if all cases hold, 1 if one does not, 2 if the input cannot be used.")]
 pub(super) struct Test {
@@ -147,7 +147,7 @@ fn json_lines(outcomes: &[Outcome]) -> String {
     outcomes.iter().map(line).collect()
 }
 
-fn junit(outcomes: &[Outcome]) -> String {
+pub(super) fn junit(outcomes: &[Outcome]) -> String {
     let (all, failed) = (outcomes.len(), failed(outcomes));
     let mut text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
@@ -195,7 +195,7 @@ fn tap(outcomes: &[Outcome]) -> String {
     text
 }
 
-fn github(outcomes: &[Outcome]) -> String {
+pub(super) fn github(outcomes: &[Outcome]) -> String {
     // https://docs.github.com/actions: data and properties have escapes of their own.
     let data = |text: &str| text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A");
     let property = |text: &str| data(text).replace(':', "%3A").replace(',', "%2C");

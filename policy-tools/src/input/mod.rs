@@ -31,6 +31,10 @@ pub struct Manifests {
     pub without_address: BTreeSet<Key>,
     /// Names of the workloads that pods belong to.
     pub workloads: BTreeMap<PodKey, String>,
+    /// Pods that stand for those that could exist, in words.
+    pub representatives: BTreeMap<PodKey, String>,
+    /// Policies and namespaces as the files have them, the later of the same name last.
+    pub sources: Vec<Value>,
     /// Input that was left out, in words.
     pub skipped: Vec<String>,
 }
@@ -103,6 +107,12 @@ impl Manifests {
             }
             files.insert(file.to_path_buf());
             found.note_service(&value);
+            let kind = value["kind"].as_str().unwrap_or_default();
+            if kind == Kind::Namespace.name()
+                || Kind::ALL.iter().any(|it| it.closes() && it.name() == kind)
+            {
+                found.sources.push(value.clone());
+            }
             Some(workloads.adapt(value))
         });
         for file in foreign.keys() {
@@ -165,8 +175,12 @@ impl Manifests {
         control(Scope::All, self.objects.clone())
     }
 
-    /// The name of the workload that a pod belongs to, or the pod's own.
+    /// The name of the workload that a pod belongs to, or the pod's own, or the words of a
+    /// representative.
     pub fn workload(&self, pod: &PodKey) -> String {
+        if let Some(words) = self.representatives.get(pod) {
+            return words.clone();
+        }
         let name = self.workloads.get(pod).map_or(&*pod.name, String::as_str);
         format!("{}/{name}", pod.namespace)
     }

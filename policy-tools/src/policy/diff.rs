@@ -3,18 +3,22 @@
 //! Both versions have the same pods, namespaces, cluster nodes and services: an object beside the
 //! policies that one of them lacks is copied from the other, so that only what the policies say
 //! differs. Pods that the same tables and networks concern are compared once, and ports between
-//! which no rule distinguishes once for each range.
+//! which no rule distinguishes once for each range. Pods that are in no file are compared too, one
+//! for each class of them that the selectors of both versions tell apart, each with every pod of
+//! the files.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::Table;
+use control::model::Pod;
 use control::{Object, PodKey};
 use ipnet::IpNet;
 use serde::Serialize;
 
 use super::matrix::{self, Decision, Matrix};
+use super::representatives::{self, Selectors};
 use crate::input::Manifests;
 use crate::probe::Protocol;
 use crate::probe::complete::complete;
@@ -50,12 +54,23 @@ pub struct Difference {
     pub after: Vec<Arc<str>>,
 }
 
+/// The differences, and the work behind them.
+#[derive(Clone, Debug, Default)]
+pub struct Comparison {
+    /// The differences, in order.
+    pub differences: Vec<Difference>,
+    /// Classes of pods that are in no file.
+    pub classes: usize,
+}
+
 /// One end of connections, in both versions.
 #[derive(Clone, Debug)]
 struct End {
     /// The workload or other name that stands for it.
     name: String,
     pod: Option<PodKey>,
+    /// Whether it stands for pods that are in no file.
+    stands: bool,
     /// The cluster node that it is, or is on.
     node: Option<Arc<str>>,
     old: IpAddr,
@@ -74,11 +89,14 @@ struct Class {
 ///
 /// # Errors
 /// When there are more pods than addresses or ports for them.
-pub fn compare(mut old: Manifests, mut new: Manifests) -> Result<Vec<Difference>, String> {
+pub fn compare(mut old: Manifests, mut new: Manifests) -> Result<Comparison, String> {
     complement(&old.clone(), &mut new);
     complement(&new, &mut old);
-    let names = new.clone();
     let policies: Vec<Object> = old.objects.iter().chain(&new.objects).cloned().collect();
+    let own = new.objects.len();
+    representatives::add(&mut new, &Selectors::of(&policies))?;
+    old.objects.extend_from_slice(&new.objects[own..]);
+    let names = new.clone();
     let (old, new) = (matrix(old)?, matrix(new)?);
     let mut found: BTreeMap<Difference, BTreeSet<String>> = BTreeMap::new();
     for v4 in [true, false] {
@@ -89,8 +107,12 @@ pub fn compare(mut old: Manifests, mut new: Manifests) -> Result<Vec<Difference>
             }
         }
     }
-    let differences = found.into_iter().map(|(difference, from)| Difference { from, ..difference });
-    Ok(differences.collect())
+    let general = General::new(&names, &policies);
+    let differences = found.into_iter().map(|(difference, from)| {
+        let from = general.least(from);
+        Difference { from, ..difference }
+    });
+    Ok(Comparison { differences: differences.collect(), classes: names.representatives.len() })
 }
 
 fn matrix(mut manifests: Manifests) -> Result<Matrix, String> {
@@ -130,7 +152,8 @@ fn classes(
         let Some(other) = new.pods.get(key) else { continue };
         if let (Some(old), Some(new)) = (first(&pod.addresses), first(&other.addresses)) {
             let (name, node) = (names.workload(key), Some(Arc::clone(&pod.node)));
-            ends.push(End { name, pod: Some(key.clone()), node, old, new });
+            let stands = names.representatives.contains_key(key);
+            ends.push(End { name, pod: Some(key.clone()), stands, node, old, new });
         }
     }
     // Where no pod is of a family, nothing of the family matters.
@@ -141,7 +164,14 @@ fn classes(
         let Some(other) = new.nodes.get(name) else { continue };
         if let (Some(old), Some(new)) = (first(&node.addresses), first(&other.addresses)) {
             let node = Some(Arc::clone(name));
-            ends.push(End { name: format!("node/{name}"), pod: None, node, old, new });
+            ends.push(End {
+                name: format!("node/{name}"),
+                pod: None,
+                stands: false,
+                node,
+                old,
+                new,
+            });
         }
     }
     let outside = matrix::outside(policies, v4);
@@ -150,6 +180,7 @@ fn classes(
     ends.extend(apart.map(|(address, name)| End {
         name: name.clone(),
         pod: None,
+        stands: false,
         node: None,
         old: *address,
         new: *address,
@@ -169,7 +200,14 @@ fn classes(
         };
         let identities =
             (old.addresses.lookup(end.old.into()), new.addresses.lookup(end.new.into()));
-        let key = (of_tables, identities, networks(end.old), networks(end.new), end.pod.is_some());
+        let key = (
+            of_tables,
+            identities,
+            networks(end.old),
+            networks(end.new),
+            end.pod.is_some(),
+            end.stands,
+        );
         let class = classes.entry(key).or_insert_with(|| Class { ends: Vec::new(), tables });
         class.ends.push(end);
     }
@@ -237,11 +275,46 @@ fn compare_classes(
     }
 }
 
-/// Whether policies decide about connections between two ends: one of them is a pod, they are not
+/// Whether policies decide about connections between two ends: one of them is a pod of the files, they are not
 /// the same, and the first is not the cluster node of the second, which is always let in.
 fn is_pair(from: &End, to: &End) -> bool {
     let is_own_node = from.pod.is_none() && from.node.is_some() && from.node == to.node;
-    from.old != to.old && (from.pod.is_some() || to.pod.is_some()) && !is_own_node
+    let is_in_files = |end: &End| end.pod.is_some() && !end.stands;
+    from.old != to.old && (is_in_files(from) || is_in_files(to)) && !is_own_node
+}
+
+/// Whether an end stands for pods that are in no file, its namespace, and its labels.
+type Selected = (bool, Arc<str>, BTreeSet<(Arc<str>, Arc<str>)>);
+
+/// The labels behind the names of ends, as far as selectors name them.
+struct General(HashMap<String, Selected>);
+
+impl General {
+    fn new(names: &Manifests, policies: &[Object]) -> Self {
+        let keys = Selectors::of(policies).keys();
+        let of_pod = |pod: &Pod| {
+            let labels = pod.labels.iter().filter(|(key, _)| keys.contains(*key));
+            let labels = labels.map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect();
+            let stands = names.representatives.contains_key(&pod.key);
+            (names.workload(&pod.key), (stands, Arc::clone(&pod.key.namespace), labels))
+        };
+        Self(names.pods().map(of_pod).collect())
+    }
+
+    /// The ends less those for which another one stands: pods of the same namespace that have all
+    /// labels of that one and more.
+    fn least(&self, from: BTreeSet<String>) -> BTreeSet<String> {
+        let known: Vec<_> = from.iter().filter_map(|name| self.0.get(name)).collect();
+        let is_special = |name: &&String| {
+            self.0.get(*name).is_some_and(|(stands, namespace, labels)| {
+                let is_more = |(_, other, fewer): &&&Selected| {
+                    other == namespace && fewer.len() < labels.len() && fewer.is_subset(labels)
+                };
+                *stands && known.iter().any(|it| is_more(&it))
+            })
+        };
+        from.iter().filter(|name| !is_special(name)).cloned().collect()
+    }
 }
 
 impl Difference {

@@ -7,6 +7,8 @@
 //! - [`flows`]: connections that were observed,
 //! - [`picture`]: what policies allow, drawn; [`live`]: the same of a running switch,
 //! - [`suggest`]: policies out of observed connections,
+//! - [`prove`]: statements about them, proved or refuted,
+//! - [`representatives`]: pods that could exist, one a class,
 //! - [`matrix`]: decisions about pairs of addresses, many at a time.
 
 mod closest;
@@ -18,6 +20,8 @@ pub mod lint;
 pub mod live;
 pub mod matrix;
 pub mod picture;
+pub mod prove;
+pub mod representatives;
 pub mod run;
 pub mod suggest;
 pub mod suite;

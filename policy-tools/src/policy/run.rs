@@ -10,6 +10,7 @@ use control::model::PortSpec;
 
 use super::explain::explain;
 use super::matrix::{self, Matrix};
+use super::representatives::{self, Selectors};
 use super::suite::{Expectation, Side, Suite};
 use crate::input::Manifests;
 use crate::probe::{Answer, Endpoint, Names, Port, Prober, Protocol, Question};
@@ -52,7 +53,7 @@ impl Runner {
     /// # Errors
     /// When there are more pods than addresses.
     pub fn new(
-        manifests: Manifests,
+        mut manifests: Manifests,
         suites: &[(String, Suite)],
         names: Names,
     ) -> Result<Self, String> {
@@ -67,7 +68,12 @@ impl Runner {
         let internet = internet.ok_or("no address is left for the internet")?;
         let ports = policy_ports(&manifests.objects);
         let cases = suites.iter().flat_map(|(_, suite)| &suite.cases);
-        let named = cases.flat_map(|case| [&case.from, &case.to]).filter_map(|side| match side {
+        let sides = cases.flat_map(|case| [&case.from, &case.to]);
+        if sides.clone().any(|side| *side == Side::AnyPod) {
+            let selectors = Selectors::of(&manifests.objects);
+            representatives::add(&mut manifests, &selectors)?;
+        }
+        let named = sides.filter_map(|side| match side {
             Side::One(end) => end.address(),
             _ => None,
         });
@@ -121,7 +127,7 @@ impl Runner {
                         0 => self.hint(case, pair),
                         _ => String::new(),
                     };
-                    failures.push(failure(case, pair, &answer) + &hint);
+                    failures.push(self.failure(case, pair, &answer) + &hint);
                 }
             }
             outcomes.push(Outcome {
@@ -158,12 +164,14 @@ impl Runner {
             Side::Nodes => {
                 world.nodes().map(|node| Endpoint::Node(Arc::clone(&node.name))).collect()
             }
+            Side::AnyPod => self.prober.pods().into_iter().map(Endpoint::Pod).collect(),
             Side::Any => {
-                self.prober.pods().into_iter().map(Endpoint::Pod).chain([internet]).collect()
+                let pods = self.prober.pods().into_iter().filter(|pod| !self.stands(pod));
+                pods.map(Endpoint::Pod).chain([internet]).collect()
             }
             Side::Pods(namespace, labels) => {
                 let pods = world.pods().filter(|pod| !pod.finished);
-                let pods = pods.filter(|pod| {
+                let pods = pods.filter(|pod| !self.stands(&pod.key)).filter(|pod| {
                     namespace.as_ref().is_none_or(|it| **it == *pod.key.namespace)
                         && labels.iter().all(|(key, value)| pod.labels.value(key) == Some(value))
                 });
@@ -201,8 +209,9 @@ impl Runner {
 
         let pods: BTreeMap<&PodKey, &[IpAddr]> =
             self.matrix.view().pods.iter().map(|(key, pod)| (key, &*pod.addresses)).collect();
+        let pods = pods.into_iter().filter(|(pod, _)| !self.stands(pod));
         let mut ends: Vec<(String, &[IpAddr])> =
-            pods.iter().map(|(key, addresses)| (key.to_string(), *addresses)).collect();
+            pods.map(|(key, addresses)| (key.to_string(), addresses)).collect();
         let internet = [self.internet];
         ends.push(("internet".into(), &internet));
         let (mut connections, mut failures) = (0, Vec::new());
@@ -237,6 +246,31 @@ impl Runner {
         }
         let name = "everything else: deny".to_owned();
         Outcome { name, file: file.to_owned(), line, connections, failures }
+    }
+
+    fn failure(
+        &self,
+        case: &Expectation,
+        (from, to): &(Endpoint, Endpoint),
+        answer: &Answer,
+    ) -> String {
+        let port: String = case.port.iter().map(|port| format!(" {port}")).collect();
+        let by = match answer.by.is_empty() {
+            true => String::new(),
+            false => format!(", by {}", answer.by.join(", ")),
+        };
+        let words = |end: &Endpoint| match end {
+            Endpoint::Pod(key) => self.prober.manifests().representatives.get(key).cloned(),
+            _ => None,
+        };
+        let [from, to] = [from, to].map(|end| words(end).unwrap_or_else(|| end.to_string()));
+        let (protocol, Answer { verdict, reason, .. }) = (case.protocol.name(), answer);
+        format!("{from} to {to} {protocol}{port}: {verdict}, {reason}{by}")
+    }
+
+    /// Whether a pod stands for those that could exist.
+    fn stands(&self, pod: &PodKey) -> bool {
+        self.prober.manifests().representatives.contains_key(pod)
     }
 
     /// The connections between pods that a case's pair of ends comes to.
@@ -301,17 +335,7 @@ impl Runner {
     }
 }
 
-fn failure(case: &Expectation, (from, to): &(Endpoint, Endpoint), answer: &Answer) -> String {
-    let port: String = case.port.iter().map(|port| format!(" {port}")).collect();
-    let by = match answer.by.is_empty() {
-        true => String::new(),
-        false => format!(", by {}", answer.by.join(", ")),
-    };
-    let (protocol, Answer { verdict, reason, .. }) = (case.protocol.name(), answer);
-    format!("{from} to {to} {protocol}{port}: {verdict}, {reason}{by}")
-}
-
-fn of_model(protocol: control::model::Protocol) -> Protocol {
+pub(super) fn of_model(protocol: control::model::Protocol) -> Protocol {
     match protocol {
         control::model::Protocol::Tcp => Protocol::Tcp,
         control::model::Protocol::Udp => Protocol::Udp,

@@ -55,6 +55,8 @@ pub enum Side {
     Internet,
     /// Every cluster node.
     Nodes,
+    /// Every pod that could exist, in any namespace.
+    AnyPod,
     /// Every pod, and the internet.
     Any,
 }
@@ -176,10 +178,11 @@ impl Expectation {
 }
 
 impl Side {
-    fn read(text: &str, is_target: bool) -> Result<Self, String> {
+    pub(super) fn read(text: &str, is_target: bool) -> Result<Self, String> {
         match text {
             "internet" => return Ok(Self::Internet),
             "*" => return Ok(Self::Any),
+            "any-pod" => return Ok(Self::AnyPod),
             "node/*" => return Ok(Self::Nodes),
             _ => {}
         }
@@ -200,7 +203,7 @@ impl Side {
                 None => Ok(Self::One(endpoint)),
             },
             Err(problem) => Err(format!(
-                "{problem}; a case may also say NS/LABEL=VALUE[,…], NS/*, node/*, internet or *"
+                "{problem}; a case may also say NS/LABEL=VALUE[,…], NS/*, node/*, internet, any-pod or *"
             )),
         }
     }

@@ -18,9 +18,9 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::ends::port;
 use super::{Endpoint, Port, Protocol, Verdict};
 
+pub(crate) use super::ends::port;
 pub use super::ends::{endpoint, port_argument};
 
 /// The fields of a case, in the order they were written.

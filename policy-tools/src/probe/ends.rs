@@ -120,7 +120,7 @@ pub fn endpoint(text: &str) -> Result<Endpoint, String> {
 }
 
 /// Reads a port of a case.
-pub(super) fn port(value: &Value) -> Result<Port, String> {
+pub(crate) fn port(value: &Value) -> Result<Port, String> {
     if let Some(name) = value.as_str() {
         return named_port(name);
     }

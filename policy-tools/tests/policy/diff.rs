@@ -11,7 +11,7 @@ use crate::{deployment, manifests, policy, shop};
 
 /// `CHANGE TO PROTOCOL PORTS from FROM…` for each difference.
 fn differences(old: &str, new: &str) -> Vec<String> {
-    let found = compare(manifests(old), manifests(new)).unwrap();
+    let found = compare(manifests(old), manifests(new)).unwrap().differences;
     let said = found.iter().map(|it| {
         let from: Vec<&str> = it.from.iter().map(String::as_str).collect();
         format!(
@@ -87,6 +87,50 @@ fn a_new_workload_alone_opens_nothing() {
     assert_eq!(differences(&shop(), &new), Vec::<String>::new());
 }
 
+/// The sources of what opens at the database on its port, where one more peer may reach it.
+fn opened_by(peer: &str) -> Vec<String> {
+    let more = policy(
+        "shop",
+        "more",
+        &format!(
+            "podSelector: {{matchLabels: {{app: db}}}}, ingress: [{{from: [{peer}], ports: \
+             [{{port: 5432}}]}}]"
+        ),
+    );
+    let found = compare(manifests(&shop()), manifests(&(shop() + &more))).unwrap().differences;
+    let opened = found.into_iter().filter(|it| it.change == Change::Opened);
+    opened.flat_map(|it| it.from).collect()
+}
+
+#[test]
+fn peers_that_are_in_no_file_count() {
+    let none = "(none in these files)";
+    assert_eq!(
+        opened_by("{namespaceSelector: {matchLabels: {team: ops}}}"),
+        [format!("any pod of any namespace with team=ops {none}")]
+    );
+    assert_eq!(
+        opened_by("{podSelector: {matchLabels: {role: debug}}}"),
+        [format!("any pod with role=debug of namespace shop {none}")]
+    );
+    assert_eq!(
+        opened_by("{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ops}}}"),
+        [format!("any pod of namespace ops {none}")]
+    );
+    assert_eq!(
+        opened_by("{namespaceSelector: {}}"),
+        [
+            format!("any pod of any other namespace {none}"),
+            format!("any pod of namespace shop {none}"),
+            "shop/frontend".to_owned(),
+        ]
+    );
+    // No value is in both sets.
+    let never = "{podSelector: {matchExpressions: [{key: a, operator: In, values: [x]}, \
+                 {key: a, operator: NotIn, values: [x]}]}}";
+    assert_eq!(opened_by(never), Vec::<String>::new());
+}
+
 /// A hundred workloads of ten namespaces, each of which lets its namespace in on a port of its own.
 fn large(extra: &str) -> String {
     let mut text = String::new();
@@ -119,7 +163,7 @@ fn the_one_opened_port_among_ten_thousand_pairs() {
     );
     let (old, new) = (manifests(&large("")), manifests(&large(&open)));
     let started = Instant::now();
-    let found = compare(old, new).unwrap();
+    let found = compare(old, new).unwrap().differences;
     println!("compared in {:?}", started.elapsed());
     let opened: Vec<_> = found.iter().filter(|it| it.change == Change::Opened).collect();
     assert_eq!(opened.len(), 1, "{found:?}");
@@ -168,7 +212,7 @@ proptest! {
         new in prop::collection::vec((0..3_usize, prop::collection::vec(0..RULES.len(), 0..3)), 0..3),
     ) {
         let (old, new) = (version(&old), version(&new));
-        let found = compare(manifests(&old), manifests(&new)).unwrap();
+        let found = compare(manifests(&old), manifests(&new)).unwrap().differences;
         let mut probers = [&old, &new].map(|text| Prober::new(manifests(text), []).unwrap());
         let ends = ["shop/frontend", "shop/backend", "shop/db", "198.18.1.1", "198.18.7.7"];
         let is_named = [&old, &new].iter().any(|text| text.contains("ipBlock"));

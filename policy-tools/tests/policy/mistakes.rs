@@ -208,7 +208,8 @@ fn a_difference_names_the_one_port_that_opens() {
     let started = Instant::now();
     let found = compare(old, new).unwrap();
     println!("three applications compared in {:?}", started.elapsed());
-    let opened: Vec<_> = found.iter().filter(|it| it.change == Change::Opened).collect();
+    let opened: Vec<_> =
+        found.differences.iter().filter(|it| it.change == Change::Opened).collect();
     assert_eq!(opened.len(), 1, "{found:?}");
     assert_eq!((&*opened[0].to, opened[0].ports), ("shop-data/orders-db", Some((22, 22))));
     let from = ["shop/checkout", "shop/cleanup"].map(str::to_owned);

@@ -53,7 +53,7 @@ fn files_on_top_of_a_live_cluster_replace_its_objects() {
     let whole = Manifests::load_over(std::slice::from_ref(&file), Some(&kubeconfig)).unwrap();
     assert_eq!(whole.objects.len(), 3);
     let found = compare(live, whole).unwrap();
-    let changes: Vec<_> = found.iter().map(|it| (it.change, it.ports)).collect();
+    let changes: Vec<_> = found.differences.iter().map(|it| (it.change, it.ports)).collect();
     assert_eq!(changes, [(Change::Opened, Some((22, 22))), (Change::Closed, Some((5432, 5432)))]);
     // Alone, the policy selects nobody; in the cluster it does.
     let alone = lint(std::slice::from_ref(&file), None).unwrap();

@@ -44,6 +44,31 @@ fn selectors_services_the_internet_and_cluster_nodes() {
 }
 
 #[test]
+fn pods_that_could_exist() {
+    let open = shop()
+        + &policy(
+            "shop",
+            "ops",
+            "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{namespaceSelector: \
+             {matchLabels: {team: ops}}}], ports: [{port: 22}]}]",
+        );
+    let cases = "
+- {name: ssh, from: any-pod, to: shop/app=db, port: 22, expect: deny}
+- {name: files, from: '*', to: shop/app=db, port: 22, expect: deny}
+- {name: closed, from: any-pod, to: shop/app=db, port: 23, expect: deny}
+";
+    assert_eq!(
+        run(&open, cases),
+        [
+            "ssh: any pod of any namespace with team=ops (none in these files) to shop/db TCP 22: \
+             allow, policy-allowed, by NetworkPolicy shop/ops ingress[0]",
+            "files: ok",
+            "closed: ok",
+        ]
+    );
+}
+
+#[test]
 fn everything_else_is_denied_or_listed() {
     let closed = shop()
         + &policy("shop", "closed", "podSelector: {}, policyTypes: [Ingress, Egress]")

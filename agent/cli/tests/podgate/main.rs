@@ -10,5 +10,6 @@ mod install;
 mod konnectivity;
 mod policy;
 mod probe;
+mod prove;
 mod replay;
 mod streams;
