@@ -56,18 +56,9 @@ impl ControlLoop {
     pub(in crate::run) fn take_former(&mut self) {
         let (objects, restored) = load(&self.shared.config.state_dir);
         if let Restored::Refused(why) = &restored {
-            tracing::error!("state-dir: {why}; open connections end");
+            tracing::error!("state-dir: {why}; sessions of pods replaced meanwhile do not end");
         }
-        self.take_restored(objects, &restored);
-    }
-
-    /// Applies the objects of the last process. Without them all sessions end: no pod is known to be
-    /// the one that a session belongs to.
-    fn take_restored(&mut self, objects: Vec<Object>, restored: &Restored) {
-        match restored {
-            Restored::From(_) => self.control.resync(objects),
-            Restored::Nothing | Restored::Refused(_) => self.shared.switch.depart_all(),
-        }
+        self.control.resync(objects);
     }
 
     /// Applies a reading of the manifests.
@@ -115,8 +106,8 @@ impl ControlLoop {
                  server's objects are listed"
             ),
         }
-        self.take_restored(objects, &restored);
         self.source_info.restored = restored;
+        self.control.resync(objects);
         self.rename_all();
     }
 
