@@ -68,8 +68,12 @@ fn replies(lab: &Lab, from: &str, to: &str, packet: &Packet) -> [Vec<Vec<u8>>; 2
     std::thread::sleep(Duration::from_millis(60));
     ["x/a", "x/b"].map(|end| {
         let all = lab.received(end).into_iter();
-        // Neighbour discovery is no reply.
-        all.filter(|it| it[0] >> 4 == 4 || !(it[6] == 58 && it[40] >= 130)).collect()
+        // Neighbour discovery and listener reports (behind a hop-by-hop header) are no replies.
+        let is_ours = |it: &Vec<u8>| match it[0] >> 4 {
+            4 => true,
+            _ => it[6] != 0 && !(it[6] == 58 && it[40] >= 130),
+        };
+        all.filter(is_ours).collect()
     })
 }
 
