@@ -168,11 +168,6 @@ impl State {
 
     #[inline]
     fn after_tcp(self, flags: u8, forward: bool) -> Self {
-        // Data of an established connection changes nothing; most packets are such.
-        if self.is_established() && flags & (tcp_flags::SYN | tcp_flags::FIN | tcp_flags::RST) == 0
-        {
-            return self;
-        }
         let has = |wanted: u8| flags & wanted == wanted;
         let mut bits = self.0;
         // A forged reset resets nothing: the ends look at its sequence number (RFC 5961). So a connection whose
