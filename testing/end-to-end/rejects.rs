@@ -12,7 +12,7 @@ use crate::lan::Lan;
 use crate::pod::Pod;
 use crate::requires_the_machine;
 
-/// Nobody reaches the database.
+/// Denies all connections to the database.
 fn closed() -> String {
     let spec = json!({"podSelector": {"matchLabels": {"role": "db"}}, "policyTypes": ["Ingress"]});
     json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",

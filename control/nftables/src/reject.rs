@@ -2,7 +2,7 @@
 //!
 //! | set | key | meaning |
 //! |---|---|---|
-//! | `clients-F` | address | pods of the cluster: those whom `reject` replies to |
+//! | `clients-F` | address | pods of the cluster, which `reject` replies to |
 //! | `replied-F` | address | senders that had a reply, with their rates |
 //!
 //! A TCP reset goes to the sender of each denied packet, any other reply to the initiator alone. The
@@ -16,7 +16,7 @@ use crate::ruleset::{Chain, Family};
 
 /// Replies to one sender, as the switch limits its own.
 const RATE: &str = "limit rate 1000/second burst 50 packets";
-/// Lets the resets that these chains make out.
+/// Accepts the resets that these chains generate.
 pub(crate) const RESETS: &str = "ct state related tcp flags & rst == rst accept";
 const DROP: &str = "drop";
 

@@ -31,7 +31,7 @@ pub struct Source {
 #[derive(Debug, Default)]
 struct Known {
     content: Content,
-    /// The state of the file that this is the content of, where the state tells every later change.
+    /// State of the file with this content, if every later change alters that state.
     stamp: Option<Stamp>,
 }
 

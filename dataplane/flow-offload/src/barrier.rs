@@ -14,9 +14,9 @@ use dataplane::Switch;
 
 use crate::Error;
 
-/// Pause before the kernel is asked again where it refuses to wait.
+/// Pause before the next attempt after the kernel refused to wait.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How often it is asked. A grace period is far shorter than all of these pauses.
+/// Number of attempts. A grace period is far shorter than all of their pauses.
 const ATTEMPTS: u32 = 10;
 
 #[derive(Default)]

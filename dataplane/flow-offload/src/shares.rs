@@ -88,7 +88,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes in which order: nobody who wants as much has more than one more than another.
+        /// In any order of requests, owners with equal demand differ by one entry at most.
         #[test]
         fn owners_that_want_more_than_there_is_have_equally_many(
             room in 1..40_usize,

@@ -161,7 +161,7 @@ fn a_denial_behind_a_service_comes_from_the_address_that_was_dialed() {
     assert_eq!(wire::quoted(&error, &headers), Some(flow(&datagram)));
 }
 
-/// A client outside, behind a cluster node's address too, receives nothing unless that is asked for.
+/// A client outside, also one behind a node's address, receives a reply with `reject-all` alone.
 #[test]
 fn clients_outside_are_told_only_where_that_is_asked_for() {
     for (reply, from, answered) in [

@@ -121,7 +121,7 @@ fn denials_are_replied_to_as_the_namespace_says() {
                 assert!(to_b.is_empty());
             }
         }
-        // Outside nobody is told, unless that is asked for.
+        // Clients outside get no reply unless the option says `reject-all`.
         let syn = |port: u16| tcp(&format!("{WORLD}:{port}"), "10.0.0.2:80").syn();
         let told = |port: u16| {
             drop(lab.received("world"));
