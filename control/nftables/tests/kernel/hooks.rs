@@ -76,7 +76,11 @@ impl Case {
     fn expect(&self, arrive: bool, from: &str, to: &str, packets: &[Packet]) {
         for packet in packets {
             let network = self.lab.network;
-            assert_eq!(self.lab.arrives(from, to, packet), arrive, "{network:?} {from} {packet:?}");
+            // On a busy machine a packet may be later than the lab waits for it: what has to arrive may
+            // do so at the second attempt.
+            let arrives = || self.lab.arrives(from, to, packet);
+            let arrived = arrives() || arrive && arrives();
+            assert_eq!(arrived, arrive, "{network:?} {from} {packet:?}");
         }
     }
 }
