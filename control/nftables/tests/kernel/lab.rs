@@ -193,6 +193,11 @@ impl Lab {
         self.received(to);
         self.send_frame(from, to, packet);
         std::thread::sleep(TRANSIT);
+        self.has_arrived(to, packet)
+    }
+
+    /// Whether a packet is among those that an end has received and not read.
+    pub(crate) fn has_arrived(&self, to: &str, packet: &Packet) -> bool {
         // The hop is counted in the header, and in its checksum.
         let same = |packet: &[u8]| match packet.first().map(|byte| byte >> 4) {
             Some(4) => packet[12..].to_vec(),
