@@ -50,6 +50,19 @@ pub(crate) struct Policies {
 }
 
 impl Policies {
+    /// Whether both are the same objects.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let is_same = |a: &[ClusterWide], b: &[ClusterWide]| {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is_same(b))
+        };
+        let namespaced = self.namespaced.iter().zip(&other.namespaced);
+        is_same(&self.firewalls, &other.firewalls)
+            && is_same(&self.admin, &other.admin)
+            && is_same(&self.baseline, &other.baseline)
+            && self.namespaced.len() == other.namespaced.len()
+            && namespaced.into_iter().all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
     /// Names those that have rules for `direction`, in their order.
     pub(crate) fn with_rules(&self, direction: Direction) -> Vec<String> {
         let cluster = |list: &[ClusterWide]| -> Vec<String> {
@@ -80,6 +93,14 @@ impl ClusterWide {
             (Self::Policy(policy), _) => policy.direction(direction),
             (Self::Firewall(firewall), Direction::Egress) => &firewall.egress,
             (Self::Firewall(_), Direction::Ingress) => &[],
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Policy(a), Self::Policy(b)) => Arc::ptr_eq(a, b),
+            (Self::Firewall(a), Self::Firewall(b)) => Arc::ptr_eq(a, b),
+            _ => false,
         }
     }
 

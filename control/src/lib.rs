@@ -48,7 +48,7 @@ pub mod state;
 mod tables;
 mod view;
 
-pub use control::{Control, Figures, PolicyEvent, Scope};
+pub use control::{Control, Figures, PolicyChange, PolicyEvent, Scope};
 pub use external_ips::RefusedIp;
 pub use fault::{Fault, FieldFault, Position};
 pub use file::{Durability, open_regular, read_regular, replace_file};

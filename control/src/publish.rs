@@ -33,7 +33,8 @@ impl Control {
     }
 
     fn pod_view(&self, key: &PodKey) -> Option<PodView> {
-        let [ingress, egress] = &self.local.get(key)?.acls;
+        let local = self.local.get(key)?;
+        let [ingress, egress] = &local.acls;
         let acl = |acl: &Option<Acl>| match acl {
             None => Some(PodAcl::Open),
             Some(acl) => self.tables.table(&acl.rules).cloned().map(PodAcl::Table),
@@ -44,7 +45,13 @@ impl Control {
             (Scope::All, None) => "".into(),
         };
         let addresses = self.cache.addresses(key).to_vec();
-        let names = egress.iter().flat_map(|acl| self.membership().patterns(&acl.rules));
+        let staged = match &local.staged {
+            Some([ingress, egress]) => Some([acl(ingress)?, acl(egress)?]),
+            None => None,
+        };
+        let staged_egress = local.staged.as_ref().and_then(|[_, egress]| egress.as_ref());
+        let names = egress.iter().chain(staged_egress);
+        let names = names.flat_map(|acl| self.membership().patterns(&acl.rules));
         let names: BTreeSet<DomainPattern> = names.cloned().collect();
         Some(PodView {
             node,
@@ -54,6 +61,7 @@ impl Control {
             names: names.into_iter().collect(),
             host_ports: Arc::clone(&pod.host_ports),
             denied_reply: self.denied_reply(key),
+            staged,
         })
     }
 
@@ -90,4 +98,8 @@ fn is_same(a: &PodView, b: &PodView) -> bool {
         && a.names == b.names
         && a.host_ports == b.host_ports
         && a.denied_reply == b.denied_reply
+        && match (&a.staged, &b.staged) {
+            (Some(a), Some(b)) => a.iter().zip(b).all(|(a, b)| a.is_same(b)),
+            (a, b) => a.is_none() && b.is_none(),
+        }
 }

@@ -53,6 +53,8 @@ pub struct PodView {
     pub host_ports: Arc<[HostPort]>,
     /// The reply where its policies deny.
     pub denied_reply: DeniedReply,
+    /// `to_pod` and `from_pod` if staged policies were enforced; `None` if that changes nothing.
+    pub staged: Option<[PodAcl; 2]>,
 }
 
 /// A cluster node.

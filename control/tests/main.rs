@@ -15,4 +15,5 @@ mod hostile;
 mod incremental;
 mod lease;
 mod session_rules;
+mod staged;
 mod unreadable;

@@ -31,10 +31,13 @@ pub use frame::{Frame, FreeList, Memory};
 pub use graph::Graph;
 pub use outcome::{OUTCOMES, Outcome, Verdict};
 pub use packet::{Packet, VECTOR};
-pub use policy::{DEFAULT_ALLOW, Deciders, Decision, RuleAt, evaluate};
+pub use policy::{
+    DEFAULT_ALLOW, Deciders, Decision, RuleAt, StagedDecision, evaluate,
+    staged_difference_of_session,
+};
 pub use snapshot::{
     AclBinding, Adjacency, DeniedReply, Egress, Parts, Peer, PortId, PortKind, PortState, Routes,
-    Snapshot, Underlay,
+    Snapshot, StagedAcls, Underlay,
 };
 pub use switch::Switch;
 pub use wire::SWITCH_MAC;

@@ -16,9 +16,9 @@ pub fn nanoseconds(time: SystemTime) -> String {
     format!("{:.9}", Timestamp::try_from(time).unwrap_or_default())
 }
 
-/// Whether a text is a moment of RFC 3339.
-pub fn is_moment(text: &str) -> bool {
-    text.parse::<Timestamp>().is_ok()
+/// The moment that a text of RFC 3339 says; `None` for any other text.
+pub fn moment(text: &str) -> Option<SystemTime> {
+    text.parse::<Timestamp>().ok().map(SystemTime::from)
 }
 
 /// The same in whole seconds: `2026-11-21T02:25:35Z`.

@@ -26,7 +26,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use control::api_server::Access;
-use control::model::DeniedReply;
+use control::model::{DeniedReply, Stage};
 use dataplane::session::{SESSION_BYTES, Timeouts};
 use dataplane::switch::RxMode as SwitchRxMode;
 
@@ -79,6 +79,8 @@ pub struct Config {
     pub host_network_policies: bool,
     /// The reply where policies deny.
     pub denied_reply: DeniedReply,
+    /// The stage of policies without an annotation.
+    pub default_stage: Stage,
     /// Frames of the UMEM.
     pub umem_frames: u32,
     /// Whether they stand in huge pages.
@@ -283,6 +285,10 @@ impl Config {
             pod_networks: options.pod_networks,
             host_network_policies: options.host_network_policies == Some(OnOff::On),
             denied_reply: options.denied_reply.unwrap_or_default(),
+            default_stage: match options.stage_all {
+                Some(OnOff::On) => Stage::Staged,
+                Some(OnOff::Off) | None => Stage::Enforced,
+            },
             umem_frames,
             hugepages: options.hugepages.unwrap_or(HugePages::Auto),
             frames_per_port,
@@ -332,6 +338,7 @@ impl Config {
             ("pod-networks", list(self.pod_networks.iter().map(IpNet::to_string).collect())),
             ("host-network-policies", on_off(self.host_network_policies)),
             ("denied-reply", self.denied_reply.to_string()),
+            ("stage-all", on_off(self.default_stage == Stage::Staged)),
             ("umem-frames", self.umem_frames.to_string()),
             ("hugepages", format!("{:?}", self.hugepages).to_lowercase()),
             ("frames-per-port", self.frames_per_port.to_string()),

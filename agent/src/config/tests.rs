@@ -64,6 +64,7 @@ fn a_file_may_say_everything() {
         unanswered-timeout: 5s
         host-network-policies: on
         denied-reply: reject-all
+        stage-all: on
         session-accounting: on
         dns-min-ttl: 1m
         web-page: on
@@ -117,6 +118,7 @@ fn a_file_may_say_everything() {
         "pod-networks=",
         "host-network-policies=on",
         "denied-reply=reject-all",
+        "stage-all=on",
         "umem-frames=8192",
         "hugepages=on",
         "frames-per-port=512",

@@ -15,11 +15,13 @@ use super::events::Event;
 use super::shared_status::SharedStatus;
 use super::table::{Selection, Table};
 use super::{session_rules, status};
-use local_api::{ApiError, ErrorKind, Show};
+use crate::config::Enforcer;
+use local_api::{ApiError, ErrorKind, Show, Verdict};
+use observe::time::utc;
 use observe::verdicts::protocol_name;
 
 /// The tables and their descriptions.
-pub const TABLES: [(&str, &str); 9] = [
+pub const TABLES: [(&str, &str); 10] = [
     ("ports", "ports with their interfaces, modes and counters"),
     ("runtime", "cost of each graph node, and the packets that flow offload left to it"),
     ("errors", "packet outcomes, with their meaning"),
@@ -27,6 +29,7 @@ pub const TABLES: [(&str, &str); 9] = [
     ("names", "addresses that DNS gave for domain names of policies"),
     ("graph", "the graph, in Graphviz' language"),
     ("tables", "the rules in force for each pod"),
+    ("staged", "connections that staged policies would deny or open"),
     ("session-rules", "verdicts for an L4 stack, of a POD or of all"),
     ("config", "options and their values"),
 ];
@@ -74,6 +77,7 @@ fn whole(
         "errors" => errors(shared),
         "names" => shared.names.show(&shared.state().snapshot),
         "tables" => tables_of(&shared.state().rules, None),
+        "staged" => staged(shared)?,
         "config" => config(shared),
         other => {
             let names: Vec<&str> = TABLES.iter().map(|(name, _)| *name).collect();
@@ -129,6 +133,45 @@ fn runtime(shared: &SharedStatus) -> Table {
         }
     }
     table
+}
+
+/// Connections that staged policies decide otherwise about; times in RFC 3339.
+fn staged(shared: &SharedStatus) -> Result<Table, ApiError> {
+    if shared.config.enforcer == Enforcer::Nftables {
+        let text = "what staged policies would change is not known with --enforcer nftables";
+        return Err(ApiError::new(ErrorKind::BadRequest, text.to_owned()));
+    }
+    let mut table = Table::new(&[
+        "would",
+        "from",
+        "to",
+        "protocol",
+        "port",
+        "connections",
+        "first_seen",
+        "last_seen",
+        "by",
+    ]);
+    let (rows, beyond) = shared.broker.staged();
+    for (row, seen) in rows {
+        let would = match row.staged.verdict {
+            Verdict::Dropped => "deny",
+            Verdict::Forwarded => "open",
+        };
+        table.add(vec![
+            would.into(),
+            (*row.from).into(),
+            (*row.to).into(),
+            (*row.protocol).into(),
+            row.port.into(),
+            seen.connections.into(),
+            utc(seen.first).into(),
+            utc(seen.last).into(),
+            row.staged.by.join(", ").into(),
+        ]);
+    }
+    table.left_out = usize::try_from(beyond).unwrap_or(usize::MAX);
+    Ok(table)
 }
 
 fn tenths(value: f64) -> Value {

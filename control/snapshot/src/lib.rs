@@ -17,7 +17,8 @@ use dataplane::services::Services;
 use dataplane::wire::Mac;
 use dataplane::wire::vxlan::HOP_LIMIT;
 use dataplane::{
-    AclBinding, DeniedReply, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot, Underlay,
+    AclBinding, DeniedReply, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot,
+    StagedAcls, Underlay,
 };
 use ipnet::IpNet;
 
@@ -194,6 +195,10 @@ fn state(view: &View, port: &NodePort) -> PortState {
             state.from_pod = binding(&pod.from_pod);
             state.follows_names = !pod.names.is_empty();
             state.denied_reply = denied_reply(pod.denied_reply);
+            state.staged = pod.staged.as_ref().map(|[to_pod, from_pod]| {
+                let (to_pod, from_pod) = (binding(to_pod), binding(from_pod));
+                Arc::new(StagedAcls { to_pod, from_pod })
+            });
         }
     }
     state

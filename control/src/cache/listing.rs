@@ -86,8 +86,8 @@ impl Cache {
         let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
         let namespaces = explicit.map(|(name, entry)| {
             let (name, labels) = (Arc::clone(name), Arc::clone(&entry.labels));
-            let NamespaceEntry { complete, denied_reply, .. } = *entry;
-            StoredObject::Namespace(Namespace { name, labels, complete, denied_reply })
+            let NamespaceEntry { complete, denied_reply, stage, .. } = *entry;
+            StoredObject::Namespace(Namespace { name, labels, complete, denied_reply, stage })
         });
         let entries = || self.namespaces.values();
         let policies = entries().flat_map(|entry| entry.policies.values());

@@ -22,11 +22,12 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 use bound::Bound;
-use store::{Replaced, Store};
+use store::Replaced;
+pub(crate) use store::Store;
 
 use crate::model::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, DeniedReply, EndpointSlice,
-    Key, Labels, Namespace, NetworkPolicy, Node, Pod, Service,
+    Key, Labels, Namespace, NetworkPolicy, Node, Pod, Service, Stage,
 };
 use crate::{Kind, Object, ObjectRef, PodKey};
 
@@ -66,6 +67,8 @@ pub(crate) struct NamespaceEntry {
     pub(crate) complete: bool,
     /// Its object's reply to denials.
     pub(crate) denied_reply: Option<DeniedReply>,
+    /// The stage that its object gives its policies.
+    pub(crate) stage: Option<Stage>,
     /// Whether there is a Namespace object.
     explicit: bool,
     /// Its pods by name.
@@ -106,6 +109,7 @@ impl NamespaceEntry {
             labels: Namespace::new(Arc::clone(name), &Labels::default()).labels,
             complete: true,
             denied_reply: None,
+            stage: None,
             explicit: false,
             pods: Store::default(),
             policies: Store::default(),
@@ -167,9 +171,10 @@ impl Cache {
         let is_new = !entry.explicit;
         let same = entry.labels == labels
             && entry.complete == namespace.complete
-            && entry.denied_reply == namespace.denied_reply;
+            && entry.denied_reply == namespace.denied_reply
+            && entry.stage == namespace.stage;
         (entry.explicit, entry.labels, entry.complete) = (true, labels, namespace.complete);
-        entry.denied_reply = namespace.denied_reply;
+        (entry.denied_reply, entry.stage) = (namespace.denied_reply, namespace.stage);
         self.sizes.namespaces += usize::from(is_new);
         if same { Change::None } else { Change::Namespace(namespace.name) }
     }
@@ -221,9 +226,12 @@ impl Cache {
     fn delete_namespace(&mut self, name: &Arc<str>) -> Option<Change> {
         let entry = self.namespaces.get_mut(name).filter(|entry| entry.explicit)?;
         let bare = NamespaceEntry::mentioned(name);
-        let same = entry.labels == bare.labels && entry.complete && entry.denied_reply.is_none();
+        let same = entry.labels == bare.labels
+            && entry.complete
+            && entry.denied_reply.is_none()
+            && entry.stage.is_none();
         (entry.explicit, entry.labels, entry.complete) = (false, bare.labels, true);
-        entry.denied_reply = None;
+        (entry.denied_reply, entry.stage) = (None, None);
         self.sizes.namespaces -= 1;
         (!same).then(|| Change::Namespace(Arc::clone(name)))
     }

@@ -160,7 +160,8 @@ impl Control {
             None => firewall.nodes.is_everything(),
             Some(node) => !node.complete || firewall.nodes.matches(&node.labels),
         };
-        self.cache.host_firewalls().values().filter(selects).cloned().collect()
+        let firewalls = self.cache.host_firewalls().values();
+        firewalls.filter(|it| self.is_enforced(&it.staging)).filter(selects).cloned().collect()
     }
 }
 

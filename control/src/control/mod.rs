@@ -10,8 +10,9 @@ mod host;
 mod outside;
 mod policy_events;
 mod processor;
+mod staged;
 
-pub use policy_events::PolicyEvent;
+pub use policy_events::{PolicyChange, PolicyEvent};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -24,7 +25,7 @@ use ipnet::IpNet;
 use crate::cache::{Cache, Change};
 use crate::configurator::{self, Policies};
 use crate::membership::{Membership, Nets, Versions};
-use crate::model::{DeniedReply, Direction, Pod, Service};
+use crate::model::{DeniedReply, Direction, Pod, Service, Stage};
 use crate::peers::NameId;
 use crate::render::{self, TrackedNames};
 use crate::services;
@@ -55,12 +56,14 @@ pub struct Control {
     revision: u64,
     departed: BTreeSet<IpAddr>,
     any_departed: bool,
-    policy_events: Vec<(ObjectRef, PolicyEvent)>,
+    policy_changes: Vec<PolicyChange>,
     services: services::Pending,
     host: host::Hosts,
     outside: outside::Outside,
     domains: domains::OwnAddresses,
     pub(crate) denied_reply: DeniedReply,
+    /// The stage of policies without an annotation.
+    stage: Stage,
     pub(crate) view: Arc<View>,
 }
 
@@ -68,6 +71,15 @@ pub struct Control {
 #[derive(Debug, Default)]
 pub(crate) struct Local {
     pub(crate) acls: [Option<Acl>; 2],
+    /// What they would be if staged policies were enforced; `None` if that changes nothing.
+    pub(crate) staged: Option<[Option<Acl>; 2]>,
+}
+
+impl Local {
+    /// All ACLs that are not open.
+    fn acls(&self) -> impl Iterator<Item = &Acl> {
+        self.acls.iter().chain(self.staged.iter().flatten()).flatten()
+    }
 }
 
 /// An ACL that is not open.
@@ -101,12 +113,13 @@ impl Control {
             revision: 0,
             departed: BTreeSet::new(),
             any_departed: false,
-            policy_events: Vec::new(),
+            policy_changes: Vec::new(),
             services: services::Pending::default(),
             host: host::Hosts::default(),
             outside: outside::Outside::default(),
             domains: domains::OwnAddresses::default(),
             denied_reply: DeniedReply::default(),
+            stage: Stage::default(),
             view: Arc::default(),
         }
     }
@@ -218,8 +231,7 @@ impl Control {
         let names = self.membership.take_changed_names();
         if !names.is_empty() {
             let follows = |acl: &Acl| acl.names.iter().any(|name| names.contains(name));
-            let affected =
-                self.local.iter().filter(|(_, local)| local.acls.iter().flatten().any(follows));
+            let affected = self.local.iter().filter(|(_, local)| local.acls().any(follows));
             self.dirty.extend(affected.map(|(key, _)| key.clone()));
         }
         let dirty = std::mem::take(&mut self.dirty);
@@ -375,21 +387,21 @@ impl Control {
 
     /// Computes the ACLs of a pod.
     fn configure(&mut self, key: &PodKey) {
-        let mut acls = [None, None];
         let pod = self.cache.pod(key).filter(|pod| self.is_local(pod)).cloned();
-        if let Some(pod) = &pod {
-            let policies = self.policies_of(pod);
-            acls = Direction::BOTH.map(|direction| self.acl(pod, &policies, direction));
-        }
-        let before = match pod.is_some() {
-            true => self.local.insert(key.clone(), Local { acls }),
-            false => self.local.remove(key),
+        let before = match &pod {
+            Some(pod) => {
+                let policies = self.policies_of(pod);
+                let acls = Direction::BOTH.map(|direction| self.acl(pod, &policies, direction));
+                let staged = self.staged_acls(pod, &policies);
+                self.local.insert(key.clone(), Local { acls, staged })
+            }
+            None => self.local.remove(key),
         };
-        for acl in before.into_iter().flat_map(|local| local.acls).flatten() {
+        for acl in before.iter().flat_map(Local::acls) {
             for set in self.tables.release(&acl.rules) {
                 self.membership.release(set);
             }
-            acl.names.into_iter().for_each(|name| self.membership.release_name(name));
+            acl.names.iter().for_each(|name| self.membership.release_name(*name));
         }
     }
 

@@ -26,6 +26,7 @@ impl Control {
             firewall.namespaces.is_everything() && firewall.pods.is_everything()
         };
         let firewalls = self.cache.firewalls().values().map(|firewall| &**firewall);
+        let firewalls = firewalls.filter(|it| self.is_enforced(&it.staging));
         let rules =
             configurator::outside_rules(firewalls.filter(is_for_all), self.cache.api_server());
         let fresh = rules.map(|rules| {

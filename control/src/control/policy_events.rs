@@ -5,9 +5,20 @@ use std::sync::Arc;
 use super::Control;
 use crate::cache::Change;
 use crate::model::{
-    ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, NetworkPolicy,
+    ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, NetworkPolicy, Stage,
 };
 use crate::{Kind, ObjectRef};
+
+/// A change of a policy object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyChange {
+    /// The object.
+    pub object: ObjectRef,
+    /// The change.
+    pub event: PolicyEvent,
+    /// Whether the object is enforced; of a deleted one, whether it was.
+    pub stage: Stage,
+}
 
 /// The event of a policy object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,31 +32,37 @@ pub enum PolicyEvent {
 }
 
 impl Control {
-    /// Returns the events of policy objects since the last call, in their order. An object that
+    /// Returns the changes of policy objects since the last call, in their order. An object that
     /// equals the one known makes none.
-    pub fn take_policy_events(&mut self) -> Vec<(ObjectRef, PolicyEvent)> {
-        std::mem::take(&mut self.policy_events)
+    pub fn take_policy_changes(&mut self) -> Vec<PolicyChange> {
+        std::mem::take(&mut self.policy_changes)
     }
 
     /// Notes `change` if it concerns a policy object.
-    pub(super) fn note_policy_event(&mut self, change: &Change) {
-        let event = match change {
-            Change::NetworkPolicy(before, after) => event(before, after, |it: &NetworkPolicy| {
-                (Kind::NetworkPolicy, Some(&it.key.namespace), &it.key.name)
-            }),
+    pub(super) fn note_policy_change(&mut self, change: &Change) {
+        let default = self.stage;
+        let change = match change {
+            Change::NetworkPolicy(before, after) => {
+                policy_change(before, after, |it: &NetworkPolicy| {
+                    let namespace = self.cache.namespaces().get(&it.key.namespace);
+                    let default = namespace.and_then(|it| it.stage).unwrap_or(default);
+                    let object = (Kind::NetworkPolicy, Some(&it.key.namespace), &it.key.name);
+                    (object, it.staging.stage(default))
+                })
+            }
             Change::ClusterNetworkPolicy(before, after) => {
-                event(before, after, |it: &ClusterNetworkPolicy| {
-                    (Kind::ClusterNetworkPolicy, None, &it.name)
+                policy_change(before, after, |it: &ClusterNetworkPolicy| {
+                    ((Kind::ClusterNetworkPolicy, None, &it.name), it.staging.stage(default))
                 })
             }
             Change::ClusterEgressFirewall(before, after) => {
-                event(before, after, |it: &ClusterEgressFirewall| {
-                    (Kind::ClusterEgressFirewall, None, &it.name)
+                policy_change(before, after, |it: &ClusterEgressFirewall| {
+                    ((Kind::ClusterEgressFirewall, None, &it.name), it.staging.stage(default))
                 })
             }
             Change::ClusterHostFirewall(before, after) => {
-                event(before, after, |it: &ClusterHostFirewall| {
-                    (Kind::ClusterHostFirewall, None, &it.name)
+                policy_change(before, after, |it: &ClusterHostFirewall| {
+                    ((Kind::ClusterHostFirewall, None, &it.name), it.staging.stage(default))
                 })
             }
             Change::None
@@ -54,22 +71,26 @@ impl Control {
             | Change::Node(_)
             | Change::Service(_) => None,
         };
-        self.policy_events.extend(event);
+        self.policy_changes.extend(change);
     }
 }
 
-/// The event that an object's versions before and after a change amount to.
-fn event<T>(
+/// Kind, namespace and name of an object, and its stage.
+type Described<'a> = ((Kind, Option<&'a Arc<str>>, &'a Arc<str>), Stage);
+
+/// The change that an object's versions before and after amount to.
+fn policy_change<T>(
     before: &Option<Arc<T>>,
     after: &Option<Arc<T>>,
-    reference: impl Fn(&T) -> (Kind, Option<&Arc<str>>, &Arc<str>),
-) -> Option<(ObjectRef, PolicyEvent)> {
+    describe: impl Fn(&T) -> Described<'_>,
+) -> Option<PolicyChange> {
     let event = match (before, after) {
         (None, Some(_)) => PolicyEvent::Added,
         (Some(_), Some(_)) => PolicyEvent::Changed,
         (Some(_), None) => PolicyEvent::Removed,
         (None, None) => return None,
     };
-    let (kind, namespace, name) = reference(after.as_ref().or(before.as_ref())?);
-    Some((ObjectRef { kind, namespace: namespace.cloned(), name: Arc::clone(name) }, event))
+    let ((kind, namespace, name), stage) = describe(after.as_ref().or(before.as_ref())?);
+    let object = ObjectRef { kind, namespace: namespace.cloned(), name: Arc::clone(name) };
+    Some(PolicyChange { object, event, stage })
 }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use super::{Control, Scope};
 use crate::PodKey;
 use crate::cache::Change;
-use crate::configurator::{ClusterWide, Policies};
-use crate::model::{Labels, NetworkPolicy, Pod, Tier};
+use crate::model::{Labels, NetworkPolicy, Pod};
 
 impl Control {
     /// The processor: finds the pods that a change affects, before and after it.
@@ -15,7 +14,7 @@ impl Control {
         if !matches!(change, Change::None) {
             self.revision += 1;
         }
-        self.note_policy_event(&change);
+        self.note_policy_change(&change);
         match &change {
             Change::Pod(..) => {}
             Change::Namespace(_)
@@ -44,7 +43,10 @@ impl Control {
                 self.outside.is_stale = true;
                 self.mark(|pod, namespace| {
                     let mut either = before.iter().chain(&after);
-                    either.any(|firewall| firewall.selects(namespace, &pod.labels))
+                    either.any(|firewall| {
+                        firewall.selects(namespace, &pod.labels)
+                            || firewall.staging.replaces.is_some()
+                    })
                 });
             }
             // Configured anew with every commit.
@@ -79,14 +81,17 @@ impl Control {
             Change::NetworkPolicy(before, after) => {
                 let selects = |policy: &Arc<NetworkPolicy>, pod: &Pod| {
                     policy.key.namespace == pod.key.namespace
-                        && policy.selector.matches(&pod.labels)
+                        && (policy.selector.matches(&pod.labels)
+                            || policy.staging.replaces.is_some())
                 };
                 self.mark(|pod, _| before.iter().chain(&after).any(|policy| selects(policy, pod)));
             }
             Change::ClusterNetworkPolicy(before, after) => {
                 self.mark(|pod, namespace| {
                     let mut either = before.iter().chain(&after);
-                    either.any(|policy| policy.selects(namespace, &pod.labels))
+                    either.any(|policy| {
+                        policy.selects(namespace, &pod.labels) || policy.staging.replaces.is_some()
+                    })
                 });
             }
             Change::Node(name) => {
@@ -124,33 +129,5 @@ impl Control {
             Scope::Node(name) => pod.node.as_ref() == Some(name) || self.cache.is_bound(&pod.key),
         };
         in_scope && self.is_readable(pod) && !self.cache.addresses_of(pod).is_empty()
-    }
-
-    /// The policies that select a pod, in order.
-    pub(crate) fn policies_of(&self, pod: &Pod) -> Policies {
-        let Some(entry) = self.cache.namespaces().get(&pod.key.namespace) else {
-            return Policies::default();
-        };
-        let (namespace, pod_labels) = (&entry.labels, &pod.labels);
-        let cluster = |tier: Tier| {
-            let policies = self.cache.cluster_policies().values();
-            let mut list: Vec<ClusterWide> = policies
-                .filter(|it| it.tier == tier && it.selects(namespace, pod_labels))
-                .map(|policy| ClusterWide::Policy(Arc::clone(policy)))
-                .collect();
-            // Stable: equal priorities stay in the order of their names.
-            list.sort_by_key(ClusterWide::priority);
-            list
-        };
-        let firewalls = self.cache.firewalls().values();
-        let firewalls = firewalls.filter(|it| it.selects(namespace, pod_labels));
-        let namespaced = entry.policies.values().filter(|it| it.selector.matches(&pod.labels));
-        Policies {
-            firewalls: firewalls.map(|it| ClusterWide::Firewall(Arc::clone(it))).collect(),
-            admin: cluster(Tier::Admin),
-            namespaced: namespaced.cloned().collect(),
-            baseline: cluster(Tier::Baseline),
-            api_server: Arc::clone(self.cache.api_server()),
-        }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{DeniedReply, Labels, Protocol};
+use super::{DeniedReply, Labels, Protocol, Stage};
 use crate::PodKey;
 
 /// A namespace.
@@ -22,6 +22,9 @@ pub struct Namespace {
     /// Its annotation [`DeniedReply::ANNOTATION`].
     #[serde(default)]
     pub denied_reply: Option<DeniedReply>,
+    /// Its annotation [`Stage::ANNOTATION`].
+    #[serde(default)]
+    pub stage: Option<Stage>,
 }
 
 /// The value of the field in a saved state without it.
@@ -36,7 +39,7 @@ impl Namespace {
     /// A namespace with these labels and [`Self::NAME_LABEL`].
     pub fn new(name: Arc<str>, labels: &Labels) -> Self {
         let labels = Arc::new(labels.with(Self::NAME_LABEL, &name));
-        Self { name, labels, complete: true, denied_reply: None }
+        Self { name, labels, complete: true, denied_reply: None, stage: None }
     }
 }
 

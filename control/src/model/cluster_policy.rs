@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-use super::{Direction, Labels, PolicyRule, Report, Selector};
+use super::{Direction, Labels, PolicyRule, Report, Selector, Staging};
 
 /// A policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +22,9 @@ pub struct ClusterNetworkPolicy {
     pub ingress: Vec<ClusterRule>,
     /// Rules for egress, likewise.
     pub egress: Vec<ClusterRule>,
+    /// Whether it is staged.
+    #[serde(default)]
+    pub staging: Staging,
     /// Its status.
     #[serde(skip)]
     pub report: Report,
@@ -39,6 +42,9 @@ pub struct ClusterEgressFirewall {
     /// Its rules, the first that matches counting: [`Verdict::Deny`] is final, and
     /// [`Verdict::Pass`] leaves the connection to every other policy.
     pub egress: Vec<ClusterRule>,
+    /// Whether it is staged.
+    #[serde(default)]
+    pub staging: Staging,
     /// Its status.
     #[serde(skip)]
     pub report: Report,
@@ -58,6 +64,9 @@ pub struct ClusterHostFirewall {
     pub ingress: Vec<ClusterRule>,
     /// Rules for what its own processes open, likewise.
     pub egress: Vec<ClusterRule>,
+    /// Whether it is staged.
+    #[serde(default)]
+    pub staging: Staging,
     /// Its status.
     #[serde(skip)]
     pub report: Report,

@@ -11,6 +11,7 @@ mod policy;
 mod report;
 mod selector;
 mod service;
+mod staging;
 
 pub use cluster::{ContainerPort, HostPort, Namespace, Node, Pod};
 pub use cluster_policy::{
@@ -25,6 +26,7 @@ pub use policy::{
 pub use report::{Condition, Report};
 pub use selector::{Requirement, Selector, Test};
 pub use service::{Endpoint, EndpointPort, EndpointSlice, Hints, Service, ServicePort, TargetPort};
+pub use staging::{Stage, Staging};
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use acl::PortRange;
 
-use super::{Key, Protocol, Selector};
+use super::{Key, Protocol, Selector, Staging};
 
 /// One of a pod's two directions, named as in Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -43,6 +43,9 @@ pub struct NetworkPolicy {
     pub ingress: DirectionRules,
     /// Its egress rules.
     pub egress: DirectionRules,
+    /// Whether it is staged.
+    #[serde(default)]
+    pub staging: Staging,
 }
 
 impl NetworkPolicy {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as api;
 use serde_json::Value;
 
-use super::ObjectRef;
 use super::reader::{self, elements, readable, readable_labels};
+use super::{ObjectRef, staging};
 use crate::FieldFault;
 use crate::model::{DeniedReply, Namespace, Node};
 
@@ -25,7 +25,9 @@ pub(super) fn namespace(reference: &ObjectRef, value: &Value) -> (Namespace, Fau
         // It opens nothing: its pods stay as they are.
         Some(DeniedReply::Drop)
     });
-    (Namespace { denied_reply, ..namespace }, faults)
+    // Without a stage its policies are enforced.
+    let stage = staging::stage(value, &mut faults);
+    (Namespace { denied_reply, stage, ..namespace }, faults)
 }
 
 fn denied_reply(value: &Value) -> Result<Option<DeniedReply>, FieldFault> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::cluster_rules::{RuleSchema, deny_all, rules, spec, subject};
-use super::{ObjectRef, report};
+use super::{ObjectRef, report, staging};
 use crate::FieldFault;
 use crate::model::{ClusterNetworkPolicy, Direction, Tier, Verdict};
 
@@ -79,6 +79,7 @@ pub(super) fn cluster_network_policy(
         pods,
         ingress,
         egress,
+        staging: staging::read(value, &mut faults),
         report: report::read(value),
     };
     (policy, faults)

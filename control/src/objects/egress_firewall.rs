@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::cluster_rules::{RuleSchema, deny_all, rules, spec, subject};
-use super::{ObjectRef, report};
+use super::{ObjectRef, report, staging};
 use crate::FieldFault;
 use crate::model::{ClusterEgressFirewall, Direction, Selector, Verdict};
 
@@ -53,7 +53,8 @@ pub(super) fn cluster_egress_firewall(
         egress.push(deny_all(egress.len(), Direction::Egress, &reference.name, &SCHEMA));
     }
     let (name, report) = (Arc::clone(&reference.name), report::read(value));
-    (ClusterEgressFirewall { name, namespaces, pods, egress, report }, faults)
+    let staging = staging::read(value, &mut faults);
+    (ClusterEgressFirewall { name, namespaces, pods, egress, staging, report }, faults)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::cluster_rules::{RuleSchema, deny_all, rules, spec};
 use super::selector::selector;
-use super::{ObjectRef, report};
+use super::{ObjectRef, report, staging};
 use crate::FieldFault;
 use crate::model::{ClusterHostFirewall, Direction, Selector, Verdict};
 
@@ -67,7 +67,8 @@ pub(super) fn cluster_host_firewall(
         rules
     });
     let (name, report) = (Arc::clone(&reference.name), report::read(value));
-    (ClusterHostFirewall { name, nodes, failsafe, ingress, egress, report }, faults)
+    let staging = staging::read(value, &mut faults);
+    (ClusterHostFirewall { name, nodes, failsafe, ingress, egress, staging, report }, faults)
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ mod reader;
 mod report;
 mod selector;
 mod service;
+mod staging;
 
 use serde_json::Value;
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::policy_rule::{rule, unknown};
 use super::selector::selector;
-use super::{ObjectRef, reader};
+use super::{ObjectRef, reader, staging};
 use crate::FieldFault;
 use crate::model::{Direction, Key, NetworkPolicy, PolicyRule};
 
@@ -41,7 +41,8 @@ pub(super) fn network_policy(reference: &ObjectRef, value: &Value) -> (NetworkPo
     let ingress = rules_of(Direction::Ingress, ingress_in_force);
     let egress = rules_of(Direction::Egress, egress_in_force);
     let key = Key { namespace, name: Arc::clone(&reference.name) };
-    (NetworkPolicy { key, selector, ingress, egress }, faults)
+    let staging = staging::read(value, &mut faults);
+    (NetworkPolicy { key, selector, ingress, egress, staging }, faults)
 }
 
 /// Whether the policy is about ingress and egress. Without `policyTypes` it is about

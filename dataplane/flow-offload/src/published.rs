@@ -91,8 +91,9 @@ fn is_same(old: &Snapshot, new: &Snapshot, id: PortId) -> bool {
         follows_names,
         to_pod,
         from_pod,
-        // What is forwarded has no reply.
+        // What is forwarded has no reply, and staged ACLs decide nothing.
         denied_reply: _,
+        staged: _,
     } = after;
     has_same_identities
         && before.name == *name

@@ -10,6 +10,7 @@ use super::icmp_error::RateLimiter;
 use super::reassembly::Table;
 use super::reevaluate::Stale;
 use super::reject::Resets;
+use super::staged::Difference;
 use crate::packet::Packet;
 use crate::policy::PolicyBatch;
 use crate::session::{SessionId, Sessions, Tuples};
@@ -38,6 +39,8 @@ pub(crate) struct Context<'a> {
     pub(super) policy_batch: &'a mut PolicyBatch<'static>,
     /// Sessions to re-evaluate, in the order of the packets on the session node's list.
     pub(super) stale: &'a mut Vec<Stale>,
+    /// Packets of the vector that open connections which staged ACLs decide otherwise about.
+    pub(super) staged: &'a mut Vec<Difference>,
     pub(super) tunnel: LastTunnel,
     /// UDP port of the overlay in the order of the wire; no port where there is none.
     pub(super) tunnel_port: u32,

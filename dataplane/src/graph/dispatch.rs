@@ -8,6 +8,7 @@ use super::icmp_error::RateLimiter;
 use super::reassembly::Table;
 use super::reevaluate::Stale;
 use super::reject::Resets;
+use super::staged::Difference;
 use super::trace::{Tracer, Tracing};
 use super::{
     Context, NODES, Next, Node, anti_spoofing, decapsulate, dns, encapsulate, icmp_error,
@@ -63,6 +64,7 @@ pub struct Graph {
     translations: Vec<Translation>,
     policy_batch: PolicyBatch<'static>,
     stale: Vec<Stale>,
+    staged: Vec<Difference>,
     tracer: Option<Box<Tracer>>,
 }
 
@@ -77,6 +79,7 @@ impl Default for Graph {
             translations: Vec::with_capacity(VECTOR),
             policy_batch: PolicyBatch::default(),
             stale: Vec::with_capacity(VECTOR),
+            staged: Vec::new(),
             tracer: None,
         }
     }
@@ -175,6 +178,12 @@ impl Graph {
         self.dns.forget(port);
     }
 
+    /// The packets of the last vector that open connections which staged ACLs decide otherwise about.
+    #[inline]
+    pub(crate) fn differences(&self) -> &[Difference] {
+        &self.staged
+    }
+
     /// Takes frames for the resets that denials need beside a packet's own frame.
     pub fn stock_resets(&mut self, free: &mut FreeList) {
         self.resets.stock(free);
@@ -213,9 +222,11 @@ impl Graph {
             translations,
             policy_batch,
             stale,
+            staged,
             tracer,
         } = self;
         translations.clear();
+        staged.clear();
         let mut context = Context {
             snapshot,
             memory,
@@ -227,6 +238,7 @@ impl Graph {
             translations,
             policy_batch,
             stale,
+            staged,
             tunnel: LastTunnel::default(),
             tunnel_port: snapshot
                 .underlay()

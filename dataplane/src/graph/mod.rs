@@ -41,6 +41,7 @@ mod reject;
 mod rewrite;
 mod service;
 mod session;
+mod staged;
 pub mod trace;
 
 pub use crate::node::{NODES, Node, draw};

@@ -200,6 +200,7 @@ mod tests {
             translations: &mut translations,
             policy_batch: &mut policy_batch,
             stale: &mut Vec::new(),
+            staged: &mut Vec::new(),
             tunnel: Default::default(),
             tunnel_port: u32::MAX,
             counts: false,

@@ -1,6 +1,6 @@
 //! Routes packets without a session, and classifies the vector as one policy batch.
 
-use super::{Context, Next, Node, reject};
+use super::{Context, Next, Node, reject, staged};
 use crate::packet::Packet;
 use crate::policy::{self, PolicyBatch};
 use crate::wire::Role;
@@ -29,6 +29,9 @@ pub(super) fn classify(context: &mut Context<'_>, packets: &mut [Packet], items:
         }
     }
     *context.policy_batch = batch.emptied();
+    if context.snapshot.is_staged() {
+        staged::compare(context, packets, items);
+    }
 }
 
 /// Adds a packet's connection to the batch; returns its outcome if no ACL applies.

@@ -46,16 +46,79 @@ pub struct RuleAt {
     pub rule: u32,
 }
 
+/// The ACLs of a port to evaluate by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Acls {
+    Enforced,
+    /// Staged ones where the port has them.
+    Staged,
+}
+
+impl Acls {
+    /// Those for connections that the pod opens, and for connections towards it.
+    fn of(self, port: &PortState) -> [&AclBinding; 2] {
+        match (self, &port.staged) {
+            (Self::Staged, Some(staged)) => [&staged.from_pod, &staged.to_pod],
+            _ => [&port.from_pod, &port.to_pod],
+        }
+    }
+}
+
+/// The decision of staged ACLs about a connection, where it is another one than that of the enforced ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StagedDecision {
+    /// The outcome if staged policies were enforced.
+    pub outcome: Outcome,
+    /// The origins of the staged rules that decide; see [`Deciders::origins`].
+    pub by: Vec<Arc<str>>,
+}
+
 /// Evaluates the connection with the original tuple `flow`, as one that opens now.
 pub fn evaluate(snapshot: &Snapshot, flow: &Flow) -> Decision {
-    evaluate_deciding(snapshot, snapshot.address_map(), flow).0
+    evaluate_deciding(snapshot, snapshot.address_map(), flow, Acls::Enforced).0
+}
+
+/// Evaluates a connection that was decided about, with this outcome, by the staged ACLs of its ends. `None` if
+/// they decide the same.
+pub(crate) fn staged_difference(
+    snapshot: &Snapshot,
+    flow: &Flow,
+    outcome: Outcome,
+) -> Option<StagedDecision> {
+    difference(snapshot, snapshot.address_map(), flow, outcome)
+}
+
+/// Evaluates an open connection by the staged ACLs of its ends. `None` if they permit it as the enforced ones do.
+pub fn staged_difference_of_session(
+    snapshot: &Snapshot,
+    tuples: &Tuples,
+) -> Option<StagedDecision> {
+    let (flow, map) = (tuples.policy_flow(), snapshot.live_address_map());
+    let enforced = evaluate_deciding(snapshot, map, &flow, Acls::Enforced).0.outcome;
+    difference(snapshot, map, &flow, enforced)
+}
+
+fn difference(
+    snapshot: &Snapshot,
+    map: &AddressMap,
+    flow: &Flow,
+    outcome: Outcome,
+) -> Option<StagedDecision> {
+    let is_staged = |address| snapshot.pod_of(address).is_some_and(|(_, pod)| pod.staged.is_some());
+    if !is_staged(flow.source) && !is_staged(flow.destination) {
+        return None;
+    }
+    let staged = evaluate_deciding(snapshot, map, flow, Acls::Staged).0;
+    let by = || staged.by.origins_in(snapshot, Acls::Staged, staged.outcome);
+    (staged.outcome.verdict() != outcome.verdict())
+        .then(|| StagedDecision { outcome: staged.outcome, by: by() })
 }
 
 /// Evaluates a connection that is open.
 pub(crate) fn reevaluate(snapshot: &Snapshot, tuples: &Tuples) -> Decision {
     let flow = tuples.policy_flow();
     let map = snapshot.live_address_map();
-    let decision = evaluate_deciding(snapshot, map, &flow).0;
+    let decision = evaluate_deciding(snapshot, map, &flow, Acls::Enforced).0;
     let is_sent_on = decision.outcome == Outcome::NoPolicy && tuples.is_translated();
     let refused = if is_sent_on { refuse_outside(snapshot, map, &flow) } else { None };
     refused.unwrap_or(decision)
@@ -83,27 +146,32 @@ pub(crate) fn refuse_outside(
             to_pod: None,
         };
         let decision = Decision { outcome: refused?, by };
-        (!is_further || decision.is_explicit_denial(snapshot)).then_some(decision)
+        (!is_further || decision.is_explicit_denial(snapshot, Acls::Enforced)).then_some(decision)
     })
 }
 
 /// Returns the form of the connection that decided; see [`further_forms`].
 pub(crate) fn deciding(snapshot: &Snapshot, flow: &Flow) -> Flow {
-    evaluate_deciding(snapshot, snapshot.address_map(), flow).1
+    evaluate_deciding(snapshot, snapshot.address_map(), flow, Acls::Enforced).1
 }
 
-fn evaluate_deciding(snapshot: &Snapshot, map: &AddressMap, flow: &Flow) -> (Decision, Flow) {
+fn evaluate_deciding(
+    snapshot: &Snapshot,
+    map: &AddressMap,
+    flow: &Flow,
+    acls: Acls,
+) -> (Decision, Flow) {
     let [initiator, responder] =
         [flow.source, flow.destination].map(|address| snapshot.pod_of(address));
     let id = |pod: Option<(PortId, _)>| pod.map(|(id, _)| id);
     if let Some(outcome) = exempt(snapshot, flow, id(initiator), id(responder)) {
         return (Decision { outcome, by: Deciders::default() }, *flow);
     }
-    let first = evaluate_form(map, flow, initiator, responder);
+    let first = evaluate_form(map, flow, initiator, responder, acls);
     if first.outcome == Outcome::PolicyAllowed {
         for form in further_forms(snapshot, flow, initiator.is_some(), responder.is_some()) {
-            let decision = evaluate_form(map, &form, initiator, responder);
-            if decision.is_explicit_denial(snapshot) {
+            let decision = evaluate_form(map, &form, initiator, responder, acls);
+            if decision.is_explicit_denial(snapshot, acls) {
                 return (decision, form);
             }
         }
@@ -140,17 +208,18 @@ fn evaluate_form(
     flow: &Flow,
     initiator: Option<(PortId, &PortState)>,
     responder: Option<(PortId, &PortState)>,
+    acls: Acls,
 ) -> Decision {
     let mut by = Deciders::default();
     if let Some((id, port)) = initiator {
-        let (refused, rule) = evaluate_binding(map, &port.from_pod, flow);
+        let (refused, rule) = evaluate_binding(map, acls.of(port)[0], flow);
         by.from_pod = rule.map(|rule| RuleAt { port: id, rule });
         if let Some(outcome) = refused {
             return Decision { outcome, by };
         }
     }
     if let Some((id, port)) = responder {
-        let (refused, rule) = evaluate_binding(map, &port.to_pod, flow);
+        let (refused, rule) = evaluate_binding(map, acls.of(port)[1], flow);
         by.to_pod = rule.map(|rule| RuleAt { port: id, rule });
         if let Some(outcome) = refused {
             // The permitting end did not decide.
@@ -229,9 +298,9 @@ pub const DEFAULT_ALLOW: &str = "default-allow";
 
 impl Decision {
     /// Whether a policy states the denial, as opposed to one that leaves it open (default-deny).
-    fn is_explicit_denial(&self, snapshot: &Snapshot) -> bool {
+    fn is_explicit_denial(&self, snapshot: &Snapshot, acls: Acls) -> bool {
         let states = |(table, rule): (&Table, u32)| table.denies_explicitly(rule);
-        self.outcome == Outcome::PolicyDenied && self.by.rules(snapshot).any(states)
+        self.outcome == Outcome::PolicyDenied && self.by.rules(snapshot, acls).any(states)
     }
 }
 
@@ -244,13 +313,13 @@ impl Deciders {
     }
 
     /// The rules with their tables, the initiator's first.
-    fn rules(self, snapshot: &Snapshot) -> impl Iterator<Item = (&Table, u32)> {
+    fn rules(self, snapshot: &Snapshot, acls: Acls) -> impl Iterator<Item = (&Table, u32)> {
         let table = |at: Option<RuleAt>, from: bool| {
             let at = at?;
             let binding = match (snapshot.port(at.port), from) {
                 (None, _) if at.port == PortId::NONE => snapshot.outside(),
-                (port, true) => &port?.from_pod,
-                (port, false) => &port?.to_pod,
+                (port, true) => acls.of(port?)[0],
+                (port, false) => acls.of(port?)[1],
             };
             binding.table().map(|table| (table, at.rule))
         };
@@ -260,8 +329,12 @@ impl Deciders {
     /// Names of the deciding rules' origins, the initiator's first; [`DEFAULT_ALLOW`] where an
     /// allowed connection met no rule.
     pub fn origins(&self, snapshot: &Snapshot, outcome: Outcome) -> Vec<Arc<str>> {
+        self.origins_in(snapshot, Acls::Enforced, outcome)
+    }
+
+    fn origins_in(&self, snapshot: &Snapshot, acls: Acls, outcome: Outcome) -> Vec<Arc<str>> {
         let mut origins: Vec<Arc<str>> = Vec::new();
-        for (table, rule) in self.rules(snapshot) {
+        for (table, rule) in self.rules(snapshot, acls) {
             let Some(rule) = table.rules().get(rule as usize) else { continue };
             if !origins.contains(&rule.origin) {
                 origins.push(Arc::clone(&rule.origin));

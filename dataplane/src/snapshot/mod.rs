@@ -16,7 +16,7 @@ use ipnet::IpNet;
 
 pub use adjacency::{Adjacency, Egress};
 pub(crate) use port::PortLine;
-pub use port::{AclBinding, DeniedReply, PortId, PortKind, PortState};
+pub use port::{AclBinding, DeniedReply, PortId, PortKind, PortState, StagedAcls};
 pub use routes::{Peer, Routes};
 
 use crate::services::Services;
@@ -119,6 +119,8 @@ pub struct Snapshot {
     host: Option<PortId>,
     /// Whether any port replies to denials.
     rejects: bool,
+    /// Whether any port has staged ACLs.
+    is_staged: bool,
 }
 
 /// Dynamic ports (RFC 6335, section 6).
@@ -161,6 +163,7 @@ impl Snapshot {
         let own = node.all().iter().chain(of_host.iter().flat_map(|port| &port.addresses));
         let own_filter = own.fold(0, |filter, address| filter | filter_bit(*address));
         let rejects = ports.iter().flatten().any(|port| port.denied_reply != DeniedReply::Drop);
+        let is_staged = ports.iter().flatten().any(|port| port.staged.is_some());
         Self {
             generation,
             own_filter,
@@ -182,6 +185,7 @@ impl Snapshot {
             uplink,
             host,
             rejects,
+            is_staged,
         }
     }
 
@@ -236,6 +240,11 @@ impl Snapshot {
     /// Whether any port replies to denials.
     pub(crate) fn rejects(&self) -> bool {
         self.rejects
+    }
+
+    /// Whether any port has staged ACLs.
+    pub fn is_staged(&self) -> bool {
+        self.is_staged
     }
 
     /// The ACL of clients outside whom services lead to what is no pod.

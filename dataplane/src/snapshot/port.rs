@@ -97,6 +97,17 @@ pub struct PortState {
     pub follows_names: bool,
     /// The reply where one of the pod's ACLs denies.
     pub denied_reply: DeniedReply,
+    /// The ACLs if staged policies were enforced; `None` if that changes nothing.
+    pub staged: Option<Arc<StagedAcls>>,
+}
+
+/// The ACLs of a port that staged policies would give it.
+#[derive(Debug)]
+pub struct StagedAcls {
+    /// See [`PortState::to_pod`].
+    pub to_pod: AclBinding,
+    /// See [`PortState::from_pod`].
+    pub from_pod: AclBinding,
 }
 
 impl PortState {
@@ -113,6 +124,7 @@ impl PortState {
             mtu: 0,
             follows_names: false,
             denied_reply: DeniedReply::Drop,
+            staged: None,
         }
     }
 }

@@ -24,7 +24,8 @@ use crate::mailbox::{Command, Mailbox};
 use crate::port::{Buffers, Port};
 use crate::session::Sessions;
 use crate::{
-    Counters, Frame, FreeList, Graph, Memory, Now, Outcome, Packet, PortId, Snapshot, VECTOR,
+    Counters, Frame, FreeList, Graph, Memory, Now, Outcome, Packet, PortId, Snapshot,
+    StagedDecision, VECTOR,
 };
 use slots::{Slot, Slots};
 
@@ -42,6 +43,18 @@ pub trait Inspect: Send {
 
     /// One packet is done.
     fn done(&mut self, packet: &Packet, memory: &Memory, snapshot: &Snapshot);
+
+    /// Staged ACLs decide otherwise about the connection that a packet opens, or would have opened. The packet
+    /// is done as well.
+    fn differs(
+        &mut self,
+        packet: &Packet,
+        staged: &StagedDecision,
+        memory: &Memory,
+        snapshot: &Snapshot,
+    ) {
+        let _ = (packet, staged, memory, snapshot);
+    }
 }
 
 /// Fewest frames that a round receives from a busy port before it polls the next one; the most is a vector. TCP is half

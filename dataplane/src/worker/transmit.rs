@@ -14,6 +14,12 @@ impl Worker {
                     None => inspect.waits(packet),
                 }
             }
+            for it in self.graph.differences() {
+                let packet = &self.packets[usize::from(it.packet)];
+                if matches!(packet.outcome, Some(Outcome::PolicyAllowed | Outcome::PolicyDenied)) {
+                    inspect.differs(packet, &it.decision, &self.memory, &self.snapshot);
+                }
+            }
         }
         let mut packets = std::mem::take(&mut self.packets);
         let mut left = &mut packets[..];

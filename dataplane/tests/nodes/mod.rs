@@ -15,4 +15,5 @@ mod rejects;
 mod rig;
 mod services;
 mod shares;
+mod staged;
 mod trace;

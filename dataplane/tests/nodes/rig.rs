@@ -12,7 +12,8 @@ use dataplane::session::{Sessions, Timeouts};
 use dataplane::wire::Mac;
 use dataplane::worker::Inspect;
 use dataplane::{
-    AclBinding, Memory, Now, Outcome, Packet, Parts, PortId, PortKind, PortState, Snapshot, Worker,
+    AclBinding, Memory, Now, Outcome, Packet, Parts, PortId, PortKind, PortState, Snapshot,
+    StagedDecision, Worker,
 };
 
 /// Frames of a switch, unless a test says otherwise.
@@ -23,6 +24,7 @@ pub(crate) struct Rig {
     worker: Worker,
     wires: Vec<Wire>,
     ends: Arc<Mutex<Vec<Outcome>>>,
+    differences: Arc<Mutex<Vec<(Outcome, StagedDecision)>>>,
     /// Seconds that have passed.
     pub(crate) now_s: u64,
 }
@@ -55,13 +57,14 @@ impl Rig {
     fn over(parts: Parts, frames: usize, frame_size: usize, sessions: Arc<Sessions>) -> Self {
         let (memory, frames) = Memory::heap(frame_size, frames as u32);
         let ends = Arc::<Mutex<Vec<Outcome>>>::default();
-        let inspect = Recorder(Arc::clone(&ends));
+        let differences = Arc::default();
+        let inspect = Recorder(Arc::clone(&ends), Arc::clone(&differences));
         let worker = Worker::alone(memory, frames, sessions, Some(Box::new(inspect)));
         let wires: Vec<Wire> = parts.ports.iter().map(|_| Wire::default()).collect();
         for (n, wire) in wires.iter().enumerate() {
             worker.mailbox().send(Command::AddPort(PortId(n as u16), wire.port(), Arc::default()));
         }
-        let mut rig = Self { worker, wires, ends, now_s: 0 };
+        let mut rig = Self { worker, wires, ends, differences, now_s: 0 };
         rig.publish(parts);
         rig
     }
@@ -109,6 +112,11 @@ impl Rig {
         std::mem::take(&mut self.ends.lock().unwrap())
     }
 
+    /// The connections about which staged ACLs decided otherwise since the last call, with what was enforced.
+    pub(crate) fn take_differences(&mut self) -> Vec<(Outcome, StagedDecision)> {
+        std::mem::take(&mut self.differences.lock().unwrap())
+    }
+
     /// The next frame that left by a port.
     pub(crate) fn receive(&mut self, port: u16) -> Option<Vec<u8>> {
         self.wires[usize::from(port)].receive()
@@ -142,11 +150,22 @@ impl Rig {
     }
 }
 
-struct Recorder(Arc<Mutex<Vec<Outcome>>>);
+struct Recorder(Arc<Mutex<Vec<Outcome>>>, Arc<Mutex<Vec<(Outcome, StagedDecision)>>>);
 
 impl Inspect for Recorder {
     fn done(&mut self, packet: &Packet, _memory: &Memory, _snapshot: &Snapshot) {
         self.0.lock().unwrap().push(packet.outcome.expect("every packet has an outcome"));
+    }
+
+    fn differs(
+        &mut self,
+        packet: &Packet,
+        staged: &StagedDecision,
+        _memory: &Memory,
+        _snapshot: &Snapshot,
+    ) {
+        let outcome = packet.outcome.expect("every packet has an outcome");
+        self.1.lock().unwrap().push((outcome, staged.clone()));
     }
 }
 

@@ -114,7 +114,7 @@ impl Filter {
         let wanted = &self.wanted;
         let own_protocol = event.protocol.as_deref().unwrap_or_default();
         !self.is_void
-            && any(&wanted.verdict, |it| *it == number(event.verdict))
+            && any(&wanted.verdict, |it| *it == number(event))
             && any(&wanted.event_type, |it| is_type(it, event))
             && any(&self.protocol, |names| names.contains(&own_protocol))
             && any(&wanted.reply, |it| is_reply(event) == Some(*it))

@@ -30,7 +30,7 @@ pub fn flow(event: &Event) -> Flow {
     let is_trace = event_type.kind == EventType::TRACE;
     let mut flow = Flow {
         time: moment(event).map(timestamp),
-        verdict: number(event.verdict),
+        verdict: number(event),
         drop_reason: drop_reason.unsigned_abs(),
         ip: addresses(event),
         l4: layer4(event),
@@ -59,9 +59,14 @@ pub fn flow(event: &Event) -> Flow {
         summary: summary(event),
         ..Flow::default()
     };
-    for rule in &event.by {
+    // Of a connection that staged policies decide otherwise about, what they decide.
+    let (verdict, rules) = match &event.staged {
+        Some(staged) => (staged.verdict, &staged.by),
+        None => (event.verdict, &event.by),
+    };
+    for rule in rules {
         let is_ingress = is_ingress(rule, event.denied);
-        let list = match (event.verdict, is_ingress) {
+        let list = match (verdict, is_ingress) {
             (Verdict::Forwarded, true) => &mut flow.ingress_allowed_by,
             (Verdict::Forwarded, false) => &mut flow.egress_allowed_by,
             (Verdict::Dropped, true) => &mut flow.ingress_denied_by,
@@ -87,8 +92,9 @@ pub fn timestamp(moment: Moment) -> Timestamp {
 }
 
 /// The number of `flow.Verdict`.
-pub fn number(of: Verdict) -> i32 {
-    match of {
+pub fn number(event: &Event) -> i32 {
+    match event.verdict {
+        _ if event.staged.is_some() => verdict::AUDIT,
         Verdict::Forwarded => verdict::FORWARDED,
         Verdict::Dropped => verdict::DROPPED,
     }

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
+use dataplane::session::Tuples;
 use dataplane::worker::Inspect;
-use dataplane::{AclBinding, Outcome, PortState, Snapshot};
+use dataplane::{AclBinding, Outcome, PortState, Snapshot, StagedDecision};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::denials::Denials;
@@ -16,7 +17,8 @@ use super::history::{HISTORY, History};
 use super::inspector::{Inspector, Queue, Seen, SeenPacket};
 use super::protocol::{flag_names, protocol_name};
 use super::rate::Rate;
-use super::{Event, Filter, Past, Wanted};
+use super::staged::{StagedConnections, StagedRow, StagedVerdict};
+use super::{Event, Filter, Past, StagedSeen, Wanted};
 use crate::time::utc;
 use local_api::Verdict;
 
@@ -52,6 +54,7 @@ pub struct Counts {
 struct Inner {
     history: History,
     denials: Denials,
+    staged: StagedConnections,
     rate: Rate,
     observers: Vec<Handle>,
 }
@@ -152,6 +155,29 @@ impl EventBroker {
         self.inner.lock().denials.counts()
     }
 
+    /// Connections that staged policies decide otherwise about, since the policies of their ends changed; and
+    /// the number of further ones, for which there was no room.
+    pub fn staged(&self) -> (Vec<(StagedRow, StagedSeen)>, u64) {
+        self.fetch().staged.rows()
+    }
+
+    /// Connections by the staged policy that decides otherwise about them, and its verdict.
+    pub fn staged_counts(&self) -> Vec<(Arc<str>, Verdict, u64)> {
+        self.inner.lock().staged.counts()
+    }
+
+    /// Forgets what staged policies would change for these pods: their policies are others.
+    pub fn forget_staged(&self, pods: &[Arc<str>]) {
+        self.fetch().staged.forget(pods);
+    }
+
+    /// Records an open connection that staged policies would deny.
+    pub fn record_open(&self, tuples: &Tuples, staged: StagedDecision, snapshot: &Snapshot) {
+        let seen = Seen::open(tuples, staged, snapshot);
+        let mut inner = self.inner.lock();
+        self.record(&mut inner, seen);
+    }
+
     /// Fetches verdicts again and again, until [`stop`](Self::stop).
     pub fn run(&self) {
         while !self.stopped.load(Ordering::Acquire) {
@@ -227,10 +253,7 @@ impl EventBroker {
         Event {
             time: utc(seen.time),
             node: Arc::clone(&self.node),
-            verdict: match seen.outcome.verdict() {
-                dataplane::Verdict::Drop => Verdict::Dropped,
-                _ => Verdict::Forwarded,
-            },
+            verdict: shown(seen.outcome),
             reason: seen.outcome.name().to_owned(),
             by: seen.by,
             from,
@@ -240,19 +263,34 @@ impl EventBroker {
             tcp_flags: packet.and_then(|packet: SeenPacket| packet.tcp_flags).map(flag_names),
             in_port: seen.in_port,
             out_port: seen.out_port,
+            staged: seen
+                .staged
+                .map(|staged| StagedVerdict { verdict: shown(staged.outcome), by: staged.by }),
             denied: seen.denied,
         }
     }
 
     /// Names a verdict, counts and remembers it, and hands it out.
     fn record(&self, inner: &mut Inner, seen: Seen) {
+        let time = seen.time;
         let event = Arc::new(self.event(seen));
-        if event.reason == Outcome::PolicyDenied.name() {
-            inner.denials.count(&event.by);
+        if event.staged.is_some() {
+            inner.staged.count(&event, time);
+        } else {
+            if event.reason == Outcome::PolicyDenied.name() {
+                inner.denials.count(&event.by);
+            }
+            inner.rate.count(self.started.elapsed());
         }
-        inner.rate.count(self.started.elapsed());
         inner.hand_out(&event);
         inner.history.push(event);
+    }
+}
+
+fn shown(outcome: Outcome) -> Verdict {
+    match outcome.verdict() {
+        dataplane::Verdict::Drop => Verdict::Dropped,
+        _ => Verdict::Forwarded,
     }
 }
 
@@ -295,6 +333,7 @@ mod tests {
             out_port: Some("host".into()),
             out_pod: false,
             denied: None,
+            staged: None,
             packet: Some(SeenPacket {
                 source: "10.1.0.3".parse().unwrap(),
                 destination: "10.9.0.1".parse().unwrap(),

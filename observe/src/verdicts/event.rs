@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::StagedVerdict;
 use local_api::Verdict;
 
 /// One verdict. The names of its fields are fixed.
@@ -41,6 +42,10 @@ pub struct Event {
     /// The port it left or would have left by.
     #[serde(rename = "out", default, skip_serializing_if = "Option::is_none")]
     pub out_port: Option<Arc<str>>,
+    /// The decision of staged policies, if this event is about a connection that they would decide otherwise
+    /// about. The connection has another event, without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub staged: Option<StagedVerdict>,
     /// The direction whose policies denied it; only within this process.
     #[serde(skip)]
     pub denied: Option<Direction>,
@@ -101,11 +106,7 @@ impl fmt::Display for Event {
     /// `TIME: FROM -> TO REASON VERDICT (TCP Flags: SYN) by POLICY`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { time, from, to, reason, .. } = self;
-        let verdict = match self.verdict {
-            Verdict::Forwarded => "FORWARDED",
-            Verdict::Dropped => "DROPPED",
-        };
-        write!(f, "{time}: {from} -> {to} {reason} {verdict}")?;
+        write!(f, "{time}: {from} -> {to} {reason} {}", self.verdict.shown())?;
         if let Some(protocol) = &self.protocol {
             write!(f, " ({protocol}")?;
             if let Some(flags) = &self.tcp_flags {
@@ -125,7 +126,7 @@ impl fmt::Display for Event {
         if !self.by.is_empty() {
             write!(f, " by {}", self.by.join(", "))?;
         }
-        Ok(())
+        self.staged.as_ref().map_or(Ok(()), |staged| write!(f, "; {staged}"))
     }
 }
 
@@ -157,6 +158,7 @@ pub(crate) mod tests {
             tcp_flags: Some("SYN".into()),
             in_port: Some("default/frontend".into()),
             out_port: Some("default/db".into()),
+            staged: None,
             denied: None,
         }
     }

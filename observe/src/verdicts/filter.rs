@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use dataplane::Outcome;
 use ipnet::IpNet;
@@ -117,7 +118,9 @@ impl Filter {
 
     /// Whether an event is wanted.
     pub fn matches(&self, event: &Event) -> bool {
-        self.is_in_time(event) && self.is_meant(event) != self.wanted.not
+        event.staged.is_some() == self.wanted.staged
+            && self.is_in_time(event)
+            && self.is_meant(event) != self.wanted.not
     }
 
     fn is_in_time(&self, event: &Event) -> bool {
@@ -150,7 +153,7 @@ impl Filter {
             && self.protocol.as_ref().is_none_or(|name| event.protocol.as_ref() == Some(name))
             && wanted.port.is_none_or(|port| [from.port, to.port].contains(&Some(port)))
             && wanted.reason.as_ref().is_none_or(|reason| event.reason == *reason)
-            && wanted.policy.as_ref().is_none_or(|name| event.by.iter().any(|by| is_by(by, name)))
+            && wanted.policy.as_ref().is_none_or(|name| rules(event).any(|by| is_by(by, name)))
             && wanted.to_service.as_ref().is_none_or(|it| to.service.as_deref() == Some(it))
             && wanted.node.as_ref().is_none_or(|node| *event.node == **node)
     }
@@ -186,9 +189,14 @@ impl Filter {
     }
 }
 
+/// The rules that decided, or would decide if staged policies were enforced.
+fn rules(event: &Event) -> impl Iterator<Item = &Arc<str>> {
+    event.by.iter().chain(event.staged.iter().flat_map(|staged| &staged.by))
+}
+
 /// Whether an origin such as `NetworkPolicy NS/NAME ingress[0]` is of the policy `NAME` or
 /// `NS/NAME`.
-pub(super) fn is_by(origin: &str, policy: &str) -> bool {
+pub fn is_by(origin: &str, policy: &str) -> bool {
     let mut words = origin.split(' ');
     words.any(|word| {
         let word = word.trim_end_matches(',');

@@ -7,9 +7,10 @@ use std::time::SystemTime;
 
 use crossbeam_queue::ArrayQueue;
 use dataplane::counters::Cell;
+use dataplane::session::Tuples;
 use dataplane::wire::{Headers, Role, parse_prefix, protocol};
 use dataplane::worker::Inspect;
-use dataplane::{Memory, Outcome, Packet, PortId, PortKind, Snapshot, Verdict};
+use dataplane::{Memory, Outcome, Packet, PortId, PortKind, Snapshot, StagedDecision, Verdict};
 
 use super::Direction;
 
@@ -48,6 +49,8 @@ pub(super) struct Seen {
     pub(super) out_pod: bool,
     /// The direction whose policies denied it.
     pub(super) denied: Option<Direction>,
+    /// The decision of staged policies, in an event about it.
+    pub(super) staged: Option<StagedDecision>,
     /// `None` if the headers could not be read.
     pub(super) packet: Option<SeenPacket>,
 }
@@ -81,6 +84,17 @@ impl Inspector {
         Self { queue, shares: Vec::new(), fetch: 0 }
     }
 
+    /// Hands on what a packet of a port has to say, if the port has a place left.
+    #[inline]
+    fn push(&mut self, port: PortId, seen: impl FnOnce() -> Seen) {
+        if self.take_place(port) {
+            // The only producer: there is room.
+            let _ = self.queue.waiting.push(seen());
+        } else {
+            self.queue.lost.add(1);
+        }
+    }
+
     /// Takes one place in the queue for a port; `false` if it has none left.
     fn take_place(&mut self, port: PortId) -> bool {
         let fetch = self.queue.fetches.load(Ordering::Relaxed);
@@ -107,12 +121,21 @@ impl Inspect for Inspector {
     #[inline]
     fn done(&mut self, packet: &Packet, memory: &Memory, snapshot: &Snapshot) {
         let Some(outcome) = packet.outcome.filter(|outcome| is_event(*outcome)) else { return };
-        if !self.take_place(packet.in_port) {
-            self.queue.lost.add(1);
-            return;
-        }
-        // The only producer: there is room.
-        let _ = self.queue.waiting.push(see(outcome, packet, memory, snapshot));
+        self.push(packet.in_port, || see(outcome, packet, memory, snapshot));
+    }
+
+    fn differs(
+        &mut self,
+        packet: &Packet,
+        staged: &StagedDecision,
+        memory: &Memory,
+        snapshot: &Snapshot,
+    ) {
+        let Some(outcome) = packet.outcome else { return };
+        self.push(packet.in_port, || {
+            let staged = Some(staged.clone());
+            Seen { staged, ..see(outcome, packet, memory, snapshot) }
+        });
     }
 }
 
@@ -151,11 +174,39 @@ fn see(outcome: Outcome, packet: &Packet, memory: &Memory, snapshot: &Snapshot) 
             }),
             _ => None,
         },
+        staged: None,
         packet: see_packet(outcome, packet, memory.bytes(&packet.frame)),
     }
 }
 
 impl Seen {
+    /// An open connection that staged policies would deny.
+    pub(super) fn open(tuples: &Tuples, staged: StagedDecision, snapshot: &Snapshot) -> Self {
+        let flow = tuples.policy_flow();
+        let pod = |address| snapshot.pod_of(address).map(|(_, port)| Arc::clone(&port.name));
+        let (in_port, out_port) = (pod(flow.source), pod(flow.destination));
+        let has_ports = matches!(flow.protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
+        Self {
+            time: SystemTime::now(),
+            outcome: Outcome::PolicyAllowed,
+            by: dataplane::evaluate(snapshot, &flow).by.origins(snapshot, Outcome::PolicyAllowed),
+            in_pod: in_port.is_some(),
+            in_port,
+            out_pod: out_port.is_some(),
+            out_port,
+            denied: None,
+            staged: Some(staged),
+            packet: Some(SeenPacket {
+                source: flow.source.to_ip(),
+                destination: flow.destination.to_ip(),
+                ports: has_ports.then_some((flow.source_port, flow.destination_port)),
+                protocol: flow.protocol,
+                icmp_type: None,
+                tcp_flags: None,
+            }),
+        }
+    }
+
     /// A packet that the kernel denied by a policy, from its IP header on.
     pub(super) fn denied_by_kernel(by: Vec<Arc<str>>, packet: &[u8]) -> Self {
         // The graph's parser starts at the Ethernet header.
@@ -173,6 +224,7 @@ impl Seen {
             out_port: None,
             out_pod: false,
             denied: None,
+            staged: None,
             packet: parse_prefix(&frame, length)
                 .ok()
                 .and_then(|headers| see_headers(outcome, &headers, &frame)),
@@ -253,6 +305,7 @@ mod tests {
                     out_port: None,
                     out_pod: false,
                     denied: None,
+                    staged: None,
                     packet: None,
                 };
                 queue.waiting.push(seen).unwrap();

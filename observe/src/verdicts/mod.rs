@@ -17,6 +17,7 @@ mod history;
 mod inspector;
 mod protocol;
 mod rate;
+mod staged;
 mod wanted;
 
 pub use broker::{Counts, EventBroker, Observer};
@@ -25,9 +26,10 @@ pub use directory::{Directory, Names};
 #[cfg(test)]
 pub(crate) use event::tests::denied;
 pub use event::{Direction, End, Event, PodLabels};
-pub use filter::{Filter, Pod, network};
+pub use filter::{Filter, Pod, is_by, network};
 pub use inspector::Inspector;
 pub use local_api::Verdict;
 pub(crate) use protocol::protocol_number;
 pub use protocol::{flag_names, protocol_name};
+pub use staged::{Seen as StagedSeen, StagedRow, StagedVerdict};
 pub use wanted::{Past, Wanted};

@@ -95,6 +95,9 @@ pub struct ObserveFilters {
     /// Only verdicts before this moment, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
+    /// Only connections that staged policies would decide otherwise about; without it none of their events.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub staged: bool,
     /// Verdicts that the filters above would leave out; the span of time is as it is.
     #[serde(default, skip_serializing_if = "is_false")]
     pub not: bool,
@@ -115,7 +118,7 @@ fn is_false(value: &bool) -> bool {
 }
 
 /// The verdict about a packet or connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Verdict {
     /// It was forwarded.
     #[serde(rename = "forward", alias = "forwarded")]
@@ -123,6 +126,16 @@ pub enum Verdict {
     /// It was dropped.
     #[serde(rename = "drop", alias = "dropped")]
     Dropped,
+}
+
+impl Verdict {
+    /// The name in text for people.
+    pub const fn shown(self) -> &'static str {
+        match self {
+            Self::Forwarded => "FORWARDED",
+            Self::Dropped => "DROPPED",
+        }
+    }
 }
 
 /// Asks for one table.

@@ -30,7 +30,7 @@ compared as they are.
 
 Exit code: 0; 1 if a connection opens (--fail-on: if anything changes, or never); 2 if the input
 cannot be used.")]
-pub(super) struct Diff {
+pub struct Diff {
     /// The objects before the change: PATH, REV:PATH, live or live+PATH
     #[arg(value_name = "OLD")]
     old: PathBuf,

@@ -21,7 +21,7 @@ use cli_runtime::{NO, Output};
       --manifests cluster/
 
 Exit code: 0 if the connection may be opened, 1 if not, 2 if the input cannot be used.")]
-pub(super) struct Explain {
+pub struct Explain {
     /// The end that opens the connection: NS/POD, an IP address or node/NAME
     #[arg(value_name = "FROM", value_parser = case::endpoint)]
     from: Endpoint,
@@ -50,7 +50,7 @@ pub(super) struct Explain {
   podgate policy walkthrough default/db --manifests cluster/
 
 Exit code: 0, or 2 if the input cannot be used.")]
-pub(super) struct Walk {
+pub struct Walk {
     /// The pod, as NS/POD
     #[arg(value_name = "POD", value_parser = pod)]
     pod: PodKey,

@@ -16,7 +16,7 @@ Examples:
   helm template shop chart/ | podgate policy lint - -o github
 
 Exit code: 0; 1 with --strict if there is any warning; 2 if a file or an object cannot be read.")]
-pub(super) struct Lint {
+pub struct Lint {
     /// File or folder of Kubernetes objects, REV:PATH of a git revision, or - for stdin
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,

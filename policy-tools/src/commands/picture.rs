@@ -25,7 +25,7 @@ What was observed and denied is drawn in red. Workloads are nodes, grouped by na
 that no policy selects everything is allowed, and no edge is drawn.
 
 Exit code: 0, or 2 if the input cannot be used.")]
-pub(super) struct Draw {
+pub struct Draw {
     #[command(flatten)]
     input: Input,
     /// Output format

@@ -12,15 +12,9 @@ use crate::probe::report::{self, Line};
 use crate::probe::{Answer, Case, Port, Prober, Protocol, case, cases};
 use cli_runtime::{NO, UNUSABLE, fail};
 
-/// Arguments of `podgate policy`.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
+/// The commands of `podgate policy` that need no running switch.
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub enum Command {
     /// Report whether connections may be opened, between all pods or case by case
     Probe(Probe),
     /// Explain which policies and rules decide about a connection
@@ -105,8 +99,8 @@ its cluster node, else from a private network (10.244.0.0/16 unless that is in u
 );
 
 /// Runs the command.
-pub fn run(args: &Args) -> ExitCode {
-    let ended = match &args.command {
+pub fn run(command: &Command) -> ExitCode {
+    let ended = match command {
         Command::Probe(probe) => probe.run(),
         Command::Explain(explain) => explain.run(),
         Command::Walkthrough(walk) => walk.run(),

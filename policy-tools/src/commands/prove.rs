@@ -34,7 +34,7 @@ has. `only` says that all other pods and addresses are denied. Port '*' is every
 protocol every protocol.
 
 Exit code: 0 if all statements are proved, 1 if one is refuted, 2 if the input cannot be used.")]
-pub(super) struct Prove {
+pub struct Prove {
     #[command(flatten)]
     input: Input,
     #[command(flatten)]

@@ -22,7 +22,7 @@ that allows these. NetworkPolicies of the manifests are left aside. The probe op
 connection against the result; what it denies is listed in the first lines.
 
 Exit code: 0; 1 if a connection that was forwarded would be denied; 2 if the input cannot be used.")]
-pub(super) struct Suggest {
+pub struct Suggest {
     #[command(flatten)]
     input: Input,
     #[command(flatten)]

@@ -29,7 +29,7 @@ NS/LABEL=VALUE[,...] and NS/* (every pod or workload that matches), node/*, inte
 pod that could exist, in any namespace), and * (every pod, and the internet). A case holds if every connection has the expected verdict.
 
 Exit code: 0 if all cases hold, 1 if one does not, 2 if the input cannot be used.")]
-pub(super) struct Test {
+pub struct Test {
     #[command(flatten)]
     input: Input,
     #[command(flatten)]

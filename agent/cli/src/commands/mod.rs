@@ -12,8 +12,10 @@ pub mod connectivity_test;
 pub mod install_cni;
 pub mod manual;
 pub mod observe;
+pub mod policy;
 pub mod run;
 pub mod show;
+pub mod staged;
 pub mod status;
 pub mod top;
 pub mod trace;
@@ -24,7 +26,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use konnectivity::commands as proxy;
-use policy_tools::commands::{policy, replay};
+use policy_tools::commands::replay;
 
 /// The exit code of a command; of one that ends early, after its error is printed, as an error.
 type Ended = Result<ExitCode, ExitCode>;
@@ -75,7 +77,8 @@ pub enum Command {
     /// Replay a capture through the switch of a node
     Replay(replay::Args),
     /// Query, test and compare policies
-    Policy(policy::Args),
+    #[command(subcommand)]
+    Policy(policy::Command),
     /// Run the server of the API server network proxy, or check what sends the API server to it
     KonnectivityServer(Box<proxy::server::Args>),
     /// Run the agent of the API server network proxy
@@ -101,7 +104,7 @@ impl Cli {
             Command::Manual(args) => manual::run(&args),
             Command::Completion(args) => completion::run(&args),
             Command::Replay(args) => Ok(replay::run(&args)),
-            Command::Policy(args) => Ok(policy::run(&args)),
+            Command::Policy(command) => policy::run(&command),
             Command::KonnectivityServer(args) => Ok(proxy::server::run(&args)),
             Command::KonnectivityAgent(args) => Ok(proxy::agent::run(&args)),
         };

@@ -33,6 +33,7 @@ Examples:
   podgate observe --follow --verdict drop --to-pod default/db
   podgate observe --since 10m --namespace shop --policy shop/db -o json
   podgate observe --follow --not --reason no-policy
+  podgate observe --follow --staged
 
 Exit code: 0; 1 if the switch ends while its verdicts are followed; 2 if a filter can match nothing.")]
 pub struct Args {
@@ -55,6 +56,10 @@ pub struct Args {
     /// Only verdicts before this time, in the form of --since
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
+
+    /// Only connections that staged policies would deny or open
+    #[arg(long)]
+    staged: bool,
 
     /// Invert the filters that follow
     #[arg(long)]
@@ -224,7 +229,7 @@ fn print_coloured(value: Value) -> Result<(), ExitCode> {
     let event: Event = serde_json::from_value(value).map_err(no_answer)?;
     let is_dropped = event.verdict == Verdict::Dropped;
     let colour = if is_dropped { "\x1b[31m" } else { "\x1b[32m" };
-    let verdict = if is_dropped { "DROPPED" } else { "FORWARDED" };
+    let verdict = event.verdict.shown();
     let line = event.to_string();
     write_line(line.replacen(verdict, &format!("{colour}{verdict}\x1b[0m"), 1))
 }
@@ -270,6 +275,7 @@ fn filters(args: &Args) -> Result<ObserveFilters, String> {
         node: args.node.clone(),
         since: args.since.as_deref().map(|text| moment("--since", text)).transpose()?,
         until: args.until.as_deref().map(|text| moment("--until", text)).transpose()?,
+        staged: args.staged,
         not: args.not,
         first: args.first,
         last: args.last.unwrap_or(if whole { u32::MAX } else { usual }),
@@ -278,13 +284,12 @@ fn filters(args: &Args) -> Result<ObserveFilters, String> {
 }
 
 /// A moment, as given or so long ago.
-fn moment(flag: &str, text: &str) -> Result<String, String> {
+pub(super) fn moment(flag: &str, text: &str) -> Result<String, String> {
     if let Ok(span) = Span::from_str(text) {
         let begin = SystemTime::now().checked_sub(span.0);
         return Ok(utc(begin.unwrap_or(SystemTime::UNIX_EPOCH)));
     }
-    let is_moment = observe::time::is_moment(text);
-    is_moment.then(|| text.to_owned()).ok_or_else(|| {
+    observe::time::moment(text).map(|_| text.to_owned()).ok_or_else(|| {
         let text = text.escape_debug();
         format!("{flag}: '{text}' is neither a span such as 10m nor a moment of RFC 3339")
     })

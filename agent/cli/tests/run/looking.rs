@@ -128,6 +128,7 @@ fn every_table_can_be_shown() {
         ("names", "TTL-LEFT"),
         ("graph", "parse -> anti-spoofing"),
         ("tables", "NetworkPolicy default/db"),
+        ("staged", "CONNECTIONS"),
         ("session-rules", "10.1.0.2/32"),
         ("config", "frames-per-port"),
     ];

@@ -42,6 +42,7 @@ mod redirects;
 mod replies;
 mod reports;
 mod source;
+mod staged;
 mod start;
 mod uplink;
 mod uplink_filter;

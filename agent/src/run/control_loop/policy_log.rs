@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use control::{ObjectRef, PolicyEvent};
+use control::model::Stage;
+use control::{PolicyChange, PolicyEvent};
 
 /// Upper bound on single lines a round, for a start of a large cluster; more are counted in one.
 const LINES: usize = 200;
@@ -20,42 +21,38 @@ struct Round {
     generation: u64,
     /// When the first event of the round was taken.
     since: Instant,
-    events: Vec<(ObjectRef, PolicyEvent)>,
+    changes: Vec<PolicyChange>,
 }
 
 impl PolicyLog {
-    /// Logs the `events` of a round, whose effects the snapshot of `generation` has.
-    pub(super) fn received(
-        &mut self,
-        events: Vec<(ObjectRef, PolicyEvent)>,
-        generation: u64,
-        since: Instant,
-    ) {
-        if events.is_empty() {
+    /// Logs the `changes` of a round, whose effects the snapshot of `generation` has.
+    pub(super) fn received(&mut self, changes: Vec<PolicyChange>, generation: u64, since: Instant) {
+        if changes.is_empty() {
             return;
         }
-        let count = events.len();
+        let count = changes.len();
         if count > LINES {
             tracing::info!(count, "policies added, changed or removed");
         } else {
-            events.iter().for_each(|(object, event)| log_received(object, *event));
+            changes.iter().for_each(log_received);
         }
-        self.0.push_back(Round { generation, since, events });
+        self.0.push_back(Round { generation, since, changes });
     }
 
     /// Logs the events whose snapshot is in force: those up to `generation`.
     pub(super) fn in_force(&mut self, generation: u64) {
         while let Some(round) = self.0.pop_front_if(|round| round.generation <= generation) {
             let milliseconds = round.since.elapsed().as_millis() as u64;
-            let (generation, count) = (round.generation, round.events.len());
+            let (generation, count) = (round.generation, round.changes.len());
             if count > LINES {
                 tracing::info!(count, generation, milliseconds, "policies in force");
                 continue;
             }
-            for (object, event) in &round.events {
-                let message = match event {
-                    PolicyEvent::Added | PolicyEvent::Changed => "policy in force",
-                    PolicyEvent::Removed => "policy out of force",
+            for PolicyChange { object, event, stage } in &round.changes {
+                let message = match (event, stage) {
+                    (PolicyEvent::Removed, _) => "policy out of force",
+                    (_, Stage::Enforced) => "policy in force",
+                    (_, Stage::Staged) => "policy staged, not enforced",
                 };
                 tracing::info!(
                     kind = object.kind.name(),
@@ -70,7 +67,7 @@ impl PolicyLog {
     }
 }
 
-fn log_received(object: &ObjectRef, event: PolicyEvent) {
+fn log_received(PolicyChange { object, event, .. }: &PolicyChange) {
     let message = match event {
         PolicyEvent::Added => "policy added",
         PolicyEvent::Changed => "policy changed",

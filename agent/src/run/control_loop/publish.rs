@@ -11,6 +11,7 @@ use snapshot::{NodeContext, NodePort};
 use super::ControlLoop;
 use super::kernel_rules::Site;
 use super::ports::Change;
+use super::staged;
 use crate::config::Masquerade;
 use crate::run::durations::Published;
 
@@ -44,7 +45,7 @@ impl ControlLoop {
             self.publish_status(change);
         }
         let Publications { generation, since, .. } = self.publications;
-        self.policy_log.received(self.control.take_policy_events(), generation, since);
+        self.policy_log.received(self.control.take_policy_changes(), generation, since);
     }
 
     fn publish(&mut self, change: Change) {
@@ -68,6 +69,7 @@ impl ControlLoop {
         if !self.shared.state().snapshot.shares_ports(&snapshot) {
             self.follow_names(&view);
         }
+        staged::compare(&self.shared, &snapshot);
         self.ports.prepare_flow_offload(&snapshot);
         self.shared.switch.publish(&snapshot);
         self.publications.pending.add(generation, self.publications.since);

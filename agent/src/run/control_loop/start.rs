@@ -72,6 +72,7 @@ impl ControlLoop {
         let network = &config.network;
         control.permit_external_ips(network.external_ips.clone(), network.service_networks.clone());
         control.reply_to_denials(config.denied_reply);
+        control.stage_policies(config.default_stage);
         if config.host_network_policies {
             control.enforce_host_network();
         }

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use dataplane::Outcome;
 use dataplane::graph::Node;
+use local_api::Verdict;
 use telemetry::prometheus::{GaugeVec, IntCounterVec};
 use telemetry::{Scrape, process_metrics};
 
@@ -90,6 +91,15 @@ pub(super) fn text(shared: &SharedStatus) -> String {
     );
     for (policy, count) in shared.broker.denials() {
         page.sample(&[("policy", &policy)], count);
+    }
+    page.family(
+        "staged_connections_total",
+        "counter",
+        "Connections that staged policies would deny or open, by the policy that would decide.",
+    );
+    for (policy, verdict, count) in shared.broker.staged_counts() {
+        let would = if verdict == Verdict::Dropped { "deny" } else { "open" };
+        page.sample(&[("policy", &policy), ("would", would)], count);
     }
     let durations = &shared.durations;
     for family in [&durations.attach, &durations.in_force, &durations.api, &durations.answers] {

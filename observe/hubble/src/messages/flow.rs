@@ -101,6 +101,8 @@ pub mod verdict {
     pub const FORWARDED: i32 = 1;
     /// Dropped.
     pub const DROPPED: i32 = 2;
+    /// Staged policies decide otherwise.
+    pub const AUDIT: i32 = 4;
 }
 
 /// Numbers of `flow.TrafficDirection`.

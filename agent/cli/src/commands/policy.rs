@@ -1,0 +1,22 @@
+//! `podgate policy`: questions about policies, to manifests and to the running switch.
+
+use super::{Ended, staged};
+use policy_tools::commands::policy;
+
+/// The commands of `podgate policy`.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Those that need no running switch.
+    #[command(flatten)]
+    Offline(policy::Command),
+    /// List the connections that staged policies would deny or open
+    Staged(staged::Args),
+}
+
+/// Runs the command.
+pub(super) fn run(command: &Command) -> Ended {
+    match command {
+        Command::Offline(command) => Ok(policy::run(command)),
+        Command::Staged(args) => staged::run(args),
+    }
+}

@@ -1,0 +1,83 @@
+//! `podgate policy staged`: the connections that staged policies would deny or open.
+
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use agent::run::Table;
+use cli_runtime::{NO, Output, UNUSABLE, fail, write};
+use local_api::{Request, Show};
+use observe::verdicts::is_by;
+use serde_json::Value;
+
+use super::Ended;
+use super::call::{Socket, no_answer};
+use super::observe::moment;
+
+/// Arguments of `podgate policy staged`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "A policy is staged by the annotation podgate.io/stage=staged, of its own or of its \
+Namespace. Connections of this node count since the policies about their ends last changed, those that were \
+open then included.
+
+Examples:
+  kubectl annotate netpol -n shop db podgate.io/stage=staged
+  podgate policy staged
+  podgate policy staged shop/db --since 7d -o json
+
+Exit code: 0 if nothing would change; 1 if a connection would be denied or opened; 2 if there is no answer."
+)]
+pub struct Args {
+    /// Only connections that this policy would decide
+    #[arg(value_name = "[NS/]NAME")]
+    name: Option<String>,
+
+    /// Only connections last seen since this time: a duration such as 7d, or a time such as
+    /// 2026-11-21T02:25:35Z
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+
+    #[command(flatten)]
+    socket: Socket,
+
+    /// Output format; json: one line a row
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+/// Lists the connections.
+pub(super) fn run(args: &Args) -> Ended {
+    let since = args.since.as_deref().map(|text| moment("--since", text)).transpose();
+    let since = since.map_err(|problem| fail(UNUSABLE, problem))?;
+    let since = since.as_deref().and_then(observe::time::moment);
+    let request = Request::Show(Show { what: "staged".to_owned(), ..Show::default() });
+    let answer: Value = args.socket.call(&request)?;
+    let mut table: Table = serde_json::from_value(answer).map_err(no_answer)?;
+    let column = |name: &str| {
+        let place = table.columns.iter().position(|column| column == name);
+        place.ok_or_else(|| fail(NO, format_args!("podgate's answer has no column {name}")))
+    };
+    let (by, last_seen) = (column("by")?, column("last_seen")?);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let is_wanted = |row: &Vec<Value>| {
+        let is_recent = |since: SystemTime| {
+            observe::time::moment(&text(&row[last_seen])).is_some_and(|seen| seen >= since)
+        };
+        args.name.as_ref().is_none_or(|name| is_by(&text(&row[by]), name))
+            && since.is_none_or(is_recent)
+    };
+    table.rows.retain(is_wanted);
+    if table.left_out > 0 {
+        eprintln!("podgate: {} more connections are in no row", table.left_out);
+    }
+    let changes_nothing = table.rows.is_empty() && table.left_out == 0;
+    let shown = match args.output {
+        Output::Json => table.lines().map(|line| line + "\n").collect(),
+        Output::Text if table.rows.is_empty() => "nothing would change\n".to_owned(),
+        Output::Text => table.to_string(),
+    };
+    match write(&shown) {
+        Ok(_) => Ok(if changes_nothing { ExitCode::SUCCESS } else { ExitCode::from(NO) }),
+        Err(error) => Err(fail(UNUSABLE, format_args!("stdout: {error}"))),
+    }
+}

@@ -1,0 +1,135 @@
+//! The policies that select a pod: those that are enforced, and those that would be if the staged ones
+//! were.
+
+use std::collections::HashSet;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use super::{Acl, Control};
+use crate::cache::Store;
+use crate::configurator::{ClusterWide, Policies};
+use crate::model::{
+    ClusterEgressFirewall, ClusterNetworkPolicy, Direction, NetworkPolicy, Pod, Stage, Staging,
+    Tier,
+};
+
+/// A policy that may be staged.
+trait Staged {
+    fn name(&self) -> &Arc<str>;
+    fn staging(&self) -> &Staging;
+}
+
+impl Staged for NetworkPolicy {
+    fn name(&self) -> &Arc<str> {
+        &self.key.name
+    }
+
+    fn staging(&self) -> &Staging {
+        &self.staging
+    }
+}
+
+impl Staged for ClusterNetworkPolicy {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn staging(&self) -> &Staging {
+        &self.staging
+    }
+}
+
+impl Staged for ClusterEgressFirewall {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn staging(&self) -> &Staging {
+        &self.staging
+    }
+}
+
+/// A set of policies to configure by.
+#[derive(Clone, Copy)]
+struct View {
+    /// [`Stage::Enforced`] leaves out staged policies; [`Stage::Staged`] those that staged ones replace.
+    of: Stage,
+    /// The stage of policies without an annotation.
+    default: Stage,
+}
+
+impl View {
+    /// The policies of one kind in this view; names are compared with those in `policies` alone.
+    fn select<'a, K: Hash + Eq + Ord, P: Staged + PartialEq>(
+        self,
+        policies: &'a Store<K, P>,
+    ) -> impl Iterator<Item = &'a Arc<P>> {
+        let replacing = policies.values().filter(|_| self.of == Stage::Staged);
+        let replaced: HashSet<&Arc<str>> = replacing
+            .filter_map(|it| it.staging().replaces.as_ref().filter(|name| *name != it.name()))
+            .collect();
+        policies.values().filter(move |it| match self.of {
+            Stage::Enforced => it.staging().stage(self.default) == Stage::Enforced,
+            Stage::Staged => !replaced.contains(it.name()),
+        })
+    }
+}
+
+impl Control {
+    /// Gives policies without an annotation this stage; before any object.
+    pub fn stage_policies(&mut self, stage: Stage) {
+        self.stage = stage;
+    }
+
+    /// Whether a policy in no namespace is enforced.
+    pub(super) fn is_enforced(&self, staging: &Staging) -> bool {
+        staging.stage(self.stage) == Stage::Enforced
+    }
+
+    /// The enforced policies that select a pod, in order.
+    pub(crate) fn policies_of(&self, pod: &Pod) -> Policies {
+        self.policies_in(Stage::Enforced, pod)
+    }
+
+    fn policies_in(&self, of: Stage, pod: &Pod) -> Policies {
+        let Some(entry) = self.cache.namespaces().get(&pod.key.namespace) else {
+            return Policies::default();
+        };
+        let view = View { of, default: self.stage };
+        let (namespace, pod_labels) = (&entry.labels, &pod.labels);
+        let cluster = |tier: Tier| {
+            let policies = view.select(self.cache.cluster_policies());
+            let mut list: Vec<ClusterWide> = policies
+                .filter(|it| it.tier == tier && it.selects(namespace, pod_labels))
+                .map(|policy| ClusterWide::Policy(Arc::clone(policy)))
+                .collect();
+            // Stable: equal priorities stay in the order of their names.
+            list.sort_by_key(ClusterWide::priority);
+            list
+        };
+        let firewalls = view.select(self.cache.firewalls());
+        let firewalls = firewalls.filter(|it| it.selects(namespace, pod_labels));
+        let own = View { default: entry.stage.unwrap_or(self.stage), ..view };
+        let namespaced = own.select(&entry.policies);
+        let namespaced = namespaced.filter(|it| it.selector.matches(pod_labels));
+        Policies {
+            firewalls: firewalls.map(|it| ClusterWide::Firewall(Arc::clone(it))).collect(),
+            admin: cluster(Tier::Admin),
+            namespaced: namespaced.cloned().collect(),
+            baseline: cluster(Tier::Baseline),
+            api_server: Arc::clone(self.cache.api_server()),
+        }
+    }
+
+    /// The ACLs of a pod if staged policies were enforced; `None` if that changes nothing. `enforced` are the
+    /// policies that are.
+    pub(super) fn staged_acls(
+        &mut self,
+        pod: &Pod,
+        enforced: &Policies,
+    ) -> Option<[Option<Acl>; 2]> {
+        let staged = self.policies_in(Stage::Staged, pod);
+        let is_other = !staged.is_same(enforced);
+        is_other.then(|| Direction::BOTH.map(|direction| self.acl(pod, &staged, direction)))
+    }
+}

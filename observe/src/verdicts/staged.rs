@@ -1,0 +1,174 @@
+//! Connections about which staged policies decide otherwise than the enforced ones.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use local_api::Verdict;
+use serde::{Deserialize, Serialize};
+
+use super::{End, Event};
+
+/// Rows kept; connections that would make further ones are counted alone.
+const MOST: usize = 10_000;
+
+/// The decision of staged policies about a connection, where it is another one than that of the enforced ones.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct StagedVerdict {
+    /// Verdict if staged policies were enforced.
+    pub verdict: Verdict,
+    /// The policies that would decide, in the form of [`Event::by`].
+    pub by: Vec<Arc<str>>,
+}
+
+impl fmt::Display for StagedVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "staged: {}", self.verdict.shown())?;
+        if !self.by.is_empty() {
+            write!(f, " by {}", self.by.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// Connections of the same ends, destination port and decisions.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StagedRow {
+    /// The pod that opens them, or its address.
+    pub from: Arc<str>,
+    /// The pod that they are for, or its address.
+    pub to: Arc<str>,
+    /// See [`Event::protocol`].
+    pub protocol: Arc<str>,
+    /// Destination port.
+    pub port: Option<u16>,
+    /// The verdict of the enforced policies.
+    pub enforced: Verdict,
+    /// That of the staged ones.
+    pub staged: StagedVerdict,
+}
+
+/// Number and time of the connections of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// Connections.
+    pub connections: u64,
+    /// The first of them.
+    pub first: SystemTime,
+    /// The last of them.
+    pub last: SystemTime,
+}
+
+/// The rows since the policies about their ends last changed.
+#[derive(Debug, Default)]
+pub(super) struct StagedConnections {
+    rows: BTreeMap<StagedRow, Seen>,
+    beyond: u64,
+    /// Connections by staged policy and staged verdict.
+    counts: BTreeMap<(Arc<str>, Verdict), u64>,
+}
+
+impl StagedConnections {
+    /// Counts the connection of an event, if staged policies decide otherwise about it.
+    pub(super) fn count(&mut self, event: &Event, time: SystemTime) {
+        let Some(staged) = &event.staged else { return };
+        for policy in policies(&staged.by) {
+            *self.counts.entry((policy.into(), staged.verdict)).or_default() += 1;
+        }
+        let row = StagedRow {
+            from: name(&event.from),
+            to: name(&event.to),
+            protocol: event.protocol.as_deref().unwrap_or_default().into(),
+            port: event.to.port,
+            enforced: event.verdict,
+            staged: staged.clone(),
+        };
+        if self.rows.len() >= MOST && !self.rows.contains_key(&row) {
+            self.beyond += 1;
+            return;
+        }
+        let seen = self.rows.entry(row).or_insert(Seen { connections: 0, first: time, last: time });
+        seen.connections += 1;
+        seen.last = seen.last.max(time);
+    }
+
+    /// Forgets the connections of these pods.
+    pub(super) fn forget(&mut self, pods: &[Arc<str>]) {
+        self.rows.retain(|row, _| !pods.contains(&row.from) && !pods.contains(&row.to));
+    }
+
+    /// All rows, in their order, and the number of connections that belong to none.
+    pub(super) fn rows(&self) -> (Vec<(StagedRow, Seen)>, u64) {
+        (self.rows.iter().map(|(row, seen)| (row.clone(), *seen)).collect(), self.beyond)
+    }
+
+    /// Connections by the staged policy that decides about them, and its verdict.
+    pub(super) fn counts(&self) -> Vec<(Arc<str>, Verdict, u64)> {
+        let counts = self.counts.iter();
+        counts.map(|((policy, verdict), count)| (Arc::clone(policy), *verdict, *count)).collect()
+    }
+}
+
+/// The policies of these rules, each once.
+fn policies(by: &[Arc<str>]) -> impl Iterator<Item = &str> {
+    let policies = by.iter().map(|rule| super::policy_of(rule));
+    policies.enumerate().filter_map(|(n, policy)| {
+        let is_first = !by[..n].iter().any(|rule| super::policy_of(rule) == policy);
+        is_first.then_some(policy)
+    })
+}
+
+fn name(end: &End) -> Arc<str> {
+    match (&end.pod, end.ip) {
+        (Some(pod), _) => Arc::clone(pod),
+        (None, Some(ip)) => ip.to_string().into(),
+        (None, None) => "?".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::verdicts::event::tests::denied;
+
+    fn event(from: &str, staged: Verdict) -> Event {
+        let by = vec![Arc::from("NetworkPolicy default/next ingress[0]")];
+        let from = End { pod: Some(from.into()), ..denied().from };
+        Event { from, staged: Some(StagedVerdict { verdict: staged, by }), ..denied() }
+    }
+
+    #[test]
+    fn connections_of_the_same_ends_are_one_row_until_the_policies_of_one_change() {
+        let mut staged = StagedConnections::default();
+        let at = |s| SystemTime::UNIX_EPOCH + Duration::from_secs(s);
+        for (from, s) in [("default/web", 5), ("default/web", 9), ("default/job", 7)] {
+            staged.count(&event(from, Verdict::Forwarded), at(s));
+        }
+        staged.count(&denied(), at(8));
+        let (rows, beyond) = staged.rows();
+        let found: Vec<_> =
+            rows.iter().map(|(row, seen)| (&*row.from, row.port, seen.connections)).collect();
+        assert_eq!(found, [("default/job", Some(6379), 1), ("default/web", Some(6379), 2)]);
+        assert_eq!((rows[1].1.first, rows[1].1.last, beyond), (at(5), at(9), 0));
+        let policy: Arc<str> = "NetworkPolicy default/next".into();
+        assert_eq!(staged.counts(), [(policy, Verdict::Forwarded, 3)]);
+        staged.forget(&["default/web".into()]);
+        assert_eq!(staged.rows().0.len(), 1);
+        staged.forget(&["default/db".into()]);
+        assert_eq!(staged.rows().0, []);
+    }
+
+    #[test]
+    fn rows_are_bounded() {
+        let mut staged = StagedConnections::default();
+        for n in 0..MOST + 5 {
+            let event = event(&format!("default/p{n}"), Verdict::Dropped);
+            staged.count(&event, SystemTime::UNIX_EPOCH);
+        }
+        let (rows, beyond) = staged.rows();
+        assert_eq!((rows.len(), beyond), (MOST, 5));
+    }
+}
