@@ -25,6 +25,7 @@ mod queues;
 mod rejects;
 mod servers;
 mod several_nodes;
+mod staged;
 mod storm;
 mod trouble;
 mod tunnels;

@@ -29,7 +29,7 @@ pub const TABLES: [(&str, &str); 10] = [
     ("names", "addresses that DNS gave for domain names of policies"),
     ("graph", "the graph, in Graphviz' language"),
     ("tables", "the rules in force for each pod"),
-    ("staged", "connections that staged policies would deny or open"),
+    ("staged", "connections that staged policies would deny or allow"),
     ("session-rules", "verdicts for an L4 stack, of a POD or of all"),
     ("config", "options and their values"),
 ];
@@ -156,7 +156,7 @@ fn staged(shared: &SharedStatus) -> Result<Table, ApiError> {
     for (row, seen) in rows {
         let would = match row.staged.verdict {
             Verdict::Dropped => "deny",
-            Verdict::Forwarded => "open",
+            Verdict::Forwarded => "allow",
         };
         table.add(vec![
             would.into(),

@@ -25,7 +25,6 @@ pub(super) fn namespace(reference: &ObjectRef, value: &Value) -> (Namespace, Fau
         // It opens nothing: its pods stay as they are.
         Some(DeniedReply::Drop)
     });
-    // Without a stage its policies are enforced.
     let stage = staging::stage(value, &mut faults);
     (Namespace { denied_reply, stage, ..namespace }, faults)
 }

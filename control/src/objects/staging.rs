@@ -23,7 +23,10 @@ pub(super) fn read(value: &Value, faults: &mut Vec<FieldFault>) -> Staging {
 /// The stage that a policy or Namespace has by its annotation.
 pub(super) fn stage(value: &Value, faults: &mut Vec<FieldFault>) -> Option<Stage> {
     let text = annotation(value, Stage::ANNOTATION)?;
-    text.parse().map_err(|problem: String| faults.push(fault(Stage::ANNOTATION, problem))).ok()
+    Some(text.parse().unwrap_or_else(|problem: String| {
+        faults.push(fault(Stage::ANNOTATION, problem));
+        Stage::Enforced
+    }))
 }
 
 fn annotation<'a>(value: &'a Value, name: &str) -> Option<&'a str> {

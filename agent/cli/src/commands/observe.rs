@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
 
-    /// Only connections that staged policies would deny or open
+    /// Only connections that staged policies would deny or allow
     #[arg(long)]
     staged: bool,
 

@@ -9,7 +9,7 @@ pub enum Command {
     /// Those that need no running switch.
     #[command(flatten)]
     Offline(policy::Command),
-    /// List the connections that staged policies would deny or open
+    /// List the connections that staged policies would deny or allow
     Staged(staged::Args),
 }
 

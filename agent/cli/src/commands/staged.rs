@@ -1,4 +1,4 @@
-//! `podgate policy staged`: the connections that staged policies would deny or open.
+//! `podgate policy staged`: the connections that staged policies would deny or allow.
 
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -25,7 +25,7 @@ Examples:
   podgate policy staged
   podgate policy staged shop/db --since 7d -o json
 
-Exit code: 0 if nothing would change; 1 if a connection would be denied or opened; 2 if there is no answer."
+Exit code: 0 if nothing would change; 1 if a connection would be denied or allowed; 2 if there is no answer."
 )]
 pub struct Args {
     /// Only connections that this policy would decide

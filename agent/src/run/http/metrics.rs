@@ -95,10 +95,10 @@ pub(super) fn text(shared: &SharedStatus) -> String {
     page.family(
         "staged_connections_total",
         "counter",
-        "Connections that staged policies would deny or open, by the policy that would decide.",
+        "Connections that staged policies would deny or allow, by the policy that would decide.",
     );
     for (policy, verdict, count) in shared.broker.staged_counts() {
-        let would = if verdict == Verdict::Dropped { "deny" } else { "open" };
+        let would = if verdict == Verdict::Dropped { "deny" } else { "allow" };
         page.sample(&[("policy", &policy), ("would", would)], count);
     }
     let durations = &shared.durations;

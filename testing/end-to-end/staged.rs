@@ -1,0 +1,115 @@
+//! Staged policies, with real clients: nothing of them is enforced, and what they would change is shown.
+
+use std::io::{Read, Write};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::cluster_node::{ClusterNode, PODGATE, text};
+use crate::requires_the_machine;
+
+/// Admits clients of this role to the database.
+fn admits(name: &str, role: &str, annotations: Value) -> String {
+    let from = json!([{"podSelector": {"matchLabels": {"role": role}}}]);
+    json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+        "spec": {"podSelector": {"matchLabels": {"role": "db"}}, "ingress": [{"from": from}]}})
+    .to_string()
+}
+
+/// The rows of `podgate policy staged`, and its exit code.
+fn staged(node: &ClusterNode, arguments: &[&str]) -> (Vec<Value>, Option<i32>) {
+    let mut command = Command::new(PODGATE);
+    command.args(["policy", "staged", "-o", "json", "--socket"]).arg(node.path("podgate.sock"));
+    let output = command.args(arguments).output().unwrap();
+    let rows = text(&output.stdout);
+    let rows = rows.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    (rows, output.status.code())
+}
+
+#[test]
+fn a_staged_policy_denies_nothing_and_its_denials_are_shown() {
+    requires_the_machine!();
+    let node = ClusterNode::start(&[]);
+    let (db, web) = (node.pod("db", "db"), node.pod("web", "web"));
+    let _redis = db.serve_redis();
+    // Open before the policy comes.
+    let mut live = web.connect(db.v4(), 6379).unwrap();
+    assert_eq!(staged(&node, &[]), (vec![], Some(0)));
+    node.apply("policy", &admits("db", "cache", json!({"podgate.io/stage": "staged"})));
+    let row = node.eventually("the open connection is compared", || {
+        let (rows, code) = staged(&node, &[]);
+        assert_eq!(code, Some(i32::from(!rows.is_empty())));
+        rows.into_iter().next()
+    });
+    assert_eq!((&row["would"], &row["connections"]), (&json!("deny"), &json!(1)), "{row}");
+    assert_eq!((&row["from"], &row["to"]), (&json!("default/web"), &json!("default/db")));
+    assert_eq!((&row["protocol"], &row["port"]), (&json!("TCP"), &json!(6379)));
+    assert_eq!(row["by"], "default-deny of NetworkPolicy default/db");
+    live.write_all(b"PING\r\n").unwrap();
+    live.read_exact(&mut [0; 7]).expect("it goes on");
+    // And one that opens now.
+    web.connect(db.v4(), 6379).expect("nothing of it is enforced");
+    let rows = node.eventually("the new connection is compared", || {
+        let (rows, _) = staged(&node, &["default/db", "--since", "10m"]);
+        (rows.first()?["connections"] == 2).then_some(rows)
+    });
+    assert_eq!(rows.len(), 1);
+    assert_eq!(staged(&node, &["default/other"]), (vec![], Some(0)));
+    assert_eq!(staged(&node, &["--since", "yesterday"]).1, Some(2));
+    let shown = node.verdicts(&["--staged"]);
+    let [event] = &shown[1..] else { panic!("{shown:?}") };
+    assert_eq!(
+        (&event["verdict"], &event["reason"]),
+        (&json!("forward"), &json!("policy-allowed"))
+    );
+    assert_eq!(event["staged"]["verdict"], "drop");
+    assert_eq!(event["staged"]["by"], json!(["default-deny of NetworkPolicy default/db"]));
+    assert!(node.verdicts(&[]).iter().all(|event| event["staged"].is_null()));
+    let metric =
+        r#"podgate_staged_connections_total{policy="NetworkPolicy default/db",would="deny"}"#;
+    assert_eq!(node.metric(metric), 2.0);
+    assert!(node.log().iter().any(|line| line.contains("policy staged, not enforced")));
+    // Enforced, it says what it said; there is nothing to be shown any more.
+    node.apply("policy", &admits("db", "cache", json!({})));
+    web.connect(db.v4(), 6379).unwrap_err();
+    assert_eq!(staged(&node, &[]), (vec![], Some(0)));
+}
+
+#[test]
+fn the_next_version_of_a_policy_shows_what_it_would_open() {
+    requires_the_machine!();
+    let node = ClusterNode::start(&[]);
+    let (db, web, cache) =
+        (node.pod("db", "db"), node.pod("web", "web"), node.pod("cache", "cache"));
+    let _redis = db.serve_redis();
+    node.apply("policy", &admits("db", "cache", json!({})));
+    node.apply("next", &admits("db-next", "web", json!({"podgate.io/stages": "db"})));
+    cache.connect(db.v6(), 6379).unwrap();
+    web.connect(db.v6(), 6379).unwrap_err();
+    let rows = node.eventually("both connections are compared", || {
+        let (rows, _) = staged(&node, &[]);
+        (rows.len() == 2).then_some(rows)
+    });
+    let row = |from: &str| rows.iter().find(|row| row["from"] == from).expect("a row");
+    assert_eq!(row("default/cache")["would"], "deny");
+    assert_eq!(row("default/web")["would"], "allow");
+    assert_eq!(row("default/web")["by"], "NetworkPolicy default/db-next ingress[0]");
+}
+
+#[test]
+fn a_first_rollout_enforces_nothing_but_what_says_so() {
+    requires_the_machine!();
+    let node = ClusterNode::start(&["--stage-all"]);
+    let (db, web) = (node.pod("db", "db"), node.pod("web", "web"));
+    let _redis = db.serve_redis();
+    node.apply("policy", &admits("db", "cache", json!({})));
+    web.connect(db.v4(), 6379).unwrap();
+    node.eventually("it is shown", || (staged(&node, &[]).1 == Some(1)).then_some(()));
+    // What is no stage is a fault, and stages nothing.
+    node.apply("policy", &admits("db", "cache", json!({"podgate.io/stage": "Staged"})));
+    web.connect(db.v4(), 6379).unwrap_err();
+    assert!(node.status()["faults"].to_string().contains("podgate.io/stage"));
+    node.apply("policy", &admits("db", "web", json!({"podgate.io/stage": "enforced"})));
+    web.connect(db.v4(), 6379).unwrap();
+}
