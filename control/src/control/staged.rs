@@ -2,7 +2,6 @@
 //! were.
 
 use std::collections::HashSet;
-use std::hash::Hash;
 use std::sync::Arc;
 
 use super::{Acl, Control};
@@ -60,10 +59,7 @@ struct View {
 
 impl View {
     /// The policies of one kind in this view; names are compared with those in `policies` alone.
-    fn select<'a, K: Hash + Eq + Ord, P: Staged + PartialEq>(
-        self,
-        policies: &'a Store<K, P>,
-    ) -> impl Iterator<Item = &'a Arc<P>> {
+    fn select<K, P: Staged>(self, policies: &Store<K, P>) -> impl Iterator<Item = &Arc<P>> {
         let replacing = policies.values().filter(|_| self.of == Stage::Staged);
         let replaced: HashSet<&Arc<str>> = replacing
             .filter_map(|it| it.staging().replaces.as_ref().filter(|name| *name != it.name()))

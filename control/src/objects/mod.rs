@@ -43,6 +43,7 @@ use crate::model::{Kind, Object, ObjectRef};
 
 /// The result of [`read`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "one object is read at a time")]
 pub enum Read {
     /// An object and its faults.
     Object(Object, Vec<FieldFault>),

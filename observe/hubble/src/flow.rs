@@ -284,6 +284,8 @@ fn policies(rule: &str) -> impl Iterator<Item = Policy> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use observe::verdicts::StagedVerdict;
+
     use super::*;
 
     /// A connection that a policy denies.
@@ -313,6 +315,7 @@ pub(crate) mod tests {
             tcp_flags: Some("SYN".into()),
             in_port: Some("default/frontend".into()),
             out_port: Some("default/db".into()),
+            staged: None,
             denied: Some(Direction::Ingress),
         }
     }
@@ -320,6 +323,17 @@ pub(crate) mod tests {
     fn policy(kind: &str, namespace: &str, name: &str) -> Policy {
         let [name, namespace, kind] = [name, namespace, kind].map(str::to_owned);
         Policy { name, namespace, kind }
+    }
+
+    #[test]
+    fn a_connection_that_staged_policies_would_deny() {
+        let by = vec!["NetworkPolicy default/next ingress[0]".into()];
+        let staged = StagedVerdict { verdict: Verdict::Dropped, by };
+        let event =
+            Event { verdict: Verdict::Forwarded, by: Vec::new(), staged: Some(staged), ..denied() };
+        let flow = flow(&event);
+        assert_eq!((flow.verdict, flow.drop_reason_desc), (verdict::AUDIT, 0));
+        assert_eq!(flow.ingress_denied_by, [policy("NetworkPolicy", "default", "next")]);
     }
 
     #[test]
