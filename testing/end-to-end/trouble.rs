@@ -146,8 +146,49 @@ fn input_that_cannot_be_used_is_told_before_another_switch_is_in_the_way() {
     let (code, said) = second(&manifest, &folder.path().join("state"), &["--workers", "0"]);
     assert!(code == Some(2) && said.contains("workers"), "{code:?} {said}");
     let (code, said) = second(&manifest, &folder.path().join("state"), &[]);
-    assert_eq!(code, Some(1), "{said}");
+    let other =
+        format!("another podgate runs on this node (pid {}: ", node.switch_id().as_raw_nonzero());
+    assert!(code == Some(1) && said.contains(&other), "{code:?} {said}");
+    let (code, said) = second(&manifest, &node.state_dir(), &[]);
+    assert!(code == Some(1) && said.contains("running with this folder"), "{code:?} {said}");
     assert!(node.is_well());
+}
+
+#[test]
+fn a_start_that_fails_removes_what_it_has_made() {
+    requires_the_machine!("ip", "nft");
+    let (node, folder) = (testkit::Namespace::new("node"), testkit::TempDir::new("fails"));
+    let manifest = folder.path().join("node.yaml");
+    let object = "apiVersion: v1\nkind: Node\nmetadata: {name: node1}\nspec: {podCIDR: \
+                  10.77.0.0/24}\n";
+    std::fs::write(&manifest, object).unwrap();
+    let there = || {
+        let links = node.exec(["ip", "-o", "link"]);
+        let links = links.lines().map(|line| line.split(' ').nth(1).unwrap_or_default().to_owned());
+        (links.collect::<Vec<_>>(), node.exec(["nft", "list", "tables"]))
+    };
+    let start = |uplink: &str| {
+        let mut command =
+            node.command([PODGATE, "run", "--node-name", "node1", "--uplink", uplink]);
+        command.args(["--listen", "127.0.0.1:9470"]);
+        command.arg("--socket").arg(folder.path().join("socket"));
+        command.arg("--manifests").arg(&manifest);
+        command.arg("--state-dir").arg(folder.path().join("state"));
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    let before = there();
+    let said = start("wrong0");
+    assert!(said.contains("uplink: look up interface wrong0: No such device"), "{said}");
+    assert_eq!(there(), before);
+    // What an earlier switch has made is in use, and stays.
+    node.exec("ip link add podgate0 type veth peer name podgate-host".split(' '));
+    node.exec(["nft", "add table inet podgate"]);
+    let before = there();
+    start("wrong0");
+    assert_eq!(there().0, before.0);
+    assert!(there().1.contains("table inet podgate\n"));
 }
 
 /// Another tool that cleans up XDP programs leaves a pod without the switch for a second at most.

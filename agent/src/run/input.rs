@@ -1,11 +1,14 @@
 //! Reads and checks the switch's input before anything on the machine is touched, so that a fault
-//! in it is reported before any other.
+//! in it is reported before any other. Then locks the state folder.
 
+use std::fs;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::error::StartError;
 use super::events::Event;
 use super::source::{ApiServer, Manifests, Reading, Source};
+use super::state_dir::lock_folder;
 use crate::config::Config;
 
 /// Input that a switch can start with.
@@ -18,13 +21,16 @@ pub struct Input {
     /// Sender for the events of the source and of all other parts.
     pub(super) events: Sender<Event>,
     pub(super) received: Receiver<Event>,
+    /// Keeps a second switch from using the state folder.
+    pub(super) lock: Arc<fs::File>,
 }
 
 impl Input {
     /// Reads the manifests, or the credentials for the API server, as configured.
     ///
     /// # Errors
-    /// [`StartError::Input`] with the place of the fault.
+    /// [`StartError::Input`] with the place of the fault; [`StartError::Failed`] if another switch uses
+    /// the state folder.
     pub fn read(config: Config) -> Result<Self, StartError> {
         let (events, received) = channel();
         let report = events.clone();
@@ -44,6 +50,7 @@ impl Input {
                 Source::Manifests(manifests)
             }
         };
-        Ok(Self { config, source, reading, events, received })
+        let lock = Arc::new(lock_folder(&config.state_dir)?);
+        Ok(Self { config, source, reading, events, received, lock })
     }
 }

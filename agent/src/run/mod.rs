@@ -46,6 +46,7 @@ mod hubble;
 mod input;
 mod kernel;
 mod names;
+mod other_switch;
 mod pairs;
 mod pods;
 mod port;
@@ -79,9 +80,10 @@ pub use error::StartError;
 pub use http::{AUDIENCE, FOLDER};
 pub use input::Input;
 pub use kernel::{
-    HostEnd, HostNetwork, InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink,
+    HostEnd, HostNetwork, InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink, Undo,
     WithoutPorts,
 };
+pub use other_switch::other_switch;
 pub use shared_status::{FlowOffload, LostPort, PortInfo, SharedStatus, State};
 pub use show::TABLES;
 pub use source::{Restored, SourceInfo, WatchInfo, WatchState};
@@ -105,10 +107,11 @@ pub struct Running {
     https: Option<telemetry::Server>,
     hubble: Option<::hubble::Server>,
     /// Prevents a second switch from using the same folder.
-    _lock: fs::File,
+    _lock: Arc<fs::File>,
 }
 
-/// Starts a switch whose frames are in `memory`.
+/// Starts a switch whose frames are in `memory`. If it does not start, the interfaces and tables that it
+/// has made are removed.
 ///
 /// # Errors
 /// Names what could not be set up.
@@ -118,8 +121,23 @@ pub fn start(
     memory: &Arc<Memory>,
     frames: Vec<Frame>,
 ) -> Result<Running, StartError> {
-    let Input { config, source, reading, events, received } = input;
-    let lock = state_dir::lock_folder(&config.state_dir)?;
+    // Held until all is removed.
+    let _lock = Arc::clone(&input.lock);
+    let undo = interfaces.undo().map_err(StartError::Failed)?;
+    start_parts(input, interfaces, memory, frames).inspect_err(|_| {
+        if let Err(left) = undo() {
+            tracing::warn!("left by the start: {left}");
+        }
+    })
+}
+
+fn start_parts(
+    input: Input,
+    mut interfaces: Box<dyn Interfaces>,
+    memory: &Arc<Memory>,
+    frames: Vec<Frame>,
+) -> Result<Running, StartError> {
+    let Input { config, source, reading, events, received, lock } = input;
     let listener = TcpListener::bind(config.listen)
         .map_err(|error| StartError::Failed(format!("listen: {}: {error}", config.listen)))?;
     let report = events.clone();
@@ -136,10 +154,11 @@ pub fn start(
         _ => None,
     };
     let broker = EventBroker::new(&config.node_name, config.workers);
-    let switch = workers::start_workers(&config, memory, frames, &broker)?;
+    let (switch, unsaved) = workers::start_workers(&config, memory, frames, &broker)?;
     let (names, copies) = names::Names::open(&config);
     let shared = SharedStatus::new(config, Arc::new(switch), Arc::clone(&broker), names);
     let shared = Arc::new(shared);
+    shared.note_saved("sessions", unsaved.map_or(Ok(()), Err));
     let http =
         telemetry::Server::start(listener, Arc::new(http::SwitchPages::new(&shared, &events)))
             .map_err(|error| StartError::Failed(format!("start the HTTP server: {error}")))?;

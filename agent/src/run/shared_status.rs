@@ -54,6 +54,8 @@ pub struct SharedStatus {
     heartbeat_ms: AtomicU64,
     state: Mutex<Arc<State>>,
     recent: Recent,
+    /// The parts of the state that cannot be saved, with the reason.
+    in_memory: Mutex<BTreeMap<&'static str, String>>,
 }
 
 /// State of flow offload.
@@ -170,7 +172,31 @@ impl SharedStatus {
             heartbeat_ms: AtomicU64::new(0),
             state: Mutex::default(),
             recent: Recent::default(),
+            in_memory: Mutex::default(),
         }
+    }
+
+    /// Notes whether a part of the state is on disk.
+    pub(super) fn note_saved(&self, part: &'static str, saved: Result<(), String>) {
+        let mut in_memory = self.in_memory.lock();
+        match saved {
+            Ok(()) => {
+                if in_memory.remove(part).is_some() {
+                    tracing::info!("{part}: saved again");
+                }
+            }
+            Err(why) if in_memory.get(part) == Some(&why) => {}
+            Err(why) => {
+                tracing::warn!("{part} in memory only: {why}");
+                in_memory.insert(part, why);
+            }
+        }
+    }
+
+    /// The parts of the state that end with this process, since they cannot be saved, with the reason.
+    pub(super) fn in_memory(&self) -> BTreeMap<String, String> {
+        let in_memory = self.in_memory.lock();
+        in_memory.iter().map(|(part, why)| ((*part).to_owned(), why.clone())).collect()
     }
 
     /// Time since the start.
@@ -305,9 +331,9 @@ pub(super) mod tests {
         let config = Config::resolve(options, "node-a", &BTreeSet::new()).unwrap();
         let (memory, frames) = dataplane::Memory::heap(2048, 64);
         let broker = EventBroker::new("node-a", 1);
-        let switch = Arc::new(start_workers(&config, &memory, frames, &broker).unwrap());
+        let (switch, _) = start_workers(&config, &memory, frames, &broker).unwrap();
         let (names, _) = crate::run::names::Names::open(&config);
-        SharedStatus::new(config, switch, broker, names)
+        SharedStatus::new(config, Arc::new(switch), broker, names)
     }
 
     #[test]

@@ -10,7 +10,8 @@ use super::error::StartError;
 use super::source;
 use crate::config::Config;
 
-/// Starts the workers on frames of `memory`.
+/// Starts the workers on frames of `memory`. Also returns the reason why sessions are in memory only,
+/// if they are.
 ///
 /// # Errors
 /// If a thread cannot be started.
@@ -19,7 +20,7 @@ pub(super) fn start_workers(
     memory: &Arc<Memory>,
     frames: Vec<Frame>,
     broker: &Arc<EventBroker>,
-) -> Result<Switch, StartError> {
+) -> Result<(Switch, Option<String>), StartError> {
     let file = source::sessions(&config.state_dir);
     let session_accounting = config.session_accounting;
     let config = switch::Config {
@@ -31,11 +32,15 @@ pub(super) fn start_workers(
         timeouts: config.timeouts,
     };
     let sessions = Sessions::in_file(&file, config.sessions, config.ports, config.timeouts);
-    let sessions = sessions.unwrap_or_else(|error| {
-        tracing::warn!("connections will not outlive this process: {}: {error}", file.display());
-        Sessions::new(config.sessions, config.ports, config.timeouts)
-    });
+    let (sessions, unsaved) = match sessions {
+        Ok(sessions) => (sessions, None),
+        Err(error) => {
+            let sessions = Sessions::new(config.sessions, config.ports, config.timeouts);
+            (sessions, Some(format!("{}: {error}", file.display())))
+        }
+    };
     sessions.count_packets(session_accounting);
     Switch::start_over(&config, sessions, memory, frames, |worker| broker.inspector(worker))
+        .map(|switch| (switch, unsaved))
         .map_err(|error| StartError::Failed(format!("start the workers: {error}")))
 }

@@ -20,6 +20,10 @@ use super::offload::{switch_off_segmentation, switch_off_towards_switch};
 use super::route::Route;
 use super::sysctl::{self, Family};
 
+/// Name of the switch's end.
+pub const SWITCH_END: &str = "podgate0";
+/// Name of the kernel's end.
+pub const KERNEL_END: &str = "podgate-host";
 /// The kernel's address on the host port where the cluster node has no pod
 /// network of its own (RFC 3927: it is never routed).
 pub const FALLBACK_GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
@@ -48,8 +52,8 @@ pub struct HostPortConfig {
 impl Default for HostPortConfig {
     fn default() -> Self {
         Self {
-            switch_interface: "podgate0".to_owned(),
-            host_interface: "podgate-host".to_owned(),
+            switch_interface: SWITCH_END.to_owned(),
+            host_interface: KERNEL_END.to_owned(),
             mtu: 1500,
             gateways: gateways(&[]),
             routes: Vec::new(),

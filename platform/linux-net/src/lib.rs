@@ -33,6 +33,7 @@ mod next_hop;
 mod nflog;
 pub mod nft;
 mod offload;
+mod own;
 pub mod punt;
 mod queue;
 mod raw_netlink;
@@ -62,6 +63,7 @@ pub use offload::{
     SINGLE_FRAME_MTU, keep_vlan_tags, switch_off_offloads, switch_off_segmentation,
     switch_off_towards_switch, switch_on_offloads,
 };
+pub use own::{Footprint, OWN_LINKS};
 pub use route::Route;
 pub use veth::{VethEnd, VethPair};
 

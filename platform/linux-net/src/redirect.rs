@@ -65,7 +65,7 @@ enum Kind {
 }
 
 /// Name of the table.
-const TABLE: &str = "podgate-services";
+pub(crate) const TABLE: &str = "podgate-services";
 
 impl Redirector {
     /// Brings the kernel into this state, in one transaction of the differences. A call with the

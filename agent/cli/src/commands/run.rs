@@ -14,7 +14,9 @@ use agent::config::{
     Config, ConfigError, Enforcer, HugePages, LogFormat, LogLevel, Options, host_name,
     manifests_of, online_cores, read_file,
 };
-use agent::run::{Input, KernelInterfaces, StartError, WithoutPorts, await_end_of_another, start};
+use agent::run::{
+    Input, KernelInterfaces, StartError, WithoutPorts, await_end_of_another, other_switch, start,
+};
 use cli_runtime::{NO, UNUSABLE, fail};
 
 /// Arguments of `podgate run`.
@@ -131,11 +133,12 @@ fn switch(config: Config) -> Result<agent::run::Running, StartError> {
         return start(input, Box::new(interfaces), &memory, frames);
     }
     let failed = |error: AfXdpError| {
-        let hint = match error.cause.kind() {
-            std::io::ErrorKind::PermissionDenied => "; podgate run needs root",
-            _ => "",
-        };
-        StartError::Failed(format!("{error}{hint}"))
+        let text = error.to_string();
+        StartError::Failed(match error.cause.kind() {
+            std::io::ErrorKind::PermissionDenied => text + "; podgate run needs root",
+            std::io::ErrorKind::ResourceBusy => other_switch().unwrap_or(text),
+            _ => text,
+        })
     };
     let (umem, memory, frames) = umem(config).map_err(failed)?;
     let interfaces =

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use agent::run::{HostEnd, HostNetwork, InterfaceEvent, Interfaces, Opened, OpenedUplink};
+use agent::run::{HostEnd, HostNetwork, InterfaceEvent, Interfaces, Opened, OpenedUplink, Undo};
 use dataplane::port::af_xdp::UplinkFilter;
 use dataplane::port::memory::Wire;
 use linux_net::host_port::HostPortConfig;
@@ -204,6 +204,10 @@ impl Interfaces for Kernel {
         let queues = vec![found.wire.port()];
         let mode = "memory".to_owned();
         Ok(Opened { queues, mode, index: found.index, mtu: 1500, kernel_end: None })
+    }
+
+    fn undo(&mut self) -> Result<Undo, String> {
+        Ok(Box::new(|| Ok(())))
     }
 
     fn open_punt_link(&mut self, _queues: u32) -> Result<(Opened, u32), String> {

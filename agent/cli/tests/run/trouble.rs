@@ -71,6 +71,22 @@ fn a_fifo_among_the_records_holds_up_no_start() {
 }
 
 #[test]
+fn sessions_that_cannot_be_saved_come_first_in_the_status() {
+    let files = NodeFiles::new("unsaved");
+    files.manifest("cluster.yaml", &cluster(&["db"]));
+    let sessions = files.path("state/sessions");
+    std::fs::create_dir_all(&sessions).unwrap();
+    let node = Node::start(&files);
+    let status = node.status();
+    let why = &status.in_memory["sessions"];
+    assert!(why.starts_with(&sessions.display().to_string()), "{why}");
+    assert_eq!(status.attention()[0], format!("sessions in memory only: {why}"));
+    drop(node);
+    std::fs::remove_dir(sessions).unwrap();
+    assert_eq!(Node::start(&files).status().in_memory.len(), 0);
+}
+
+#[test]
 fn hostile_requests_end_nothing() {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;

@@ -13,8 +13,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 
 use dataplane::port::af_xdp::Umem;
-use linux_net::punt::{KERNEL_END, SWITCH_END, UPLINK_KERNEL_END, UPLINK_SWITCH_END};
-use linux_net::{Direction, Netlink, delete_table, own_tables};
+use linux_net::{Direction, Netlink, OWN_LINKS, delete_table, own_tables};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -183,10 +182,6 @@ impl Work {
         }
     }
 }
-
-/// Both ends of the host port, and of the links between the switch and flow offload.
-const OWN_LINKS: [&str; 6] =
-    ["podgate0", "podgate-host", SWITCH_END, KERNEL_END, UPLINK_SWITCH_END, UPLINK_KERNEL_END];
 
 /// Configurations that call the plugin, with the network's name if host-local reserves its addresses.
 fn configurations(folder: &Path) -> Vec<(PathBuf, Option<String>)> {

@@ -20,7 +20,7 @@ use super::{ControlLoop, TICK, source};
 use crate::config::Enforcer;
 use crate::run::error::StartError;
 use crate::run::events::Event;
-use crate::run::kernel::{Completion, HostNetwork, Interfaces, Programs};
+use crate::run::kernel::{Completion, HostNetwork, Interfaces, Operation, Programs};
 use crate::run::names::PendingAnswer;
 use crate::run::port::{ManagedPort, State};
 use crate::run::records::Records;
@@ -133,7 +133,10 @@ impl ControlLoop {
         }
         started.restore_names();
         started.first_snapshot()?;
-        started.open_ports(of_host, of_uplink)?;
+        if let Err(error) = started.open_ports(of_host, of_uplink) {
+            started.ports.request(Operation::ReleaseUplink);
+            return Err(error);
+        }
         Ok(started)
     }
 

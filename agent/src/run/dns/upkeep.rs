@@ -29,11 +29,14 @@ pub(super) struct Upkeep {
     /// Pods that were followed at the last look, by name.
     followed: HashMap<PodKey, Vec<IpAddr>>,
     look_due: Instant,
+    /// Earliest time of the next attempt to save, after one that failed.
+    save_due: Instant,
 }
 
 impl Upkeep {
     pub(super) fn new(shared: Arc<SharedStatus>, events: Sender<Event>) -> Self {
-        Self { shared, events, followed: HashMap::new(), look_due: Instant::now() + LOOK }
+        let now = Instant::now();
+        Self { shared, events, followed: HashMap::new(), look_due: now + LOOK, save_due: now }
     }
 
     pub(super) fn run(mut self) {
@@ -98,16 +101,20 @@ impl Upkeep {
         names.change(|table| table.end_lingering(boot_time(), is_connected), send);
     }
 
-    fn save(&self) {
+    fn save(&mut self) {
         let names = &self.shared.names;
-        if !names.is_dirty.swap(false, Ordering::AcqRel) {
+        if Instant::now() < self.save_due || !names.is_dirty.swap(false, Ordering::AcqRel) {
             return;
         }
         let saved = names.table.lock().to_save(boot_time());
         let write = |out: &mut BufWriter<File>| SavedAddress::write(&saved, out, SystemTime::now());
-        if let Err(error) = control::replace_file(&names.file, Durability::Lazy, write) {
-            tracing::warn!("state-dir: {}: {error}", names.file.display());
+        let saved = control::replace_file(&names.file, Durability::Lazy, write)
+            .map_err(|error| format!("{}: {error}", names.file.display()));
+        if saved.is_err() {
+            names.is_dirty.store(true, Ordering::Release);
+            self.save_due = Instant::now() + LOOK;
         }
+        self.shared.note_saved("names", saved);
         let by_address = names.by_address();
         self.shared.broker.directory().set_domains(by_address);
     }

@@ -33,6 +33,12 @@ pub struct OpenedUplink {
     pub mac: Mac,
 }
 
+/// Removes what a start that failed has made.
+///
+/// # Errors
+/// In words: what is left.
+pub type Undo = Box<dyn FnOnce() -> Result<(), String>>;
+
 /// Operations on the cluster node's interfaces.
 pub trait Interfaces: Send {
     /// Opens a port. Frames that arrive before it is served are dropped.
@@ -126,6 +132,13 @@ pub trait Interfaces: Send {
     /// # Errors
     /// In words.
     fn watch(&mut self, sink: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String>;
+
+    /// Returns an action that removes the switch's own interfaces and tables that are made after this
+    /// call, except tables that enforce policies.
+    ///
+    /// # Errors
+    /// In words, if the kernel does not answer.
+    fn undo(&mut self) -> Result<Undo, String>;
 
     /// The configuration of the same network, for another thread.
     ///

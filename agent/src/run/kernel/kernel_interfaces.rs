@@ -10,12 +10,12 @@ use dataplane::port::af_xdp::{
 use flow_offload::Offload;
 use linux_net::host_port::HostPortConfig;
 use linux_net::punt;
-use linux_net::{Link, LinkEvents, MAX_MTU, Netlink, SINGLE_FRAME_MTU};
+use linux_net::{Footprint, Link, LinkEvents, MAX_MTU, Netlink, SINGLE_FRAME_MTU};
 
 use super::event::{EventSink, InterfaceEvent, paths};
 use super::guard::{self, Guarded};
 use super::host_network::{HostNetwork, KernelNetwork, addresses};
-use super::interfaces::{Interfaces, Opened, OpenedUplink};
+use super::interfaces::{Interfaces, Opened, OpenedUplink, Undo};
 
 /// Part of the UMEM that the punt link, which serves all pods, posts to its fill rings: one in so
 /// many frames.
@@ -241,6 +241,11 @@ impl Interfaces for KernelInterfaces {
         let sink: EventSink = std::sync::Arc::new(parking_lot::Mutex::new(sink));
         guard::watch(links, self.guarded.clone(), EventSink::clone(&sink))?;
         paths(&sink)
+    }
+
+    fn undo(&mut self) -> Result<Undo, String> {
+        let before = Footprint::read().map_err(|error| error.to_string())?;
+        Ok(Box::new(move || before.restore()))
     }
 
     fn host_network(&self) -> Result<Box<dyn HostNetwork>, String> {

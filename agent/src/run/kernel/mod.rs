@@ -30,7 +30,7 @@ mod without_ports;
 pub(super) use backoff::Backoff;
 pub use event::InterfaceEvent;
 pub use host_network::{HostEnd, HostNetwork};
-pub use interfaces::{Interfaces, Opened, OpenedUplink};
+pub use interfaces::{Interfaces, Opened, OpenedUplink, Undo};
 pub use kernel_interfaces::KernelInterfaces;
 pub(super) use next_hops::NextHops;
 pub(crate) use next_hops::{Destination, Hop};

@@ -6,7 +6,7 @@ use dataplane::port::af_xdp::UplinkFilter;
 
 use super::event::{EventSink, InterfaceEvent, listen, paths};
 use super::host_network::{HostNetwork, KernelNetwork, addresses};
-use super::interfaces::{Interfaces, Opened, OpenedUplink};
+use super::interfaces::{Interfaces, Opened, OpenedUplink, Undo};
 use linux_net::{LinkEvent, LinkEvents, Netlink};
 
 /// Interfaces that stay the kernel's: they are watched, and never opened.
@@ -96,6 +96,10 @@ impl Interfaces for WithoutPorts {
             })
         })?;
         paths(&sink)
+    }
+
+    fn undo(&mut self) -> Result<Undo, String> {
+        Ok(Box::new(|| Ok(())))
     }
 
     fn host_network(&self) -> Result<Box<dyn HostNetwork>, String> {

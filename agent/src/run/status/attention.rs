@@ -14,6 +14,8 @@ impl Status {
         if !self.ready && self.unhealthy_reasons.is_empty() {
             lines.push("not ready: pods cannot be attached".to_owned());
         }
+        let in_memory = self.in_memory.iter();
+        lines.extend(in_memory.map(|(part, why)| format!("{part} in memory only: {why}")));
         lines.extend(self.source.troubles());
         let down = self.ports.iter().filter(|port| port.is_down());
         lines.extend(down.map(|port| format!("port {} is down: {}", port.name, port.mode)));

@@ -70,6 +70,10 @@ pub struct Status {
     /// The source of objects.
     #[serde(default)]
     pub source: SourceStatus,
+    /// The parts of the state that end with this process, since the state folder does not take them,
+    /// with the reason: `sessions`, `names`.
+    #[serde(default)]
+    pub in_memory: BTreeMap<String, String>,
     /// All ports.
     pub ports: Vec<PortStatus>,
     /// Pending attachments.
@@ -285,6 +289,7 @@ impl Status {
             pod_networks: state.pod_networks.iter().map(ToString::to_string).collect(),
             pod_mtu: state.pod_mtu,
             source: SourceStatus::of(&state.source),
+            in_memory: shared.in_memory(),
             ports: ports(shared),
             waiting: state.waiting.clone(),
             lost: state

@@ -227,6 +227,7 @@ mod tests {
                 save_error: Some("disk full".into()),
                 ..SourceStatus::default()
             },
+            in_memory: BTreeMap::from([("sessions".into(), "state/sessions: disk full".into())]),
             ports: vec![port, down],
             waiting: vec![],
             lost: vec![],
@@ -247,6 +248,7 @@ mod tests {
         let text = status.to_string();
         let expected = "\
 Attention:
+  sessions in memory only: state/sessions: disk full
   state not saved: disk full
   port default/web is down: failed: no such device
   1 faults in objects, the first: a.yaml: document 1: is no YAML

@@ -109,13 +109,13 @@ impl Umem {
             _ => Err(error),
         });
         let takes_long_packets = bound.map_err(|cause| {
-            let why = match cause.kind() {
+            let attempt = match cause.kind() {
                 io::ErrorKind::ResourceBusy => {
-                    ", which another switch or program with AF_XDP has in this network namespace"
+                    "another podgate, or another program with AF_XDP on lo, runs on this node"
                 }
-                _ => "",
+                _ => "bind an AF_XDP socket to lo",
             };
-            AfXdpError::new(format!("bind the UMEM's own socket to lo{why}"), cause)
+            AfXdpError::new(attempt, cause)
         })?;
         let base = region.base;
         // SAFETY: the region has exactly this layout, is mapped for as long as the owner lives, and
