@@ -82,6 +82,19 @@ pub struct HostFirewall {
     pub egress: Arc<[Rule]>,
 }
 
+/// A ClusterHostFirewall, compiled. A lookup always finds a rule.
+#[derive(Clone, Debug)]
+pub struct HostAcl {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Whether it leaves the failsafe ports open.
+    pub failsafe: bool,
+    /// ACL of connections to the node itself; the peer is the source of the packet.
+    pub ingress: Arc<Table>,
+    /// ACL of connections that its own processes open; the peer is the destination of the packet.
+    pub egress: Arc<Table>,
+}
+
 /// A pod on the host network of this cluster node that policies select.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPod {
@@ -119,6 +132,9 @@ pub struct View {
     /// What egress firewalls for the whole cluster say about clients outside whom services lead to
     /// addresses that are no pods'; the peer is the destination.
     pub outside: PodAcl,
+    /// The host firewalls that select each node, by name; empty unless the scope is
+    /// [`Scope::All`](crate::Scope::All).
+    pub host_acls: Arc<BTreeMap<Arc<str>, Vec<HostAcl>>>,
     /// All services with their endpoints.
     pub services: Arc<BTreeMap<Key, Arc<ServiceView>>>,
 }

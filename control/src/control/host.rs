@@ -83,10 +83,7 @@ impl Control {
         let mut fresh = Vec::new();
         for firewall in selected {
             let [ingress, egress] = Direction::BOTH.map(|direction| {
-                let rules = match direction {
-                    Direction::Ingress => &firewall.ingress,
-                    Direction::Egress => &firewall.egress,
-                };
+                let rules = firewall.direction(direction);
                 let basic = configurator::host_rules(rules, direction, &api_server);
                 let (cache, membership) = (&self.cache, &mut self.membership);
                 render::rules(basic, direction, cache, membership).into()
@@ -151,14 +148,13 @@ impl Control {
         }
     }
 
-    /// The firewalls about this cluster node. One whose node has faults is about it as well: which
-    /// labels are missing is not known.
+    /// The firewalls about this cluster node.
     fn selected_host_firewalls(&self) -> Vec<Arc<ClusterHostFirewall>> {
         let Scope::Node(name) = &self.scope else { return Vec::new() };
         let node = self.cache.nodes().get(name);
         let selects = |firewall: &&Arc<ClusterHostFirewall>| match node {
             None => firewall.nodes.is_everything(),
-            Some(node) => !node.complete || firewall.nodes.matches(&node.labels),
+            Some(node) => firewall.selects(node),
         };
         let firewalls = self.cache.host_firewalls().values();
         firewalls.filter(|it| self.is_enforced(&it.staging)).filter(selects).cloned().collect()

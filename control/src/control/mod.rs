@@ -7,6 +7,7 @@
 
 mod domains;
 mod host;
+mod host_acls;
 mod outside;
 mod policy_events;
 mod processor;
@@ -59,6 +60,7 @@ pub struct Control {
     policy_changes: Vec<PolicyChange>,
     services: services::Pending,
     host: host::Hosts,
+    host_acls: host_acls::HostAcls,
     outside: outside::Outside,
     domains: domains::OwnAddresses,
     pub(crate) denied_reply: DeniedReply,
@@ -116,6 +118,7 @@ impl Control {
             policy_changes: Vec::new(),
             services: services::Pending::default(),
             host: host::Hosts::default(),
+            host_acls: host_acls::HostAcls::default(),
             outside: outside::Outside::default(),
             domains: domains::OwnAddresses::default(),
             denied_reply: DeniedReply::default(),
@@ -241,6 +244,7 @@ impl Control {
         let host_firewalls = self.configure_host();
         let host_pods = self.configure_host_pods();
         self.configure_outside();
+        let host_acls_changed = self.configure_host_acls();
         self.membership.sweep(&self.cache);
         self.follow_own_addresses();
         let (addresses, live_addresses) = match self.membership.version() {
@@ -262,6 +266,7 @@ impl Control {
             }
         };
         let outside = self.outside_acl();
+        let host_acls = self.compiled_host_acls();
         let nodes = match std::mem::take(&mut self.nodes_changed) {
             true => self.nodes(),
             false => Arc::clone(&self.view.nodes),
@@ -278,6 +283,7 @@ impl Control {
             && Arc::ptr_eq(&host_firewalls, &self.view.host_firewalls)
             && Arc::ptr_eq(&host_pods, &self.view.host_pods)
             && outside.is_same(&self.view.outside)
+            && !host_acls_changed
             && Arc::ptr_eq(&services, &self.view.services);
         if same {
             return None;
@@ -293,6 +299,7 @@ impl Control {
             host_firewalls,
             host_pods,
             outside,
+            host_acls,
             services,
         });
         Some(self.view())
@@ -397,12 +404,10 @@ impl Control {
             }
             None => self.local.remove(key),
         };
-        for acl in before.iter().flat_map(Local::acls) {
-            for set in self.tables.release(&acl.rules) {
-                self.membership.release(set);
-            }
-            acl.names.iter().for_each(|name| self.membership.release_name(*name));
-        }
+        let acls = before.into_iter().flat_map(|Local { acls, staged }| {
+            acls.into_iter().chain(staged.into_iter().flatten()).flatten()
+        });
+        acls.for_each(|acl| self.release(acl));
     }
 
     fn acl(&mut self, pod: &Pod, policies: &Policies, direction: Direction) -> Option<Acl> {
@@ -410,9 +415,21 @@ impl Control {
         let rules = configurator::rules(pod, policies, direction, &mut tracked)?;
         let names = tracked.into_names();
         let rules = render::rules(rules, direction, &self.cache, &mut self.membership);
+        Some(self.acquire(rules, names))
+    }
+
+    /// Keeps rules, the peer sets that they name and the port names that they depend on.
+    fn acquire(&mut self, rules: Vec<Rule>, names: Vec<NameId>) -> Acl {
         let (rules, sets) = self.tables.acquire(rules);
         sets.iter().for_each(|set| self.membership.retain(*set));
         names.iter().for_each(|name| self.membership.retain_name(*name));
-        Some(Acl { rules, names })
+        Acl { rules, names }
+    }
+
+    fn release(&mut self, acl: Acl) {
+        for set in self.tables.release(&acl.rules) {
+            self.membership.release(set);
+        }
+        acl.names.into_iter().for_each(|name| self.membership.release_name(name));
     }
 }

@@ -32,14 +32,10 @@ impl Control {
         let fresh = rules.map(|rules| {
             let (cache, membership) = (&self.cache, &mut self.membership);
             let rules = render::rules(rules, Direction::Egress, cache, membership);
-            let (rules, sets) = self.tables.acquire(rules);
-            sets.iter().for_each(|set| self.membership.retain(*set));
-            Acl { rules, names: Vec::new() }
+            self.acquire(rules, Vec::new())
         });
         let before = std::mem::replace(&mut self.outside.acl, fresh);
-        for set in before.iter().flat_map(|acl| self.tables.release(&acl.rules)) {
-            self.membership.release(set);
-        }
+        before.into_iter().for_each(|acl| self.release(acl));
     }
 
     /// The ACL in its compiled form.

@@ -33,6 +33,7 @@ impl Control {
                 if self.cache.find_api_server(&keys) {
                     self.services.surroundings_changed();
                     self.outside.is_stale = true;
+                    self.host_acls.is_stale = true;
                     if !self.cache.firewalls().is_empty() {
                         self.dirty.extend(self.local.keys().cloned());
                     }
@@ -49,8 +50,7 @@ impl Control {
                     })
                 });
             }
-            // Configured anew with every commit.
-            Change::ClusterHostFirewall(..) => {}
+            Change::ClusterHostFirewall(..) => self.host_acls.is_stale = true,
             Change::Pod(key, (_, after)) => {
                 let pod = after.as_ref();
                 let now = self.addresses_of(pod);
@@ -96,6 +96,7 @@ impl Control {
             }
             Change::Node(name) => {
                 self.nodes_changed = true;
+                self.host_acls.is_stale = true;
                 self.services.surroundings_changed();
                 self.domains.changed();
                 self.membership.node_changed(&self.cache, &name);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-use super::{Direction, Labels, PolicyRule, Report, Selector, Staging};
+use super::{Direction, Labels, Node, PolicyRule, Report, Selector, Staging};
 
 /// A policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +105,21 @@ impl ClusterEgressFirewall {
     /// Returns whether its subject selects pods with these labels, in such a namespace.
     pub fn selects(&self, namespace: &Labels, pod: &Labels) -> bool {
         self.namespaces.matches(namespace) && self.pods.matches(pod)
+    }
+}
+
+impl ClusterHostFirewall {
+    /// Returns whether it is about a node: one with faults may have the labels that it lacks.
+    pub fn selects(&self, node: &Node) -> bool {
+        !node.complete || self.nodes.matches(&node.labels)
+    }
+
+    /// Its rules for `direction`.
+    pub fn direction(&self, direction: Direction) -> &[ClusterRule] {
+        match direction {
+            Direction::Ingress => &self.ingress,
+            Direction::Egress => &self.egress,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::input::{Input, Resolve, warn_ignored};
 use super::{Ended, print};
-use crate::policy::explain::{AtPod, Explanation, Opened, UnknownPort, explain, unknown_ports};
+use crate::policy::explain::{AtEnd, Explanation, Opened, UnknownPort, explain, unknown_ports};
 use crate::probe::{Endpoint, Port, Prober, Protocol, Question, case};
 use cli_runtime::{NO, Output};
 
@@ -135,7 +135,7 @@ fn write_explanation(out: &mut String, explanation: &Explanation) -> fmt::Result
     for (decision, direction) in
         [(&explanation.egress, "egress"), (&explanation.ingress, "ingress")]
     {
-        let Some(AtPod { pod, selecting, permits, by, closest }) = decision else { continue };
+        let Some(AtEnd { pod, selecting, permits, by, closest }) = decision else { continue };
         let verdict = if *permits { "allow" } else { "deny" };
         let words = by.iter().map(|by| format!(", by {by}")).collect::<String>();
         writeln!(out, "\n{direction} of {pod}: {verdict}{words}")?;
@@ -152,6 +152,9 @@ fn write_explanation(out: &mut String, explanation: &Explanation) -> fmt::Result
             }
             None => {}
         }
+    }
+    for note in &explanation.notes {
+        writeln!(out, "\nnote: {note}")?;
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use control::model::{Key, Pod};
 use control::{Control, Fault, Kind, Object, PodKey, Scope, manifests};
@@ -33,6 +34,8 @@ pub struct Manifests {
     pub workloads: BTreeMap<PodKey, String>,
     /// Pods that stand for those that could exist, in words.
     pub representatives: BTreeMap<PodKey, String>,
+    /// Nodes that stand for those that could exist, in words.
+    pub representative_nodes: BTreeMap<Arc<str>, String>,
     /// Policies and namespaces as the files have them, the later of the same name last.
     pub sources: Vec<Value>,
     /// Input that was left out, in words.
@@ -183,6 +186,12 @@ impl Manifests {
         }
         let name = self.workloads.get(pod).map_or(&*pod.name, String::as_str);
         format!("{}/{name}", pod.namespace)
+    }
+
+    /// A node in words: its name, or the words of a representative.
+    pub fn node(&self, name: &Arc<str>) -> String {
+        let words = self.representative_nodes.get(name).cloned();
+        words.unwrap_or_else(|| format!("node/{name}"))
     }
 
     fn note_service(&mut self, value: &Value) {

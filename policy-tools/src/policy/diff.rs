@@ -12,8 +12,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::Table;
-use control::model::Pod;
+use control::model::{Direction, Pod};
 use control::{Object, PodKey};
+use dataplane::{DEFAULT_ALLOW, Outcome};
 use ipnet::IpNet;
 use serde::Serialize;
 
@@ -22,6 +23,7 @@ use super::representatives::{self, Selectors};
 use crate::input::Manifests;
 use crate::probe::Protocol;
 use crate::probe::complete::complete;
+use crate::probe::host::{self, FAILSAFE_PORT};
 
 /// A difference between the versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -73,17 +75,14 @@ struct End {
     stands: bool,
     /// The cluster node that it is, or is on.
     node: Option<Arc<str>>,
+    /// Whether it is a node that a host firewall selects.
+    guarded: bool,
     old: IpAddr,
     new: IpAddr,
 }
 
 /// Ends that all tables and networks treat alike.
-#[derive(Debug)]
-struct Class {
-    ends: Vec<End>,
-    /// The egress and ingress tables of the old and of the new version.
-    tables: [[Option<Arc<Table>>; 2]; 2],
-}
+type Class = Vec<End>;
 
 /// Compares two versions.
 ///
@@ -103,7 +102,11 @@ pub fn compare(mut old: Manifests, mut new: Manifests) -> Result<Comparison, Str
         let classes = classes(&old, &new, &names, &policies, v4);
         for from in &classes {
             for to in &classes {
-                compare_classes(&old, &new, from, to, &mut found);
+                // A pod's own node is let in by policies, others are not.
+                for own in [false, true] {
+                    let is_pair = |a: &End, b: &End| is_pair(a, b) && is_own_node(a, b) == own;
+                    compare_classes(&old, &new, from, to, &is_pair, &mut found);
+                }
             }
         }
     }
@@ -153,26 +156,21 @@ fn classes(
         if let (Some(old), Some(new)) = (first(&pod.addresses), first(&other.addresses)) {
             let (name, node) = (names.workload(key), Some(Arc::clone(&pod.node)));
             let stands = names.representatives.contains_key(key);
-            ends.push(End { name, pod: Some(key.clone()), stands, node, old, new });
+            let (pod, guarded) = (Some(key.clone()), false);
+            ends.push(End { name, pod, stands, node, guarded, old, new });
         }
-    }
-    // Where no pod is of a family, nothing of the family matters.
-    if ends.is_empty() {
-        return Vec::new();
     }
     for (name, node) in old.nodes.iter() {
         let Some(other) = new.nodes.get(name) else { continue };
+        let guarded = [old, new].iter().any(|view| view.host_acls.contains_key(name));
         if let (Some(old), Some(new)) = (first(&node.addresses), first(&other.addresses)) {
-            let node = Some(Arc::clone(name));
-            ends.push(End {
-                name: format!("node/{name}"),
-                pod: None,
-                stands: false,
-                node,
-                old,
-                new,
-            });
+            let (pod, node, name) = (None, Some(Arc::clone(name)), names.node(name));
+            ends.push(End { name, pod, stands: false, node, guarded, old, new });
         }
+    }
+    // Without an end of the family that policies are about, nothing of the family matters.
+    if !ends.iter().any(|end| end.pod.is_some() || end.guarded) {
+        return Vec::new();
     }
     let outside = matrix::outside(policies, v4);
     let taken: HashSet<IpAddr> = ends.iter().flat_map(|end| [end.old, end.new]).collect();
@@ -182,6 +180,7 @@ fn classes(
         pod: None,
         stands: false,
         node: None,
+        guarded: false,
         old: *address,
         new: *address,
     }));
@@ -200,19 +199,25 @@ fn classes(
         };
         let identities =
             (old.addresses.lookup(end.old.into()), new.addresses.lookup(end.new.into()));
+        let hosts = [old, new].map(|view| {
+            let node = end.node.as_ref().filter(|_| end.guarded);
+            let tables = Direction::BOTH.map(|it| host::tables(view, node, it).map(Arc::as_ptr));
+            tables.map(Iterator::collect::<Vec<*const Table>>)
+        });
         let key = (
             of_tables,
+            hosts,
             identities,
             networks(end.old),
             networks(end.new),
             end.pod.is_some(),
             end.stands,
         );
-        let class = classes.entry(key).or_insert_with(|| Class { ends: Vec::new(), tables });
-        class.ends.push(end);
+        let class = classes.entry(key).or_default();
+        class.push(end);
     }
     let mut classes: Vec<Class> = classes.into_values().collect();
-    classes.sort_by(|a, b| a.ends[0].name.cmp(&b.ends[0].name));
+    classes.sort_by(|a, b| a[0].name.cmp(&b[0].name));
     classes
 }
 
@@ -221,19 +226,19 @@ fn compare_classes(
     new: &Matrix,
     from: &Class,
     to: &Class,
+    is_pair: &dyn Fn(&End, &End) -> bool,
     found: &mut BTreeMap<Difference, BTreeSet<String>>,
 ) {
-    let mut pairs = from.ends.iter().flat_map(|a| to.ends.iter().map(move |b| (a, b)));
+    let mut pairs = from.iter().flat_map(|a| to.iter().map(move |b| (a, b)));
     let Some((a, b)) = pairs.find(|(a, b)| is_pair(a, b)) else { return };
-    let sending = from.tables.iter().filter_map(|[egress, _]| egress.as_ref());
-    let receiving = to.tables.iter().filter_map(|[_, ingress]| ingress.as_ref());
-    let tables: Vec<&Arc<Table>> = sending.chain(receiving).collect();
+    let ends = [a, b].map(|end| (end.pod.as_ref(), end.node.as_ref()));
+    let tables = [old, new].map(|matrix| matrix::tables_between(matrix.view(), ends));
+    let tables = tables.concat();
     if tables.is_empty() {
         return;
     }
     for protocol in Protocol::ALL {
-        let firsts: Vec<u16> =
-            matrix::port_ranges(tables.iter().copied(), protocol).into_iter().collect();
+        let firsts: Vec<u16> = matrix::port_ranges(&tables, protocol).into_iter().collect();
         let mut ranges: Vec<(u16, u16, Decision, Decision)> = Vec::new();
         for (n, first) in firsts.iter().enumerate() {
             let last = firsts.get(n + 1).map_or(u16::MAX, |next| next - 1);
@@ -252,10 +257,10 @@ fn compare_classes(
             let change = match (before.permits, after.permits) {
                 (false, true) => Change::Opened,
                 (true, false) => Change::Closed,
-                _ if before.by == after.by => continue,
+                _ if rules(&before).eq(rules(&after)) => continue,
                 _ => Change::OtherRule,
             };
-            for target in &to.ends {
+            for target in to {
                 let difference = Difference {
                     change,
                     to: target.name.clone(),
@@ -265,7 +270,7 @@ fn compare_classes(
                     before: before.by.clone(),
                     after: after.by.clone(),
                 };
-                let froms = from.ends.iter().filter(|end| is_pair(end, target));
+                let froms = from.iter().filter(|end| is_pair(end, target));
                 let names: BTreeSet<String> = froms.map(|end| end.name.clone()).collect();
                 if !names.is_empty() {
                     found.entry(difference).or_default().extend(names);
@@ -275,12 +280,22 @@ fn compare_classes(
     }
 }
 
-/// Whether policies decide about connections between two ends: one of them is a pod of the files, they are not
-/// the same, and the first is not the cluster node of the second, which is always let in.
+/// The rules among the origins of a decision.
+fn rules(decision: &Decision) -> impl Iterator<Item = &Arc<str>> {
+    let without_rule = [DEFAULT_ALLOW, FAILSAFE_PORT, Outcome::OwnNode.name()];
+    decision.by.iter().filter(move |origin| !without_rule.contains(&&***origin))
+}
+
+/// Whether rules decide about connections between two ends: one of them is a pod of the files or a node
+/// with host firewalls, and they are not the same.
 fn is_pair(from: &End, to: &End) -> bool {
-    let is_own_node = from.pod.is_none() && from.node.is_some() && from.node == to.node;
-    let is_in_files = |end: &End| end.pod.is_some() && !end.stands;
-    from.old != to.old && (is_in_files(from) || is_in_files(to)) && !is_own_node
+    let is_decided = |end: &End| end.guarded || end.pod.is_some() && !end.stands;
+    from.old != to.old && (is_decided(from) || is_decided(to))
+}
+
+/// Whether the first end is the cluster node of the second.
+fn is_own_node(from: &End, to: &End) -> bool {
+    from.pod.is_none() && from.node.is_some() && from.node == to.node
 }
 
 /// Whether an end stands for pods that are in no file, its namespace, and its labels.

@@ -1,5 +1,6 @@
 //! Why a connection may be opened or not, in terms of the policies at either end.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use serde::Serialize;
 use super::closest::{Other, closest};
 use super::labels::{Cluster, nearest};
 use crate::probe::answer::{Decision, Passage, Reply, reason};
+use crate::probe::host::HostDecision;
 use crate::probe::world::Location;
 use crate::probe::{Answer, Endpoint, Port, Prober, Question, Verdict};
 
@@ -24,21 +26,23 @@ pub struct Explanation {
     pub reason: String,
     /// Origins of the rules that decided.
     pub by: Vec<Arc<str>>,
-    /// The decision at the pod that opens the connection, if it is one.
-    pub egress: Option<AtPod>,
-    /// The decision at the pod that it is opened to, if it is one.
-    pub ingress: Option<AtPod>,
+    /// The decision at the pod that opens the connection, or at the node with host firewalls that does.
+    pub egress: Option<AtEnd>,
+    /// The decision at the pod that it is opened to, or at such a node.
+    pub ingress: Option<AtEnd>,
     /// Every connection that the question is about; of those that decide, the first has the
     /// decisions above.
     pub connections: Vec<Opened>,
+    /// Ends that policies see as something else, in words.
+    pub notes: Vec<String>,
 }
 
-/// The decision at one pod.
+/// The decision at one end.
 #[derive(Debug, Serialize)]
-pub struct AtPod {
-    /// The pod, as `ns/pod`.
+pub struct AtEnd {
+    /// The pod, as `ns/pod`, or the node, as `node/NAME`.
     pub pod: Arc<str>,
-    /// Every policy that selects the pod and has rules for this direction, in their order.
+    /// Every policy that selects the end and has rules for this direction, in their order.
     pub selecting: Vec<String>,
     /// Whether its rules permit the connection.
     pub permits: bool,
@@ -69,6 +73,13 @@ pub fn explain(prober: &mut Prober, question: Question<'_>) -> Explanation {
     let prober = &*prober;
     let decision = |direction| {
         let (label, reply) = deciding?;
+        let host = match direction {
+            Direction::Egress => &reply.at_source,
+            Direction::Ingress => &reply.at_target,
+        };
+        if let Some(decision) = host {
+            return Some(at_node(prober, decision));
+        }
         let of = |passage: &Passage| match direction {
             Direction::Egress => passage.egress.clone(),
             Direction::Ingress => passage.ingress.clone(),
@@ -83,7 +94,49 @@ pub fn explain(prober: &mut Prober, question: Question<'_>) -> Explanation {
         by: answer.by.clone(),
         egress: decision(Direction::Egress),
         ingress: decision(Direction::Ingress),
+        notes: notes(prober, &question, &replies),
         connections: replies.into_iter().map(|(to, reply)| Opened { to, reply }).collect(),
+    }
+}
+
+/// The ends that are pods on the host network.
+fn notes(prober: &Prober, question: &Question<'_>, replies: &[(String, Reply)]) -> Vec<String> {
+    let world = prober.world();
+    let mut on_host: Vec<(String, &str)> = Vec::new();
+    for end in [question.from, question.to] {
+        if let Endpoint::Pod(key) = end
+            && let Some(pod) = world.pod(key).filter(|pod| pod.host_network)
+        {
+            on_host.push((key.to_string(), pod.node.as_deref().unwrap_or_default()));
+        }
+    }
+    let labels: BTreeSet<&str> = match question.to {
+        Endpoint::Service(_) => replies.iter().filter_map(|(it, _)| it.split(' ').next()).collect(),
+        _ => BTreeSet::new(),
+    };
+    for address in labels.into_iter().filter_map(|label| label.parse().ok()) {
+        let node = world.nodes().find(|node| node.addresses.contains(&address));
+        on_host.extend(node.map(|node| (format!("endpoint {address}"), &*node.name)));
+    }
+    let words = |(end, node)| {
+        format!(
+            "{end} is on the host network: policies see it as node {node}, and none that selects \
+             pods holds for it"
+        )
+    };
+    on_host.into_iter().map(words).collect()
+}
+
+fn at_node(prober: &Prober, decision: &HostDecision) -> AtEnd {
+    let HostDecision { node, permits, by } = decision;
+    let view = prober.control().view();
+    let firewalls = view.host_acls.get(node).into_iter().flatten();
+    AtEnd {
+        pod: format!("node/{node}").into(),
+        selecting: firewalls.map(|it| format!("ClusterHostFirewall {}", it.name)).collect(),
+        permits: *permits,
+        by: by.first().cloned(),
+        closest: None,
     }
 }
 
@@ -94,7 +147,7 @@ fn at_pod(
     passage: &Passage,
     decision: Decision,
     direction: Direction,
-) -> AtPod {
+) -> AtEnd {
     let Decision { pod, permits, by } = decision;
     let key = key(&pod);
     let selecting = prober.control().selecting(&key, direction);
@@ -122,7 +175,7 @@ fn at_pod(
         let other = Other { pod, address, protocol: question.protocol, port, target };
         closest(prober.manifests(), &selecting, direction, &other)
     });
-    AtPod { pod, selecting, permits, by, closest: closest.flatten() }
+    AtEnd { pod, selecting, permits, by, closest: closest.flatten() }
 }
 
 fn key(pod: &str) -> PodKey {

@@ -36,7 +36,17 @@ impl<'a> Cluster<'a> {
         self.namespaces.get(name).map(|labels| &**labels)
     }
 
+    /// The pods that a selector selects; those on the host network are not among them.
     pub(super) fn select<'b>(
+        &'b self,
+        namespaces: &'b Namespaces,
+        pods: &'b Selector,
+    ) -> impl Iterator<Item = &'a Pod> + 'b {
+        self.matching(namespaces, pods).filter(|pod| pod.is_on_pod_network())
+    }
+
+    /// The pods that have the labels of a selector, on whatever network.
+    pub(super) fn matching<'b>(
         &'b self,
         namespaces: &'b Namespaces,
         pods: &'b Selector,
@@ -48,8 +58,8 @@ impl<'a> Cluster<'a> {
                 labels.is_some_and(|labels| selector.matches(labels))
             }
         };
-        let on_network = self.pods.iter().copied().filter(|pod| pod.is_on_pod_network());
-        on_network.filter(move |pod| is_in(pod) && pods.matches(&pod.labels))
+        let all = self.pods.iter().copied();
+        all.filter(move |pod| is_in(pod) && pods.matches(&pod.labels))
     }
 
     /// The pods that a rule's peers select; none if a peer may be anything else.

@@ -2,27 +2,32 @@
 //!
 //! The decision is that of the graph's policy node, made over a snapshot that has all pods of the
 //! cluster behind ports of one switch: both ends of a connection are evaluated together instead
-//! of packet by packet. Services, routes and a pod's own cluster node have no part in it.
+//! of packet by packet. Host firewalls decide about nodes at either end. Services and routes have no
+//! part in it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::Table;
-use control::model::{Peer, PolicyRule};
+use control::model::{Direction, Peer, PolicyRule};
 use control::{Object, PodAcl, PodKey, View};
 use dataplane::wire::Flow;
-use dataplane::{Outcome, PortId, Snapshot};
+use dataplane::{DEFAULT_ALLOW, Outcome, PortId, Snapshot};
 use ipnet::IpNet;
 use snapshot::{NodeContext, NodePort, PortRole};
 
 use crate::probe::Protocol;
-use crate::probe::answer::drop_default;
+use crate::probe::answer::{distinct, drop_default};
+use crate::probe::host::{self, HostDecision};
 
 /// The tables of all pods.
 pub struct Matrix {
     snapshot: Snapshot,
     view: Arc<View>,
+    nodes: HashMap<IpAddr, Arc<str>>,
+    /// The node that the pod with an address is on.
+    nodes_of_pods: HashMap<IpAddr, Arc<str>>,
 }
 
 /// The rules' answer for one connection.
@@ -48,7 +53,13 @@ impl Matrix {
         let ports = ports.ok_or("there are more pods than a switch has ports")?;
         let generation = view.generation.max(1);
         let snapshot = snapshot::snapshot(&view, "", NodeContext::default(), generation, &ports);
-        Ok(Self { snapshot, view })
+        let named = |addresses: &[IpAddr], name: &Arc<str>| -> Vec<(IpAddr, Arc<str>)> {
+            addresses.iter().map(|address| (*address, Arc::clone(name))).collect()
+        };
+        let nodes = view.nodes.iter().flat_map(|(name, node)| named(&node.addresses, name));
+        let pods = view.pods.values().flat_map(|pod| named(&pod.addresses, &pod.node));
+        let (nodes, nodes_of_pods) = (nodes.collect(), pods.collect());
+        Ok(Self { snapshot, view, nodes, nodes_of_pods })
     }
 
     /// The view that the tables come from.
@@ -65,14 +76,41 @@ impl Matrix {
             destination_port: if protocol == Protocol::Icmp { 0 } else { port },
             protocol: protocol.number(to.is_ipv6()),
         };
-        let decision = dataplane::evaluate(&self.snapshot, &flow);
-        let permits = matches!(
-            decision.outcome,
-            Outcome::PolicyAllowed | Outcome::NoPolicy | Outcome::OwnNode
-        );
-        let mut by = decision.by.origins(&self.snapshot, decision.outcome);
+        let [source, target] = [&from, &to].map(|address| self.nodes.get(address));
+        if source.is_some() && source == target {
+            return Decision { permits: true, by: vec![DEFAULT_ALLOW.into()] };
+        }
+        let host = |node: Option<&Arc<str>>, direction| {
+            let HostDecision { permits, by, .. } =
+                host::decide(&self.view, node?, direction, &flow)?;
+            Some(Decision { permits, by })
+        };
+        let by_policies = match source.is_some() && source == self.nodes_of_pods.get(&to) {
+            true => Decision { permits: true, by: vec![Outcome::OwnNode.name().into()] },
+            false => self.evaluate(&flow),
+        };
+        let at_ends =
+            [host(source, Direction::Egress), Some(by_policies), host(target, Direction::Ingress)];
+        let mut by = Vec::new();
+        for decision in at_ends.into_iter().flatten() {
+            if !decision.permits {
+                return decision;
+            }
+            by.extend(decision.by);
+        }
+        let mut by = distinct(by.iter());
         drop_default(&mut by);
-        Decision { permits, by }
+        if by.is_empty() {
+            by.push(DEFAULT_ALLOW.into());
+        }
+        Decision { permits: true, by }
+    }
+
+    /// The decision of the policies of pods at both ends.
+    fn evaluate(&self, flow: &Flow) -> Decision {
+        let decision = dataplane::evaluate(&self.snapshot, flow);
+        let permits = matches!(decision.outcome, Outcome::PolicyAllowed | Outcome::NoPolicy);
+        Decision { permits, by: decision.by.origins(&self.snapshot, decision.outcome) }
     }
 }
 
@@ -85,7 +123,21 @@ pub fn tables(view: &View, pod: &PodKey) -> [Option<Arc<Table>>; 2] {
     view.pods.get(pod).map_or([None, None], |pod| [table(&pod.from_pod), table(&pod.to_pod)])
 }
 
-/// The first port of every range of ports that the rules of these tables treat alike.
+/// The tables that decide about connections between two ends, each a pod or a node.
+pub fn tables_between(
+    view: &View,
+    [(from, source), (to, target)]: [(Option<&PodKey>, Option<&Arc<str>>); 2],
+) -> Vec<Arc<Table>> {
+    let of = |pod: Option<&PodKey>| pod.map(|pod| tables(view, pod)).unwrap_or_default();
+    let ([sending, _], [_, receiving]) = (of(from), of(to));
+    let at_source = host::tables(view, source.filter(|_| from.is_none()), Direction::Egress);
+    let at_target = host::tables(view, target.filter(|_| to.is_none()), Direction::Ingress);
+    let of_nodes = at_source.chain(at_target).cloned();
+    sending.into_iter().chain(receiving).chain(of_nodes).collect()
+}
+
+/// The first port of every range of ports that the rules of these tables and failsafe ports treat
+/// alike.
 pub fn port_ranges<'a>(
     tables: impl IntoIterator<Item = &'a Arc<Table>>,
     protocol: Protocol,
@@ -102,6 +154,8 @@ pub fn port_ranges<'a>(
         firsts.insert(ports.first.max(1));
         firsts.extend(ports.last.checked_add(1));
     }
+    let failsafe = Direction::BOTH.map(|it| host::failsafe(it, protocol.number(false)));
+    firsts.extend(failsafe.into_iter().flatten().flat_map(|port| [port, port + 1]));
     firsts
 }
 
@@ -167,6 +221,9 @@ pub fn each_rule(objects: &[Object], mut visit: impl FnMut(&PolicyRule)) {
             }
             Object::ClusterEgressFirewall(policy) => {
                 policy.egress.iter().for_each(|it| visit(&it.rule));
+            }
+            Object::ClusterHostFirewall(policy) => {
+                policy.ingress.iter().chain(&policy.egress).for_each(|it| visit(&it.rule));
             }
             _ => {}
         }

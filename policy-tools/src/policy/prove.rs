@@ -8,7 +8,6 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use acl::Table;
 use control::model::{Labels, Namespace};
 use control::{Object, PodKey};
 use ipnet::IpNet;
@@ -451,20 +450,16 @@ impl Prover {
                     && (a.namespace == b.namespace
                         || self.named(&a.namespace) != self.named(&b.namespace))
             }
-            (None, None) => false,
+            // What two hosts outside do is nothing that a rule decides about.
+            (None, None) => from.node != to.node,
             _ => true,
         };
         apart && from.address != to.address && from.address.is_ipv4() == to.address.is_ipv4()
     }
 
     fn check(&self, statement: &Statement, from: &End, to: &End) -> Option<Counterexample> {
-        // A pod's own cluster node is always let in.
-        let is_own_node = from.pod.is_none() && from.node.is_some() && from.node == to.node;
-        let view = self.matrix.view();
-        let of = |end: &End| end.pod.as_ref().map(|pod| matrix::tables(view, pod));
-        let sending = of(from).and_then(|[egress, _]| egress);
-        let receiving = of(to).and_then(|[_, ingress]| ingress);
-        let tables: Vec<Arc<Table>> = sending.into_iter().chain(receiving).collect();
+        let ends = [from, to].map(|end| (end.pod.as_ref(), end.node.as_ref()));
+        let tables = matrix::tables_between(self.matrix.view(), ends);
         for protocol in Protocol::ALL {
             if statement.protocol.is_some_and(|it| it != protocol) {
                 continue;
@@ -482,7 +477,7 @@ impl Prover {
             };
             for port in ports {
                 let decision = self.matrix.decide(from.address, to.address, protocol, port);
-                let permits = decision.permits || is_own_node;
+                let permits = decision.permits;
                 if permits == (statement.expect == Verdict::Allow) {
                     continue;
                 }
@@ -492,7 +487,7 @@ impl Prover {
                         stands.cloned().unwrap_or_else(|| pod.to_string())
                     }
                     None => match &end.node {
-                        Some(node) => format!("node/{node}"),
+                        Some(node) => self.manifests().node(node),
                         None => end.address.to_string(),
                     },
                 };

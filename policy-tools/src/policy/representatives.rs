@@ -1,4 +1,4 @@
-//! Pods that could exist, one for each class that selectors can tell apart.
+//! Pods and nodes that could exist, one for each class that selectors can tell apart.
 //!
 //! ```text
 //! selectors ─▶ classes of namespaces ─▶ in each, classes of pods ─▶ a pod and its words for each
@@ -6,13 +6,14 @@
 //!
 //! A class is the set of selectors that match. Keys are taken one by one: a label is absent, has a
 //! value that a selector names, or another one; choices that rule out the same selectors are one.
-//! A class that a pod of the manifests is in needs no representative.
+//! A class that a pod of the manifests is in needs no representative. Nodes have classes where host
+//! firewalls select them by labels, or where firewalls are there and no node is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use control::model::{
-    Labels, Namespace, Namespaces, Peer, Pod, PolicyRule, Requirement, Selector, Test,
+    Labels, Namespace, Namespaces, Node, Peer, Pod, PolicyRule, Requirement, Selector, Test,
 };
 use control::{Object, PodKey};
 
@@ -24,14 +25,17 @@ pub const MOST: usize = 20_000;
 /// A pod selector with the namespaces that it is about.
 type Atom = (Namespaces, Selector);
 
-/// The selectors that tell pods apart.
+/// The selectors that tell pods and nodes apart.
 #[derive(Clone, Debug, Default)]
-pub struct Selectors(BTreeSet<Atom>);
+pub struct Selectors {
+    pods: BTreeSet<Atom>,
+    nodes: BTreeSet<Selector>,
+}
 
 impl Selectors {
     /// Those of policies.
     pub fn of(objects: &[Object]) -> Self {
-        let mut found = BTreeSet::new();
+        let (mut found, mut nodes) = (BTreeSet::new(), BTreeSet::new());
         for object in objects {
             match object {
                 Object::NetworkPolicy(policy) => {
@@ -52,18 +56,19 @@ impl Selectors {
                     policy.egress.iter().for_each(|it| peers(&it.rule, &mut found));
                 }
                 Object::ClusterHostFirewall(policy) => {
+                    nodes.insert(policy.nodes.clone());
                     let rules = policy.ingress.iter().chain(&policy.egress);
                     rules.for_each(|it| peers(&it.rule, &mut found));
                 }
                 _ => {}
             }
         }
-        Self(found)
+        Self { pods: found, nodes }
     }
 
     /// The keys of pods' labels that they name.
     pub(super) fn keys(&self) -> BTreeSet<Arc<str>> {
-        let requirements = self.0.iter().flat_map(|(_, pods)| pods.requirements());
+        let requirements = self.pods.iter().flat_map(|(_, pods)| pods.requirements());
         requirements.map(|it| Arc::clone(&it.key)).collect()
     }
 
@@ -75,7 +80,7 @@ impl Selectors {
         };
         let namespaces = namespace.map(|name| is(Namespace::NAME_LABEL, name));
         let pods = labels.iter().map(|(key, value)| is(key, value));
-        self.0.insert((Namespaces::Selected(namespaces.into_iter().collect()), pods.collect()));
+        self.pods.insert((Namespaces::Selected(namespaces.into_iter().collect()), pods.collect()));
     }
 }
 
@@ -100,7 +105,7 @@ pub fn add(manifests: &mut Manifests, selectors: &Selectors) -> Result<(), Strin
     }
     let (mut objects, mut words) = (Vec::new(), BTreeMap::new());
     for Place { namespace, exists, place } in namespaces {
-        let relevant = selectors.0.iter().filter(|(of, _)| is_about(of, &namespace));
+        let relevant = selectors.pods.iter().filter(|(of, _)| is_about(of, &namespace));
         let relevant: BTreeSet<&Selector> = relevant.map(|(_, pods)| pods).collect();
         let relevant: Vec<&Selector> = relevant.into_iter().collect();
         let matching = |labels: &Labels| -> Vec<bool> {
@@ -125,6 +130,40 @@ pub fn add(manifests: &mut Manifests, selectors: &Selectors) -> Result<(), Strin
     }
     manifests.objects.extend(objects);
     manifests.representatives.extend(words);
+    add_nodes(manifests, selectors)
+}
+
+/// Adds a node for each class that no node of the manifests is in.
+fn add_nodes(manifests: &mut Manifests, selectors: &Selectors) -> Result<(), String> {
+    if selectors.nodes.is_empty() {
+        return Ok(());
+    }
+    let relevant: Vec<&Selector> = selectors.nodes.iter().collect();
+    let matching = |labels: &Labels| -> Vec<bool> {
+        relevant.iter().map(|selector| selector.matches(labels)).collect()
+    };
+    let here: HashSet<Vec<bool>> = { &manifests.objects }
+        .iter()
+        .filter_map(|object| match object {
+            Object::Node(node) => Some(matching(&node.labels)),
+            _ => None,
+        })
+        .collect();
+    for (n, labels) in classes(&relevant, &[])?.into_iter().enumerate() {
+        if here.contains(&matching(&labels)) {
+            continue;
+        }
+        let name: Arc<str> = format!("(any node {n})").into();
+        let words = format!("any node{} (none in these files)", with_labels(&labels));
+        manifests.representative_nodes.insert(Arc::clone(&name), words);
+        manifests.objects.push(Object::Node(Node {
+            name,
+            labels: Arc::new(labels),
+            addresses: Vec::new(),
+            pod_cidrs: Vec::new(),
+            complete: true,
+        }));
+    }
     Ok(())
 }
 
@@ -139,7 +178,7 @@ struct Place {
 fn namespaces(manifests: &Manifests, selectors: &Selectors) -> Result<Vec<Place>, String> {
     let mut found: BTreeMap<Arc<str>, Namespace> = BTreeMap::new();
     let mentioned = manifests.pods().map(|pod| &pod.key.namespace);
-    let own = selectors.0.iter().filter_map(|(of, _)| match of {
+    let own = selectors.pods.iter().filter_map(|(of, _)| match of {
         Namespaces::Own(name) => Some(name),
         Namespaces::Selected(_) => None,
     });
@@ -165,7 +204,7 @@ fn namespaces(manifests: &Manifests, selectors: &Selectors) -> Result<Vec<Place>
 fn invented(existing: &[Place], selectors: &Selectors) -> Result<Vec<Place>, String> {
     let names: BTreeSet<&str> = existing.iter().map(|it| &*it.namespace.name).collect();
     let of_namespaces: BTreeSet<&Selector> = selectors
-        .0
+        .pods
         .iter()
         .filter_map(|(of, _)| match of {
             Namespaces::Selected(selector) => Some(selector),

@@ -162,7 +162,9 @@ impl Runner {
             },
             Side::Internet => vec![internet],
             Side::Nodes => {
-                world.nodes().map(|node| Endpoint::Node(Arc::clone(&node.name))).collect()
+                let could_exist = &self.prober.manifests().representative_nodes;
+                let nodes = world.nodes().filter(|node| !could_exist.contains_key(&node.name));
+                nodes.map(|node| Endpoint::Node(Arc::clone(&node.name))).collect()
             }
             Side::AnyPod => self.prober.pods().into_iter().map(Endpoint::Pod).collect(),
             Side::Any => {

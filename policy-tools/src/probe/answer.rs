@@ -8,6 +8,8 @@ use std::sync::Arc;
 use dataplane::{DEFAULT_ALLOW, Outcome};
 use serde::{Serialize, Serializer};
 
+use super::host::HostDecision;
+
 /// Whether a connection may be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -98,7 +100,7 @@ impl Answer {
 }
 
 /// Origins of rules, each once.
-pub(super) fn distinct<'a>(origins: impl Iterator<Item = &'a Arc<str>>) -> Vec<Arc<str>> {
+pub(crate) fn distinct<'a>(origins: impl Iterator<Item = &'a Arc<str>>) -> Vec<Arc<str>> {
     let mut found: Vec<Arc<str>> = Vec::new();
     for origin in origins {
         if !found.contains(origin) {
@@ -115,7 +117,7 @@ pub(crate) fn drop_default(by: &mut Vec<Arc<str>>) {
     }
 }
 
-/// The answer about one connection, and its way.
+/// The answer about one connection, its way, and the decisions of host firewalls at its ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reply {
     /// The answer.
@@ -123,11 +125,17 @@ pub struct Reply {
     pub answer: Answer,
     /// The switches on the way, in order.
     pub path: Vec<Passage>,
+    /// The decision at the node whose process opens it.
+    #[serde(skip)]
+    pub at_source: Option<HostDecision>,
+    /// The decision at the node that it is opened to.
+    #[serde(skip)]
+    pub at_target: Option<HostDecision>,
 }
 
 impl From<Answer> for Reply {
     fn from(answer: Answer) -> Self {
-        Self { answer, path: Vec::new() }
+        Self { answer, path: Vec::new(), at_source: None, at_target: None }
     }
 }
 

@@ -16,6 +16,7 @@
 //! - [`plan`]: the connections that a question is about,
 //! - [`opening`]: the packets that open them,
 //! - [`switch`] and [`cluster`]: the switches that they are sent through,
+//! - [`host`]: the host firewalls at either end,
 //! - [`answer`]: the answer,
 //! - [`report`] and [`grid`]: its output.
 
@@ -27,6 +28,7 @@ pub mod complete;
 mod endpoints;
 mod ends;
 pub mod grid;
+pub mod host;
 pub mod names;
 pub mod opening;
 pub mod plan;

@@ -84,6 +84,17 @@ const HOPS: u8 = 64;
 pub const LARGEST: usize = 128;
 
 impl Opening {
+    /// Its flow.
+    pub fn flow(&self) -> wire::Flow {
+        wire::Flow {
+            source: self.source.into(),
+            destination: self.destination.into(),
+            source_port: self.source_port,
+            destination_port: self.destination_port,
+            protocol: self.protocol.number(self.destination.is_ipv6()),
+        }
+    }
+
     /// The frame; `None` if the addresses are not of one family.
     pub fn frame(&self) -> Option<Vec<u8>> {
         let mut frame = Vec::with_capacity(LARGEST);

@@ -1,6 +1,6 @@
 //! Why connections may not be opened, and rules that never match.
 
-use policy_tools::policy::explain::{AtPod, explain, unknown_ports};
+use policy_tools::policy::explain::{AtEnd, explain, unknown_ports};
 use policy_tools::probe::grid::Grid;
 use policy_tools::probe::{Port, Prober, Protocol, Question, case};
 
@@ -15,7 +15,7 @@ fn closest(text: &str, question: &str) -> Option<String> {
     let mut prober = Prober::new(manifests(text), []).unwrap();
     let question = Question { from: &from, to: &to, protocol, port: port.as_ref() };
     let why = explain(&mut prober, question);
-    let denies = |end: &&AtPod| !end.permits;
+    let denies = |end: &&AtEnd| !end.permits;
     let end = [&why.egress, &why.ingress].into_iter().flatten().find(denies);
     end.unwrap_or_else(|| panic!("{why:?}")).closest.clone()
 }

@@ -6,6 +6,7 @@ mod connectivity_test;
 mod documents;
 mod errors;
 mod fixtures;
+mod host_ends;
 mod install;
 mod konnectivity;
 mod policy;

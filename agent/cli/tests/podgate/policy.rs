@@ -35,10 +35,10 @@ spec:
 ";
 
 /// A folder of files, and `podgate policy` run inside it.
-struct Folder(TempDir);
+pub(crate) struct Folder(TempDir);
 
 impl Folder {
-    fn new(files: &[(&str, &str)]) -> Self {
+    pub(crate) fn new(files: &[(&str, &str)]) -> Self {
         let folder = TempDir::new("policy-command");
         for (name, text) in files {
             let path: PathBuf = folder.path().join(name);
@@ -49,7 +49,7 @@ impl Folder {
     }
 
     /// The exit code, and what was printed on stdout and stderr; standard input is `shop.yaml`.
-    fn run(&self, arguments: &str) -> (i32, String, String) {
+    pub(crate) fn run(&self, arguments: &str) -> (i32, String, String) {
         self.run_on("shop.yaml", arguments)
     }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use control::Object;
 use control::model::{
-    Direction, Namespaces, NetworkPolicy, Peer, Pod, PolicyRule, PortSpec, Selector,
+    ClusterHostFirewall, Direction, Namespaces, NetworkPolicy, Node, Peer, Pod, PolicyRule,
+    PortSpec, Selector,
 };
 
 use super::Findings;
@@ -15,6 +16,11 @@ impl Findings<'_> {
     /// Selectors and port names, against the pods that there are.
     pub(super) fn selectors(&mut self, objects: &[Object]) {
         let cluster = Cluster::new(objects);
+        let nodes = objects.iter().filter_map(|object| match object {
+            Object::Node(node) => Some(node),
+            _ => None,
+        });
+        let nodes: Vec<&Node> = nodes.collect();
         for object in objects {
             match object {
                 Object::NetworkPolicy(policy) => self.network_policy(&cluster, policy),
@@ -32,6 +38,13 @@ impl Findings<'_> {
                 Object::ClusterEgressFirewall(policy) => {
                     let name = format!("ClusterEgressFirewall {}", policy.name);
                     self.subject(&cluster, &name, &policy.namespaces, &policy.pods);
+                    for rule in &policy.egress {
+                        let path = format!("spec.egress[{}]", rule.rule.index);
+                        self.rule_peers(&cluster, &name, &rule.rule, |_| path.clone());
+                    }
+                }
+                Object::ClusterHostFirewall(firewall) => {
+                    self.host_firewall(&cluster, &nodes, firewall);
                 }
                 _ => {}
             }
@@ -46,9 +59,54 @@ impl Findings<'_> {
         pods: &Selector,
     ) {
         let selected = Namespaces::Selected(namespaces.clone());
-        if cluster.select(&selected, pods).next().is_none() {
-            let message = format!("selects no pod{}", cluster.suggestion(&selected, pods));
-            self.add_to(name, "spec.subject", "selects-no-pod", message);
+        self.selects_something(cluster, (name, "spec.subject"), &selected, pods);
+    }
+
+    /// A policy that no pod on the pod network is selected by.
+    fn selects_something(
+        &mut self,
+        cluster: &Cluster<'_>,
+        (name, field): (&str, &str),
+        namespaces: &Namespaces,
+        pods: &Selector,
+    ) {
+        if cluster.select(namespaces, pods).next().is_some() {
+            return;
+        }
+        if let Some(pod) = cluster.matching(namespaces, pods).next() {
+            let message = format!(
+                "selects only pods on the host network, such as {}, for which it does not hold",
+                pod.key
+            );
+            self.add_to(name, field, "selects-only-host-network", message);
+            return;
+        }
+        let place = match namespaces {
+            Namespaces::Own(own) => format!(" of namespace {own}"),
+            Namespaces::Selected(_) => String::new(),
+        };
+        let message = format!("selects no pod{place}{}", cluster.suggestion(namespaces, pods));
+        self.add_to(name, field, "selects-no-pod", message);
+    }
+
+    /// The nodes that a host firewall selects, and the peers of its rules.
+    fn host_firewall(
+        &mut self,
+        cluster: &Cluster<'_>,
+        nodes: &[&Node],
+        firewall: &ClusterHostFirewall,
+    ) {
+        let name = format!("ClusterHostFirewall {}", firewall.name);
+        // Repositories have no nodes as a rule.
+        if !nodes.is_empty() && !nodes.iter().any(|node| firewall.selects(node)) {
+            let message = "selects no node".to_owned();
+            self.add_to(&name, "spec.nodes", "selects-no-node", message);
+        }
+        for direction in Direction::BOTH {
+            for rule in firewall.direction(direction) {
+                let path = format!("spec.{}[{}]", direction.field(), rule.rule.index);
+                self.rule_peers(cluster, &name, &rule.rule, |_| path.clone());
+            }
         }
     }
 
@@ -56,14 +114,7 @@ impl Findings<'_> {
         let name = format!("NetworkPolicy {}", policy.key);
         let own = Namespaces::Own(Arc::clone(&policy.key.namespace));
         let selected: Vec<&Pod> = cluster.select(&own, &policy.selector).collect();
-        if selected.is_empty() {
-            let message = format!(
-                "selects no pod of namespace {}{}",
-                policy.key.namespace,
-                cluster.suggestion(&own, &policy.selector)
-            );
-            self.add_to(&name, "spec.podSelector", "selects-no-pod", message);
-        }
+        self.selects_something(cluster, (&name, "spec.podSelector"), &own, &policy.selector);
         for direction in Direction::BOTH {
             let (field, ends) = match direction {
                 Direction::Ingress => ("ingress", "from"),
@@ -113,6 +164,15 @@ impl Findings<'_> {
         for (n, peer) in peers.iter().enumerate() {
             let Peer::Pods { namespaces, pods } = peer else { continue };
             if cluster.select(namespaces, pods).next().is_some() {
+                continue;
+            }
+            if let Some(pod) = cluster.matching(namespaces, pods).next() {
+                let message = format!(
+                    "the peer selects only pods on the host network, such as {}, which policies see as \
+                     their nodes",
+                    pod.key
+                );
+                self.add_to(name, &path(n), "peer-selects-only-host-network", message);
                 continue;
             }
             // The mistake behind it, most often: two items where one was meant.

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use control::model::Direction;
 use control::{PodKey, View};
 use dataplane::wire;
 use dataplane::{Outcome, Peer, PortId, Routes};
@@ -17,6 +18,7 @@ use ipnet::IpNet;
 use snapshot::{NodeContext, NodePort, ServiceMaker};
 
 use super::answer::{Passage, Reply, distinct, drop_default, reason};
+use super::host::{self, HostDecision};
 use super::opening::Opening;
 use super::switch::{self, BATCH, HOST, Step, Switch, UPLINK};
 use super::world::{Location, World};
@@ -147,12 +149,8 @@ impl Cluster {
         let mut under_way = Vec::new();
         for (n, connection) in connections.iter().enumerate() {
             match self.first_hop(world, connection) {
-                Ok((node, port, frame)) => {
-                    let backend = connection.backend;
-                    let path = Vec::new();
-                    under_way.push(InFlight { n, node, backend, port, frame, path });
-                }
-                Err(answer) => replies[n] = Some(answer.into()),
+                Ok(packet) => under_way.push(InFlight { n, ..packet }),
+                Err(reply) => replies[n] = Some(reply),
             }
         }
         while !under_way.is_empty() {
@@ -169,10 +167,7 @@ impl Cluster {
                     for (packet, step) in batch.iter_mut().zip(steps) {
                         match self.next_hop(world, packet, step, &connections[packet.n]) {
                             Ok(next) => going_on.push(next),
-                            Err(answer) => {
-                                let path = std::mem::take(&mut packet.path);
-                                replies[packet.n] = Some(Reply { answer, path });
-                            }
+                            Err(reply) => replies[packet.n] = Some(reply),
                         }
                     }
                 }
@@ -183,31 +178,27 @@ impl Cluster {
         replies.into_iter().map(|reply| reply.unwrap_or_else(lost)).collect()
     }
 
-    /// The switch and port that a connection's first packet enters by, or the answer where no
-    /// packet leaves its network namespace.
-    fn first_hop(
-        &mut self,
-        world: &World,
-        connection: &Connection,
-    ) -> Result<(usize, PortId, Vec<u8>), Answer> {
+    /// A connection's first packet before the switch that it enters, or the answer where none leaves its
+    /// network namespace.
+    fn first_hop(&mut self, world: &World, connection: &Connection) -> Result<InFlight, Reply> {
         let Connection { from, to, protocol, .. } = connection;
         match (&from.location, world.location(*to)) {
             (Location::Pod(a), Location::Pod(b)) if *a == b => {
-                return Err(Answer::allow(reason::SAME_POD));
+                return Err(Answer::allow(reason::SAME_POD).into());
             }
             (Location::Node(a), Location::Node(b)) if *a == b => {
                 let node = self.nodes.get(a).copied();
                 if node.and_then(|node| self.backends(node, connection, false)).is_none() {
-                    return Err(Answer::allow(reason::SAME_NODE));
+                    return Err(Answer::allow(reason::SAME_NODE).into());
                 }
             }
             _ => {}
         }
         if world.is_contested(from.address) || world.is_contested(*to) {
-            return Err(Answer::deny(reason::ADDRESS_CONFLICT));
+            return Err(Answer::deny(reason::ADDRESS_CONFLICT).into());
         }
         let closed = || Answer::deny(Outcome::Closed.name());
-        let (node, entry) = match &from.location {
+        let (node, port) = match &from.location {
             Location::Pod(key) => *self.pods.get(key).ok_or_else(closed)?,
             Location::Node(name) => (*self.nodes.get(name).ok_or_else(closed)?, HOST),
             Location::Outside => {
@@ -215,7 +206,7 @@ impl Cluster {
                 (*node.ok_or_else(|| Answer::allow(reason::NO_POLICY))?, UPLINK)
             }
         };
-        let (destination, destination_port) = match entry {
+        let (destination, destination_port) = match port {
             HOST => self.redirected(node, connection),
             _ => (*to, connection.port),
         };
@@ -226,8 +217,18 @@ impl Cluster {
             source_port: self.next_source_port(),
             destination_port,
         };
+        let at_source = match &from.location {
+            Location::Node(name) => {
+                host::decide(&self.view, name, Direction::Egress, &opening.flow())
+            }
+            _ => None,
+        };
+        if let Some(denial) = at_source.as_ref().filter(|it| !it.permits) {
+            return Err(Reply { at_source: at_source.clone(), ..denied(denial).into() });
+        }
         let frame = opening.frame().ok_or_else(|| Answer::deny(reason::NO_COMMON_FAMILY))?;
-        Ok((node, entry, frame))
+        let (backend, path) = (connection.backend, Vec::new());
+        Ok(InFlight { n: 0, node, backend, port, frame, path, at_source })
     }
 
     fn next_source_port(&mut self) -> u16 {
@@ -246,28 +247,27 @@ impl Cluster {
         packet: &mut InFlight,
         step: Option<Step>,
         connection: &Connection,
-    ) -> Result<InFlight, Answer> {
+    ) -> Result<InFlight, Reply> {
         let lost = || Answer::deny(reason::MISDELIVERED);
-        let Step { passage, out_port, frame } = step.ok_or_else(lost)?;
-        let mut path = std::mem::take(&mut packet.path);
-        let node = Arc::clone(&self.sites[packet.node].name);
-        path.push(Passage { node, ..passage });
-        let ends = |answer: Answer, packet: &mut InFlight, path| {
-            packet.path = path;
-            Err(answer)
+        let (mut path, at_source) = (std::mem::take(&mut packet.path), packet.at_source.take());
+        let ends =
+            |answer, path, at_source, at_target| Err(Reply { answer, path, at_source, at_target });
+        let Some(Step { passage, out_port, frame }) = step else {
+            return ends(lost(), path, at_source, None);
         };
-        let Some(Passage { outcome, by, .. }) = path.last() else { return Err(lost()) };
+        let node = Arc::clone(&self.sites[packet.node].name);
+        let (outcome, by) = (passage.outcome, passage.by.clone());
+        path.push(Passage { node, ..passage });
         if !matches!(outcome, Outcome::PolicyAllowed | Outcome::OwnNode | Outcome::NoPolicy) {
-            let reason = outcome.name().into();
-            let answer = Answer { verdict: Verdict::Deny, reason, by: by.clone() };
-            return ends(answer, packet, path);
+            let answer = Answer { verdict: Verdict::Deny, reason: outcome.name().into(), by };
+            return ends(answer, path, at_source, None);
         }
         let left = frame.and_then(|frame| Some((wire::parse(&frame).ok()?, frame)));
-        let Some((headers, frame)) = left else { return ends(lost(), packet, path) };
+        let Some((headers, frame)) = left else { return ends(lost(), path, at_source, None) };
         let destination = headers.flow.destination.to_ip();
         let location = world.location(destination);
         if world.is_contested(destination) {
-            return ends(Answer::deny(reason::ADDRESS_CONFLICT), packet, path);
+            return ends(Answer::deny(reason::ADDRESS_CONFLICT), path, at_source, None);
         }
         let next = self.node_of(world, destination);
         let arrived = match (&location, out_port == UPLINK) {
@@ -278,11 +278,18 @@ impl Cluster {
             (_, true) => match next {
                 None => location == Location::Outside,
                 Some(node) if node != packet.node => {
-                    let (n, backend) = (packet.n, packet.backend);
-                    return Ok(InFlight { n, node, backend, port: UPLINK, frame, path });
+                    let InFlight { n, backend, .. } = *packet;
+                    let port = UPLINK;
+                    return Ok(InFlight { n, node, backend, port, frame, path, at_source });
                 }
                 Some(_) => false,
             },
+        };
+        let at_target = match &location {
+            Location::Node(name) if arrived => {
+                host::decide(&self.view, name, Direction::Ingress, &headers.flow)
+            }
+            _ => None,
         };
         let answer = match arrived {
             true if matches!(location, Location::Pod(_))
@@ -290,10 +297,13 @@ impl Cluster {
             {
                 Answer::allow(reason::SAME_POD)
             }
-            true => allowed(&path),
+            true => match at_target.as_ref().filter(|it| !it.permits) {
+                Some(denial) => denied(denial),
+                None => allowed(&path, at_source.iter().chain(&at_target)),
+            },
             false => lost(),
         };
-        ends(answer, packet, path)
+        ends(answer, path, at_source, at_target)
     }
 }
 
@@ -334,14 +344,24 @@ struct InFlight {
     frame: Vec<u8>,
     /// The decisions of the switches before.
     path: Vec<Passage>,
+    /// The decision at the node whose process sent it.
+    at_source: Option<HostDecision>,
 }
 
-/// The answer about a packet that every switch on its way forwarded.
-fn allowed(path: &[Passage]) -> Answer {
+/// The answer about a packet that a host firewall drops.
+fn denied(decision: &HostDecision) -> Answer {
+    let reason = Outcome::PolicyDenied.name().into();
+    Answer { verdict: Verdict::Deny, reason, by: decision.by.clone() }
+}
+
+/// The answer about a packet that every switch on its way forwarded, and every host firewall permitted.
+fn allowed<'a>(path: &[Passage], hosts: impl Iterator<Item = &'a HostDecision> + Clone) -> Answer {
     let outcomes = [Outcome::PolicyAllowed, Outcome::OwnNode];
     let decided = outcomes.into_iter().find(|it| path.iter().any(|step| step.outcome == *it));
-    let mut by = distinct(path.iter().flat_map(|step| &step.by));
+    let by_host = hosts.clone().next().map(|_| Outcome::PolicyAllowed);
+    let steps = path.iter().flat_map(|step| &step.by);
+    let mut by = distinct(steps.chain(hosts.flat_map(|it| &it.by)));
     drop_default(&mut by);
-    let reason = decided.unwrap_or(Outcome::NoPolicy).name().into();
+    let reason = decided.or(by_host).unwrap_or(Outcome::NoPolicy).name().into();
     Answer { verdict: Verdict::Allow, reason, by }
 }
