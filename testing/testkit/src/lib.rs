@@ -1,6 +1,7 @@
 //! Helpers for tests that move real packets.
 //!
 //! - [`api_server`]: an API server double,
+//! - [`documents`]: commands that documents show,
 //! - [`corpus`]: inputs for fuzz targets, replayed and spoiled,
 //! - [`manifests`]: Kubernetes objects as YAML,
 //! - [`packet`]: frames, built in one line each,
@@ -41,6 +42,7 @@
 pub mod api_server;
 mod binary;
 pub mod corpus;
+pub mod documents;
 mod eventually;
 pub mod manifests;
 mod namespace;

@@ -4,39 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A command of a document, and the lines behind it.
-#[derive(Debug, Default)]
-struct Shown {
-    command: String,
-    output: String,
-}
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("a clone")
-}
-
-/// The blocks of commands in a document.
-fn blocks(text: &str) -> Vec<Vec<Shown>> {
-    let blocks = text.split("```console\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let read = |block: &str| {
-        let mut all: Vec<Shown> = Vec::new();
-        for line in block.lines() {
-            match (line.strip_prefix("$ "), all.last_mut()) {
-                (Some(command), _) => {
-                    all.push(Shown { command: command.to_owned(), ..Shown::default() });
-                }
-                (None, Some(last)) if last.command.ends_with('\\') => {
-                    last.command.push('\n');
-                    last.command += line;
-                }
-                (None, Some(last)) => last.output += &format!("{line}\n"),
-                (None, None) => {}
-            }
-        }
-        all
-    };
-    blocks.map(read).collect()
-}
+use testkit::documents::{Shown, blocks, repository};
 
 /// Whether a command needs nothing but files of the repository.
 fn is_about_files(command: &str) -> bool {
@@ -76,7 +44,7 @@ fn commands_about_files_print_what_the_documents_show() {
     let (mut failures, mut count) = (String::new(), 0);
     for page in pages {
         let name = page.file_name().expect("a file").to_string_lossy().into_owned();
-        for block in blocks(&std::fs::read_to_string(&page).expect("text")) {
+        for block in blocks(&std::fs::read_to_string(&page).expect("text"), "$ ") {
             if block.is_empty() || !block.iter().all(|it| is_about_files(&it.command)) {
                 continue;
             }

@@ -4,6 +4,7 @@
 mod api_server;
 mod attach;
 mod commands;
+mod documents;
 mod hubble;
 mod kernel;
 mod looking;
