@@ -18,16 +18,17 @@
 //!
 //! A cluster node whose object has faults opens nothing: no permission of `nodes` covers it, and
 //! every other rule of `nodes` denies it. Policies with faults come here as [`crate::objects`]
-//! reads them, and pods with faults do not come here: they are closed.
+//! reads them, and pods with faults do not come here: they are closed. A denial of `nodes` also covers
+//! what the nodes publish of their addresses.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::PortRange;
 use ipnet::IpNet;
 
 use crate::PodKey;
+use crate::cache::ApiServer;
 use crate::model::{
     ClusterEgressFirewall, ClusterNetworkPolicy, ClusterRule, Direction, NetworkPolicy, Peer, Pod,
     PolicyRule, PortSpec, Protocol, Verdict,
@@ -46,7 +47,7 @@ pub(crate) struct Policies {
     /// Of tier `Baseline`.
     pub(crate) baseline: Vec<ClusterWide>,
     /// The addresses of the API server.
-    pub(crate) api_server: Arc<[IpAddr]>,
+    pub(crate) api_server: ApiServer,
 }
 
 impl Policies {
@@ -216,7 +217,7 @@ pub(crate) fn closed(pod: &PodKey) -> Vec<BasicRule> {
 pub(crate) fn host_rules(
     rules: &[ClusterRule],
     direction: Direction,
-    api_server: &[IpAddr],
+    api_server: &ApiServer,
 ) -> Vec<BasicRule> {
     let mut all = Vec::new();
     for ClusterRule { rule, verdict } in rules {
@@ -230,7 +231,7 @@ pub(crate) fn host_rules(
 /// `None` without a firewall.
 pub(crate) fn outside_rules<'a>(
     firewalls: impl Iterator<Item = &'a ClusterEgressFirewall>,
-    api_server: &[IpAddr],
+    api_server: &ApiServer,
 ) -> Option<Vec<BasicRule>> {
     let tiers: Vec<Vec<BasicRule>> = firewalls
         .map(|firewall| {
@@ -305,10 +306,15 @@ fn expand(
     pod: Option<&Pod>,
     rule: &PolicyRule,
     verdict: Verdict,
-    (direction, api_server): (Direction, &[IpAddr]),
+    (direction, api_server): (Direction, &ApiServer),
     names: &mut impl PortNames,
     into: &mut Vec<BasicRule>,
 ) {
+    // What a permission opens stands in the endpoints; a denial is about the machine.
+    let api_server = match verdict {
+        Verdict::Deny => &api_server.hosts,
+        Verdict::Accept | Verdict::Pass => &api_server.endpoints,
+    };
     let hosts: Vec<Peer> =
         api_server.iter().map(|it| Peer::Block(IpNet::from(*it), Vec::new())).collect();
     let mut ends: Vec<Option<&Peer>> = Vec::new();
@@ -333,7 +339,7 @@ fn expand(
             }
             into.push(made);
         };
-        let peer = end.map(|end| PeerSet::of(end, pod.map(|pod| &pod.key)));
+        let peer = end.map(|end| PeerSet::of(end, verdict, pod.map(|pod| &pod.key)));
         let Some(ports) = &rule.ports else {
             add(peer, None, PortRange::ANY);
             continue;

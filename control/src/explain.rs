@@ -132,8 +132,12 @@ impl fmt::Display for PeerSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pods(pods) => pods.fmt(f),
-            Self::Nodes(selector) if selector.is_everything() => f.write_str("all cluster nodes"),
-            Self::Nodes(selector) => write!(f, "cluster nodes {selector}"),
+            Self::Nodes(selector) | Self::NodesAtAnyAddress(selector) => {
+                match selector.is_everything() {
+                    true => f.write_str("all cluster nodes"),
+                    false => write!(f, "cluster nodes {selector}"),
+                }
+            }
             Self::FaultyNodes => f.write_str("cluster nodes whose objects have faults"),
             Self::Block(net, except) => block(f, net, except),
             Self::Name(names) => write!(f, "{} (as DNS answers the pod)", names.pattern),

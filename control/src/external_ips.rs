@@ -81,7 +81,7 @@ impl ExternalIps {
         if !self.permitted.iter().any(holds) {
             return Some("is not in --external-ips".to_owned());
         }
-        if cache.api_server().contains(&address) {
+        if cache.api_server().hosts.contains(&address) {
             return Some("is an address of the API server".to_owned());
         }
         if let Some(pod) = owner {

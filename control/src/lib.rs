@@ -27,6 +27,7 @@
 //! others alone. Tables name peers by *peer set*, so a pod that enters or leaves known sets changes
 //! only the address map.
 
+mod addresses;
 pub mod api_server;
 mod cache;
 mod configurator;

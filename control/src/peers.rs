@@ -13,7 +13,7 @@ use domain_names::DomainPattern;
 use ipnet::IpNet;
 
 use crate::PodKey;
-use crate::model::{Labels, Namespaces, Node, Peer, Pod, Protocol, Selector};
+use crate::model::{Labels, Namespaces, Node, Peer, Pod, Protocol, Selector, Verdict};
 
 /// The content of a peer set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,6 +22,8 @@ pub(crate) enum PeerSet {
     Pods(PodPeers),
     /// The addresses of cluster nodes by their labels, those with faults left out.
     Nodes(Selector),
+    /// The same, and the addresses that these nodes publish.
+    NodesAtAnyAddress(Selector),
     /// The addresses of cluster nodes whose objects have faults.
     FaultyNodes,
     /// A network less its exceptions.
@@ -114,11 +116,14 @@ fn holds(net: &IpNet, except: &[IpNet], address: IpAddr) -> bool {
 }
 
 impl PeerSet {
-    /// The set that a peer without port names stands for, in a rule of `pod`.
-    pub(crate) fn of(peer: &Peer, pod: Option<&PodKey>) -> Self {
+    /// The set that a peer without port names stands for, in a rule of `pod` with this verdict.
+    pub(crate) fn of(peer: &Peer, verdict: Verdict, pod: Option<&PodKey>) -> Self {
         match (peer, pod) {
             (Peer::Name(pattern), Some(pod)) => {
                 Self::Name(NamePeers { pod: pod.clone(), pattern: pattern.clone() })
+            }
+            (Peer::Nodes(selector), _) if verdict == Verdict::Deny => {
+                Self::NodesAtAnyAddress(selector.clone())
             }
             (peer, _) => Self::of_any(peer),
         }
@@ -158,7 +163,11 @@ impl PeerSet {
 
     /// Whether cluster nodes can be in it.
     pub(crate) fn is_of_nodes(&self) -> bool {
-        self.parts().iter().any(|part| matches!(part, Self::Nodes(_) | Self::FaultyNodes))
+        self.parts().iter().any(Self::is_nodes)
+    }
+
+    fn is_nodes(&self) -> bool {
+        matches!(self, Self::Nodes(_) | Self::NodesAtAnyAddress(_) | Self::FaultyNodes)
     }
 
     /// The names in it, if addresses of names can be.
@@ -175,7 +184,8 @@ impl PeerSet {
             && self.parts().iter().all(|part| match part {
                 Self::Name(names) => has(names),
                 Self::Block(net, except) => holds(net, except, address),
-                Self::Pods(_) | Self::Nodes(_) | Self::FaultyNodes | Self::All(_) => false,
+                Self::Pods(_) | Self::All(_) => false,
+                Self::Nodes(_) | Self::NodesAtAnyAddress(_) | Self::FaultyNodes => false,
             })
     }
 
@@ -201,15 +211,19 @@ impl PeerSet {
             && self.parts().iter().all(|part| match part {
                 Self::Pods(pods) => pods.covers_pod(pod) && pods.covers_address(address),
                 Self::Block(net, except) => holds(net, except, address),
-                Self::Nodes(_) | Self::FaultyNodes | Self::Name(_) | Self::All(_) => false,
+                Self::Nodes(_) | Self::NodesAtAnyAddress(_) | Self::FaultyNodes => false,
+                Self::Name(_) | Self::All(_) => false,
             })
     }
 
-    /// Whether this address of a cluster node is in it.
-    pub(crate) fn holds_node(&self, node: &Node, address: IpAddr) -> bool {
+    /// Whether this address of a cluster node, of its object or published, is in it.
+    pub(crate) fn holds_node(&self, node: &Node, address: IpAddr, is_published: bool) -> bool {
         self.is_of_nodes()
             && self.parts().iter().all(|part| match part {
-                Self::Nodes(selector) => node.complete && selector.matches(&node.labels),
+                Self::Nodes(_) if is_published => false,
+                Self::Nodes(selector) | Self::NodesAtAnyAddress(selector) => {
+                    node.complete && selector.matches(&node.labels)
+                }
                 Self::FaultyNodes => !node.complete,
                 Self::Block(net, except) => holds(net, except, address),
                 Self::Pods(_) | Self::Name(_) | Self::All(_) => false,
@@ -238,7 +252,7 @@ impl PeerSet {
         parts.sort();
         parts.dedup();
         let pods = parts.iter().any(|part| matches!(part, Self::Pods(_)));
-        let nodes = parts.iter().any(|part| matches!(part, Self::Nodes(_) | Self::FaultyNodes));
+        let nodes = parts.iter().any(Self::is_nodes);
         let names = parts.iter().any(|part| matches!(part, Self::Name(_)));
         match (pods && nodes || names && (pods || nodes), parts.len()) {
             // Pods on the host network are no pods to policies, so no address is both. An address

@@ -14,6 +14,7 @@ mod fuzz;
 mod hostile;
 mod incremental;
 mod lease;
+mod node_addresses;
 mod session_rules;
 mod staged;
 mod unreadable;

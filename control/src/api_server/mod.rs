@@ -17,6 +17,7 @@
 //! - `cluster`: the identity of the cluster,
 //! - `initial_sync`: what is reported before every kind is listed,
 //! - `report`: conditions in the status of cluster policies,
+//! - `node_addresses`: what a node publishes of its addresses,
 //! - `warning`: Events about objects with faults,
 //! - `lease`: the election of the one writer of both,
 //! - `review`: TokenReview and SubjectAccessReview,
@@ -37,6 +38,7 @@ mod initial_sync;
 mod json;
 mod lease;
 mod list;
+mod node_addresses;
 mod report;
 mod review;
 mod stream;
@@ -61,6 +63,7 @@ pub use initial_sync::InitialSync;
 pub use kube::Client;
 pub use lease::Election;
 pub use list::list;
+pub use node_addresses::publish_addresses;
 pub use report::report;
 pub use review::{Review, Reviewer};
 pub use stream::parse_watch;

@@ -5,10 +5,10 @@
 //! conditions only ours is touched, and a condition that is there already changes nothing.
 
 use kube::Client;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::ObjectRef;
 use crate::model::Condition;
+use crate::{Kind, ObjectRef};
 
 /// The field manager of our fields.
 const MANAGER: &str = "podgate";
@@ -22,7 +22,6 @@ pub async fn report(
     object: &ObjectRef,
     condition: &Condition,
 ) -> Result<(), String> {
-    let (kind, name) = (object.kind, &object.name);
     let mut written = json!({
         "type": Condition::TYPE,
         "status": if condition.accepted { "True" } else { "False" },
@@ -33,25 +32,30 @@ pub async fn report(
     if let Some(generation) = condition.observed_generation {
         written["observedGeneration"] = generation.into();
     }
-    let patch = json!({
-        "apiVersion": kind.api_version(),
-        "kind": kind.name(),
-        "metadata": {"name": name},
-        "status": {"conditions": [written]},
-    });
-    let path = format!(
-        "/apis/{}/{}/{name}/status?fieldManager={MANAGER}&force=true",
-        kind.api_version(),
-        kind.plural()
-    );
-    let request = http::Request::patch(path)
-        .header(http::header::CONTENT_TYPE, "application/apply-patch+yaml")
-        .body(patch.to_string().into_bytes())
-        .map_err(|error| error.to_string())?;
+    let (kind, name) = (object.kind, &object.name);
+    let fields = json!({"metadata": {"name": name}, "status": {"conditions": [written]}});
+    let request = apply_request(kind, name, "/status", fields)?;
     match client.request_text(request).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(kube::Error::Api(status)) => Err(format!("{} {}", status.code, status.message)),
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// The request that applies these fields to an object that is in no namespace, or to its `part`.
+pub(super) fn apply_request(
+    kind: Kind,
+    name: &str,
+    part: &str,
+    mut fields: Value,
+) -> Result<http::Request<Vec<u8>>, String> {
+    fields["apiVersion"] = kind.api_version().into();
+    fields["kind"] = kind.name().into();
+    let (version, plural) = (kind.api_version(), kind.plural());
+    let path = format!("/apis/{version}/{plural}/{name}{part}?fieldManager={MANAGER}&force=true");
+    http::Request::patch(path)
+        .header(http::header::CONTENT_TYPE, "application/apply-patch+yaml")
+        .body(fields.to_string().into_bytes())
+        .map_err(|error| error.to_string())
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Cache, NamespaceEntry, StoredObject};
 use crate::model::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace,
-    NetworkPolicy, Node, Pod, Service,
+    NetworkPolicy, Node, NodeAddresses, Pod, Service,
 };
 use crate::{Kind, Object, ObjectRef};
 use ahash::RandomState;
@@ -44,6 +44,7 @@ impl Cache {
             Kind::ClusterNetworkPolicy => all.extend(self.cluster_policies.keys().map(named)),
             Kind::ClusterEgressFirewall => all.extend(self.firewalls.keys().map(named)),
             Kind::ClusterHostFirewall => all.extend(self.host_firewalls.keys().map(named)),
+            Kind::NodeAddresses => all.extend(self.node_addresses.keys().map(named)),
             Kind::Service => {
                 all.extend(self.services.keys().map(|key| within(&key.namespace, &key.name)));
             }
@@ -73,6 +74,7 @@ impl Cache {
             StoredObject::ClusterHostFirewall(it) => {
                 Object::ClusterHostFirewall(ClusterHostFirewall::clone(&it))
             }
+            StoredObject::NodeAddresses(it) => Object::NodeAddresses(NodeAddresses::clone(&it)),
         })
     }
 
@@ -94,6 +96,7 @@ impl Cache {
         let cluster_policies = self.cluster_policies.values();
         let firewalls = self.firewalls.values();
         let host_firewalls = self.host_firewalls.values();
+        let node_addresses = self.node_addresses.values();
         let (services, slices) = (self.services.values(), self.endpoint_slices.values());
         namespaces
             .chain(self.nodes.values().map(|it| StoredObject::Node(Arc::clone(it))))
@@ -102,6 +105,7 @@ impl Cache {
             .chain(cluster_policies.map(|it| StoredObject::ClusterNetworkPolicy(Arc::clone(it))))
             .chain(firewalls.map(|it| StoredObject::ClusterEgressFirewall(Arc::clone(it))))
             .chain(host_firewalls.map(|it| StoredObject::ClusterHostFirewall(Arc::clone(it))))
+            .chain(node_addresses.map(|it| StoredObject::NodeAddresses(Arc::clone(it))))
             .chain(services.map(|it| StoredObject::Service(Arc::clone(it))))
             .chain(slices.map(|it| StoredObject::EndpointSlice(Arc::clone(it))))
     }
@@ -118,6 +122,7 @@ impl Cache {
             (Kind::ClusterNetworkPolicy, self.cluster_policies.len()),
             (Kind::ClusterEgressFirewall, self.firewalls.len()),
             (Kind::ClusterHostFirewall, self.host_firewalls.len()),
+            (Kind::NodeAddresses, self.node_addresses.len()),
         ];
         counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }

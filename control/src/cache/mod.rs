@@ -11,6 +11,7 @@
 
 mod bound;
 mod listing;
+mod published;
 mod store;
 mod stored;
 
@@ -22,12 +23,13 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 use bound::Bound;
+use published::Published;
 use store::Replaced;
 pub(crate) use store::Store;
 
 use crate::model::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, DeniedReply, EndpointSlice,
-    Key, Labels, Namespace, NetworkPolicy, Node, Pod, Service, Stage,
+    Key, Labels, Namespace, NetworkPolicy, Node, NodeAddresses, Pod, Service, Stage,
 };
 use crate::{Kind, Object, ObjectRef, PodKey};
 
@@ -39,8 +41,9 @@ pub(crate) struct Cache {
     cluster_policies: Store<Arc<str>, ClusterNetworkPolicy>,
     firewalls: Store<Arc<str>, ClusterEgressFirewall>,
     host_firewalls: Store<Arc<str>, ClusterHostFirewall>,
-    /// The API server's addresses, from its service and endpoints; sorted.
-    api_server: Arc<[IpAddr]>,
+    node_addresses: Store<Arc<str>, NodeAddresses>,
+    published: Published,
+    api_server: ApiServer,
     services: Store<Key, Service>,
     endpoint_slices: Store<Key, EndpointSlice>,
     /// Addresses of local pods, bound before the API has them.
@@ -92,12 +95,23 @@ pub(crate) enum Change {
     ClusterNetworkPolicy(Option<Arc<ClusterNetworkPolicy>>, Option<Arc<ClusterNetworkPolicy>>),
     /// A cluster node came, went or changed.
     Node(Arc<str>),
+    /// What a node publishes of its addresses.
+    NodeAddresses,
     /// An egress firewall, before and after.
     ClusterEgressFirewall(Option<Arc<ClusterEgressFirewall>>, Option<Arc<ClusterEgressFirewall>>),
     /// A host firewall, before and after.
     ClusterHostFirewall(Option<Arc<ClusterHostFirewall>>, Option<Arc<ClusterHostFirewall>>),
     /// A service or its endpoints: the services that may be different.
     Service(Vec<Key>),
+}
+
+/// The addresses of the API server, sorted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ApiServer {
+    /// Those of its service and endpoints.
+    pub(crate) endpoints: Arc<[IpAddr]>,
+    /// The same, and all that the nodes have that an endpoint is on.
+    pub(crate) hosts: Arc<[IpAddr]>,
 }
 
 /// Namespace and name of the service that is the API server's.
@@ -144,6 +158,11 @@ impl Cache {
             Object::Node(node) => {
                 let name = Arc::clone(&node.name);
                 self.nodes.apply(Arc::clone(&name), node).map(|_| Change::Node(name))
+            }
+            Object::NodeAddresses(addresses) => {
+                let name = Arc::clone(&addresses.node);
+                let replaced = self.node_addresses.apply(name, addresses);
+                replaced.map(|_| Change::NodeAddresses)
             }
             Object::ClusterEgressFirewall(firewall) => {
                 let replaced = self.firewalls.apply(Arc::clone(&firewall.name), firewall);
@@ -210,6 +229,7 @@ impl Cache {
                 let replaced = self.host_firewalls.delete(name);
                 replaced.map(|(before, after)| Change::ClusterHostFirewall(before, after))
             }
+            Kind::NodeAddresses => self.node_addresses.delete(name).map(|_| Change::NodeAddresses),
             Kind::Service => self.services.delete(&key).map(|_| Change::Service(vec![key])),
             Kind::EndpointSlice => {
                 let replaced = self.endpoint_slices.delete(&key);
@@ -278,28 +298,37 @@ impl Cache {
     }
 
     /// The addresses of the API server.
-    pub(crate) fn api_server(&self) -> &Arc<[IpAddr]> {
+    pub(crate) fn api_server(&self) -> &ApiServer {
         &self.api_server
     }
 
-    /// Updates the API server's addresses after a change of these services; returns whether they
-    /// changed.
-    pub(crate) fn find_api_server(&mut self, changed: &[Key]) -> bool {
+    /// Whether this is the API server's service.
+    pub(crate) fn is_api_server(service: &Key) -> bool {
+        (&*service.namespace, &*service.name) == API_SERVER
+    }
+
+    /// Updates the API server's addresses after a change of its service or of nodes; returns whether
+    /// they changed.
+    pub(crate) fn find_api_server(&mut self) -> bool {
         let service = Key { namespace: API_SERVER.0.into(), name: API_SERVER.1.into() };
-        if !changed.contains(&service) {
-            return false;
-        }
         let endpoints = self.slices_of(&service).flat_map(|slice| &slice.endpoints);
         let mut addresses: Vec<IpAddr> =
             endpoints.flat_map(|endpoint| endpoint.addresses.iter().copied()).collect();
         addresses.extend(self.services.get(&service).iter().flat_map(|it| &it.cluster_ips));
-        addresses.sort_unstable();
-        addresses.dedup();
-        let is_elsewhere = *addresses != *self.api_server;
-        if is_elsewhere {
-            self.api_server = addresses.into();
+        let is_host = |node: &&Arc<Node>| node.addresses.iter().any(|it| addresses.contains(it));
+        let mut hosts = addresses.clone();
+        for node in self.nodes.values().filter(is_host) {
+            hosts.extend(node.addresses.iter().chain(self.published(&node.name)));
         }
-        is_elsewhere
+        let sorted = |mut addresses: Vec<IpAddr>| -> Arc<[IpAddr]> {
+            addresses.sort_unstable();
+            addresses.dedup();
+            addresses.into()
+        };
+        let found = ApiServer { endpoints: sorted(addresses), hosts: sorted(hosts) };
+        let is_other = found != self.api_server;
+        self.api_server = found;
+        is_other
     }
 
     /// The endpoint slices of a service, in order.

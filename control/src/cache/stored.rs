@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::model::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace,
-    NetworkPolicy, Node, Pod, Service,
+    NetworkPolicy, Node, NodeAddresses, Pod, Service,
 };
 
 /// An [`Object`](crate::Object), shared; reads and writes the same.
@@ -21,4 +21,5 @@ pub(crate) enum StoredObject {
     ClusterNetworkPolicy(Arc<ClusterNetworkPolicy>),
     ClusterEgressFirewall(Arc<ClusterEgressFirewall>),
     ClusterHostFirewall(Arc<ClusterHostFirewall>),
+    NodeAddresses(Arc<NodeAddresses>),
 }

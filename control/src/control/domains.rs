@@ -12,6 +12,7 @@ use ipnet::IpNet;
 
 use super::Control;
 use crate::PodKey;
+use crate::addresses::is_special;
 use crate::cache::Cache;
 
 /// The cluster's own addresses, but for its pods'.
@@ -46,6 +47,7 @@ impl OwnAddresses {
         self.networks.clear();
         for node in cache.nodes().values() {
             self.hosts.extend(&node.addresses);
+            self.hosts.extend(cache.published(&node.name));
             self.networks.extend(&node.pod_cidrs);
         }
         for service in cache.services().values() {
@@ -53,30 +55,11 @@ impl OwnAddresses {
             self.hosts.extend(&service.external_ips);
             self.hosts.extend(&service.load_balancer_ips);
         }
-        self.hosts.extend(cache.api_server().iter());
+        self.hosts.extend(cache.api_server().endpoints.iter());
     }
 
     fn contains(&self, address: IpAddr) -> bool {
         self.hosts.contains(&address) || self.networks.iter().any(|net| net.contains(&address))
-    }
-}
-
-/// Whether an address means no host outside: RFC 6890's special ones that packets could still be
-/// sent to.
-fn is_special(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => {
-            let [first, ..] = v4.octets();
-            v4.is_loopback()
-                || v4.is_link_local()
-                || v4.is_multicast()
-                || first == 0
-                || first >= 240
-        }
-        IpAddr::V6(v6) => {
-            let is_embedded = v6.to_ipv4().is_some();
-            v6.is_loopback() || v6.is_unicast_link_local() || v6.is_multicast() || is_embedded
-        }
     }
 }
 

@@ -79,7 +79,7 @@ impl Control {
         if !selected.is_empty() {
             self.need_content();
         }
-        let api_server = Arc::clone(self.cache.api_server());
+        let api_server = self.cache.api_server().clone();
         let mut fresh = Vec::new();
         for firewall in selected {
             let [ingress, egress] = Direction::BOTH.map(|direction| {

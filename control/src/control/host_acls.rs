@@ -30,7 +30,7 @@ impl Control {
         }
         let all = self.cache.host_firewalls().values();
         let all: Vec<_> = all.filter(|it| self.is_enforced(&it.staging)).cloned().collect();
-        let api_server = Arc::clone(self.cache.api_server());
+        let api_server = self.cache.api_server().clone();
         let mut fresh = Vec::with_capacity(all.len());
         for firewall in all {
             let acls = Direction::BOTH.map(|direction| {

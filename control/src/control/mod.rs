@@ -31,7 +31,7 @@ use crate::peers::NameId;
 use crate::render::{self, TrackedNames};
 use crate::services;
 use crate::tables::Tables;
-use crate::{Kind, Object, ObjectRef, PodKey, RefusedIp, View};
+use crate::{Fault, Kind, Object, ObjectRef, PodKey, RefusedIp, View};
 
 /// Selects the pods that get tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,6 +158,16 @@ impl Control {
         })
     }
 
+    /// The addresses that nodes publish and that are not theirs, as faults of the objects.
+    pub fn published_address_faults(&self) -> &[Fault] {
+        self.cache.refused_addresses()
+    }
+
+    /// Those of a node's addresses, as its kernel has them, that it may publish.
+    pub fn publishable(&self, node: &str, addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
+        self.cache.publishable(node, addresses, |it| self.membership.owner(it).is_some())
+    }
+
     /// Adds or replaces an object.
     pub fn apply(&mut self, object: Object) {
         let change = self.cache.apply(object);
@@ -231,6 +241,7 @@ impl Control {
 
     /// Applies the events since the last commit. `Some` if the view changed.
     pub fn commit(&mut self) -> Option<Arc<View>> {
+        self.check_published();
         let names = self.membership.take_changed_names();
         if !names.is_empty() {
             let follows = |acl: &Acl| acl.names.iter().any(|name| names.contains(name));

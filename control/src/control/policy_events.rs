@@ -69,6 +69,7 @@ impl Control {
             | Change::Namespace(_)
             | Change::Pod(..)
             | Change::Node(_)
+            | Change::NodeAddresses
             | Change::Service(_) => None,
         };
         self.policy_changes.extend(change);

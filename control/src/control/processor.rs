@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Control, Scope};
 use crate::PodKey;
-use crate::cache::Change;
+use crate::cache::{Cache, Change};
 use crate::model::{Labels, NetworkPolicy, Pod};
 
 impl Control {
@@ -24,19 +24,17 @@ impl Control {
             Change::None
             | Change::ClusterHostFirewall(..)
             | Change::Node(_)
+            | Change::NodeAddresses
             | Change::Service(_) => {}
         }
         match change {
             Change::None => {}
             Change::Service(keys) => {
                 self.domains.changed();
-                if self.cache.find_api_server(&keys) {
-                    self.services.surroundings_changed();
-                    self.outside.is_stale = true;
-                    self.host_acls.is_stale = true;
-                    if !self.cache.firewalls().is_empty() {
-                        self.dirty.extend(self.local.keys().cloned());
-                    }
+                self.cache.services_changed(&keys);
+                if keys.iter().any(Cache::is_api_server) {
+                    self.find_api_server();
+                    self.cache.nodes_changed();
                 }
                 keys.into_iter().for_each(|key| self.services.service_changed(key));
             }
@@ -57,6 +55,7 @@ impl Control {
                 self.note_host_pod(&key, pod);
                 let touched = addresses_before.iter().chain(&now).copied().collect();
                 self.services.pod_changed(&touched);
+                self.cache.addresses_moved(&touched);
                 let owned = |address: &IpAddr| Some((*address, self.pod_at(*address)?.clone()));
                 let owners: Vec<(IpAddr, PodKey)> =
                     addresses_before.iter().chain(&now).filter_map(owned).collect();
@@ -99,7 +98,34 @@ impl Control {
                 self.host_acls.is_stale = true;
                 self.services.surroundings_changed();
                 self.domains.changed();
+                self.cache.nodes_changed();
                 self.membership.node_changed(&self.cache, &name);
+            }
+            Change::NodeAddresses => self.cache.nodes_changed(),
+        }
+    }
+
+    /// Decides what counts of the addresses that nodes publish, after changes of whatever that depends
+    /// on.
+    pub(super) fn check_published(&mut self) {
+        let nodes_changed = self.cache.is_checking();
+        let is_pods = |address| self.membership.owner(address).is_some();
+        for node in self.cache.check_published(is_pods) {
+            self.domains.changed();
+            self.membership.node_changed(&self.cache, &node);
+        }
+        if nodes_changed {
+            self.find_api_server();
+        }
+    }
+
+    fn find_api_server(&mut self) {
+        if self.cache.find_api_server() {
+            self.services.surroundings_changed();
+            self.outside.is_stale = true;
+            self.host_acls.is_stale = true;
+            if !self.cache.firewalls().is_empty() {
+                self.dirty.extend(self.local.keys().cloned());
             }
         }
     }

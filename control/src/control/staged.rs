@@ -113,7 +113,7 @@ impl Control {
             admin: cluster(Tier::Admin),
             namespaced: namespaced.cloned().collect(),
             baseline: cluster(Tier::Baseline),
-            api_server: Arc::clone(self.cache.api_server()),
+            api_server: self.cache.api_server().clone(),
         }
     }
 

@@ -29,13 +29,16 @@ impl Membership {
         sets: &[(PeerSetId, Arc<PeerSet>)],
     ) {
         let inside = |node: &Arc<Node>| {
-            let of = |address: &IpAddr| -> Sets {
-                let held = sets.iter().filter(|(_, set)| set.holds_node(node, *address));
+            let of = |address: &IpAddr, is_published: bool| -> (IpAddr, Sets) {
+                let holds = |set: &PeerSet| set.holds_node(node, *address, is_published);
+                let held = sets.iter().filter(|(_, set)| holds(set));
                 let mut held: Vec<PeerSetId> = held.map(|(id, _)| *id).collect();
                 held.sort_unstable();
-                held.into()
+                (*address, held.into())
             };
-            node.addresses.iter().map(|address| (*address, of(address))).collect()
+            let listed = node.addresses.iter().map(|address| of(address, false));
+            let published = cache.published(name).iter().map(|address| of(address, true));
+            listed.chain(published).collect()
         };
         let mut now: Vec<(IpAddr, Sets)> = cache.nodes().get(name).map(inside).unwrap_or_default();
         now.retain(|(_, sets)| !sets.is_empty());

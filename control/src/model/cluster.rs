@@ -134,3 +134,18 @@ pub struct Node {
     /// those that could be read; every denial of `nodes` covers it and no permission does.
     pub complete: bool,
 }
+
+/// The addresses that a node's switch found on the node's interfaces. They add to what denials of the
+/// node cover and to what no name opens, and open nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeAddresses {
+    /// The node's name, which is the object's.
+    pub node: Arc<str>,
+    /// `spec.addresses`, [`MOST`](Self::MOST) at most.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl NodeAddresses {
+    /// Maximum of addresses that a node publishes.
+    pub const MOST: usize = 64;
+}

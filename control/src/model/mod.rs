@@ -13,7 +13,7 @@ mod selector;
 mod service;
 mod staging;
 
-pub use cluster::{ContainerPort, HostPort, Namespace, Node, Pod};
+pub use cluster::{ContainerPort, HostPort, Namespace, Node, NodeAddresses, Pod};
 pub use cluster_policy::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, ClusterRule, Tier, Verdict,
 };

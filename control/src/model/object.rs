@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace,
-    NetworkPolicy, Node, Pod, Service,
+    NetworkPolicy, Node, NodeAddresses, Pod, Service,
 };
 
 /// A parsed object of any supported kind.
@@ -31,6 +31,8 @@ pub enum Object {
     ClusterEgressFirewall(ClusterEgressFirewall),
     /// podgate.io/v1alpha1 ClusterHostFirewall.
     ClusterHostFirewall(ClusterHostFirewall),
+    /// podgate.io/v1alpha1 NodeAddresses.
+    NodeAddresses(NodeAddresses),
 }
 
 impl Object {
@@ -55,6 +57,7 @@ impl Object {
             Self::ClusterNetworkPolicy(it) => of(Kind::ClusterNetworkPolicy, None, &it.name),
             Self::ClusterEgressFirewall(it) => of(Kind::ClusterEgressFirewall, None, &it.name),
             Self::ClusterHostFirewall(it) => of(Kind::ClusterHostFirewall, None, &it.name),
+            Self::NodeAddresses(it) => of(Kind::NodeAddresses, None, &it.node),
         }
     }
 }
@@ -80,11 +83,13 @@ pub enum Kind {
     ClusterEgressFirewall,
     /// podgate.io/v1alpha1 ClusterHostFirewall.
     ClusterHostFirewall,
+    /// podgate.io/v1alpha1 NodeAddresses.
+    NodeAddresses,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Namespace,
         Self::Pod,
         Self::Node,
@@ -94,6 +99,7 @@ impl Kind {
         Self::ClusterNetworkPolicy,
         Self::ClusterEgressFirewall,
         Self::ClusterHostFirewall,
+        Self::NodeAddresses,
     ];
 
     /// `kind`, as objects spell it.
@@ -108,6 +114,7 @@ impl Kind {
             Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
             Self::ClusterEgressFirewall => "ClusterEgressFirewall",
             Self::ClusterHostFirewall => "ClusterHostFirewall",
+            Self::NodeAddresses => "NodeAddresses",
         }
     }
 
@@ -118,7 +125,9 @@ impl Kind {
             Self::EndpointSlice => "discovery.k8s.io/v1",
             Self::NetworkPolicy => "networking.k8s.io/v1",
             Self::ClusterNetworkPolicy => "policy.networking.k8s.io/v1alpha2",
-            Self::ClusterEgressFirewall | Self::ClusterHostFirewall => "podgate.io/v1alpha1",
+            Self::ClusterEgressFirewall | Self::ClusterHostFirewall | Self::NodeAddresses => {
+                "podgate.io/v1alpha1"
+            }
         }
     }
 
@@ -134,6 +143,7 @@ impl Kind {
             Self::ClusterNetworkPolicy => "clusternetworkpolicies",
             Self::ClusterEgressFirewall => "clusteregressfirewalls",
             Self::ClusterHostFirewall => "clusterhostfirewalls",
+            Self::NodeAddresses => "nodeaddresses",
         }
     }
 
@@ -152,7 +162,10 @@ impl Kind {
     pub const fn may_be_absent(self) -> bool {
         matches!(
             self,
-            Self::ClusterNetworkPolicy | Self::ClusterEgressFirewall | Self::ClusterHostFirewall
+            Self::ClusterNetworkPolicy
+                | Self::ClusterEgressFirewall
+                | Self::ClusterHostFirewall
+                | Self::NodeAddresses
         )
     }
 
@@ -165,6 +178,7 @@ impl Kind {
                 | Self::ClusterNetworkPolicy
                 | Self::ClusterEgressFirewall
                 | Self::ClusterHostFirewall
+                | Self::NodeAddresses
         )
     }
 }

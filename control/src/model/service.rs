@@ -36,6 +36,13 @@ pub struct Service {
     pub health_check_node_port: Option<u16>,
 }
 
+impl Service {
+    /// The addresses that the cluster gave it: not those that its `spec` asks for.
+    pub fn given_addresses(&self) -> impl Iterator<Item = &IpAddr> {
+        self.cluster_ips.iter().chain(&self.load_balancer_ips)
+    }
+}
+
 /// One element of a service's `spec.ports`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServicePort {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::reader::{self, elements, readable, readable_labels};
 use super::{ObjectRef, staging};
 use crate::FieldFault;
-use crate::model::{DeniedReply, Namespace, Node};
+use crate::model::{DeniedReply, Namespace, Node, NodeAddresses};
 
 type Faults = Vec<FieldFault>;
 
@@ -105,6 +105,26 @@ fn whole_node(reference: &ObjectRef, value: &Value) -> Result<Node, Faults> {
         }),
         false => Err(faults),
     }
+}
+
+/// What a node publishes as far as it could be read, and what could not be.
+pub(super) fn node_addresses(reference: &ObjectRef, value: &Value) -> (NodeAddresses, Faults) {
+    let (mut addresses, mut faults) = (Vec::new(), Vec::new());
+    for (index, element) in elements(&value["spec"]["addresses"]).enumerate() {
+        let field = || reader::at("spec.addresses", index);
+        if index == NodeAddresses::MOST {
+            let problem =
+                format!("more than {} addresses; the others are ignored", NodeAddresses::MOST);
+            faults.push(FieldFault::new("spec.addresses", problem));
+            break;
+        }
+        match element.as_str().map(|text| reader::address(text, field)) {
+            Some(Ok(address)) => addresses.push(address),
+            Some(Err(fault)) => faults.push(fault),
+            None => faults.push(FieldFault::new(field(), "is no text")),
+        }
+    }
+    (NodeAddresses { node: Arc::clone(&reference.name), addresses }, faults)
 }
 
 #[cfg(test)]

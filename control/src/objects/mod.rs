@@ -16,6 +16,7 @@
 //! - A **Pod** is closed, and so are the pods of a **Namespace** with faults: no table of theirs
 //!   opens anything.
 //! - A **Node** is covered by every denial of `nodes` and by no permission.
+//! - Of **NodeAddresses**, the addresses that could be read count.
 //! - Of a **Service** or **EndpointSlice**, the ports, addresses and endpoints that could be read
 //!   are served.
 //!
@@ -129,6 +130,9 @@ fn read_kind(reference: ObjectRef, value: Value) -> (Object, Vec<FieldFault>) {
         Kind::Namespace => with(cluster::namespace(reference, &value), Object::Namespace),
         Kind::Pod => with(pod::pod(reference, &value), Object::Pod),
         Kind::Node => with(cluster::node(reference, &value), Object::Node),
+        Kind::NodeAddresses => {
+            with(cluster::node_addresses(reference, &value), Object::NodeAddresses)
+        }
         Kind::NetworkPolicy => {
             with(policy::network_policy(reference, &value), Object::NetworkPolicy)
         }

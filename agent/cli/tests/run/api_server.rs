@@ -288,3 +288,37 @@ fn a_new_denial_is_in_force_soon_after_an_outage() {
         assert!(took < Duration::from_secs(2), "{took:?}");
     }
 }
+
+#[test]
+fn a_node_publishes_its_other_addresses_and_anothers_claims_are_reported() {
+    let server = ApiServer::new();
+    cluster(&server);
+    let uid = "0a1b2c3d-0000-0000-0000-000000000001";
+    server.apply(json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "node-a", "uid": uid}, "spec": {"podCIDRs": ["10.1.0.0/24"]},
+        "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}));
+    let files = NodeFiles::new("node-addresses");
+    let kernel = Kernel::default();
+    for own in ["192.0.2.1", "172.17.0.1", "169.254.7.7"] {
+        kernel.add_address(own.parse().unwrap());
+    }
+    let node = start(&files, &server, kernel.clone());
+    let published = || server.object("nodeaddresses", None, "node-a");
+    let addresses = || published().map(|it| it["spec"]["addresses"].clone());
+    until(|| addresses() == Some(json!(["172.17.0.1"])));
+    let owner = published().unwrap()["metadata"]["ownerReferences"][0].clone();
+    assert_eq!((&owner["kind"], &owner["uid"]), (&json!("Node"), &json!(uid)));
+    kernel.add_address("2001:db8::5".parse().unwrap());
+    until(|| addresses() == Some(json!(["172.17.0.1", "2001:db8::5"])));
+    // Another node's claims are ignored, reported and counted.
+    server.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-b"},
+        "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.2"}]}}));
+    server.apply(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "NodeAddresses",
+        "metadata": {"name": "node-b"}, "spec": {"addresses": ["192.0.2.1", "172.17.0.1"]}}));
+    until(|| !node.status().faults.is_empty());
+    let claim = "NodeAddresses node-b: spec.addresses[0]: 192.0.2.1 is an address of Node node-a; \
+                 it is ignored";
+    assert_eq!(node.status().faults, [claim]);
+    let metrics = node.http("GET /metrics HTTP/1.1").1;
+    assert!(metrics.contains("podgate_policy_faults 1\n"), "{metrics}");
+}

@@ -17,17 +17,14 @@ use super::uplink::Nodes;
 use crate::config::Config;
 use crate::run::error::StartError;
 use crate::run::events::Event;
-use crate::run::kernel::{
-    Backoff, HostEnd, HostNetwork, InterfaceEvent, OpenError, Operation, Programmer,
-};
+use crate::run::kernel::{HostEnd, HostNetwork, InterfaceEvent, OpenError, Programmer};
 use crate::run::pods::Pods;
 use crate::run::port::{ManagedPort, OpenPort, Owner};
 
 /// Interval of checks for missing addresses, routes and settings that no event reported.
 const VERIFY: Duration = Duration::from_secs(5);
 
-/// Keeps the port towards the kernel open, the kernel's end configured, and the kernel's addresses
-/// known: processes of the cluster node are reachable at each of them.
+/// Keeps the port towards the kernel open, and the kernel's end configured.
 pub(super) struct HostPort {
     config: HostPortConfig,
     /// The cluster nodes and the state of the attached pods that `config` follows from.
@@ -35,19 +32,6 @@ pub(super) struct HostPort {
     mac: Mac,
     pub(super) port: ManagedPort,
     pub(super) programmer: Programmer<HostPortConfig>,
-    addresses: Vec<IpAddr>,
-    reading: Reading,
-    /// The retry timer of reading the addresses.
-    retry: Backoff,
-}
-
-/// The state of reading the kernel's addresses.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reading {
-    Done,
-    Requested,
-    /// Requested, and they may have changed since.
-    Outdated,
 }
 
 impl HostPort {
@@ -70,18 +54,7 @@ impl HostPort {
         let programmer = Programmer::start("host-port", VERIFY, apply);
         let mut port = ManagedPort::new(config.switch_interface.clone());
         ports.open(Owner::Host, &mut port, None);
-        let mut host = Self {
-            config,
-            made_for: None,
-            mac,
-            port,
-            programmer: programmer?,
-            addresses: Vec::new(),
-            reading: Reading::Done,
-            retry: Backoff::default(),
-        };
-        host.read_addresses(ports);
-        Ok(host)
+        Ok(Self { config, made_for: None, mac, port, programmer: programmer? })
     }
 
     /// Brings the kernel's end in line with pod networks and pods.
@@ -97,49 +70,10 @@ impl HostPort {
     }
 
     /// Handles an event of the kernel: addresses, routes or the kernel's end may have changed.
-    pub(super) fn kernel_event(&mut self, event: &InterfaceEvent, ports: &Ports) {
-        if matches!(event, InterfaceEvent::Routes | InterfaceEvent::Missed) {
-            self.read_addresses(ports);
-        }
+    pub(super) fn kernel_event(&self, event: &InterfaceEvent) {
         let gone = matches!(event, InterfaceEvent::Gone(_));
         if gone || matches!(event, InterfaceEvent::Routes | InterfaceEvent::Missed) {
             self.programmer.verify();
-        }
-    }
-
-    /// Requests the kernel's addresses.
-    fn read_addresses(&mut self, ports: &Ports) {
-        self.retry.stop();
-        self.reading = match self.reading {
-            Reading::Done => {
-                ports.request(Operation::ReadAddresses);
-                Reading::Requested
-            }
-            Reading::Requested | Reading::Outdated => Reading::Outdated,
-        };
-    }
-
-    /// Returns whether the kernel's addresses are being read.
-    pub(super) fn is_reading(&self) -> bool {
-        self.reading != Reading::Done
-    }
-
-    /// Handles the kernel's addresses.
-    pub(super) fn addresses_read(&mut self, read: Result<Vec<IpAddr>, String>, ports: &mut Ports) {
-        let is_outdated = std::mem::replace(&mut self.reading, Reading::Done) == Reading::Outdated;
-        match read {
-            Ok(addresses) => {
-                if std::mem::replace(&mut self.addresses, addresses.clone()) != addresses {
-                    ports.changed(Change::Snapshot);
-                }
-            }
-            Err(error) => {
-                tracing::warn!("the cluster node's addresses: {error}");
-                self.retry.fail(Instant::now());
-            }
-        }
-        if is_outdated {
-            self.read_addresses(ports);
         }
     }
 
@@ -182,9 +116,6 @@ impl HostPort {
         if self.port.retry.is_due(now) {
             ports.open(Owner::Host, &mut self.port, None);
         }
-        if self.retry.is_due(now) {
-            self.read_addresses(ports);
-        }
     }
 
     /// The port for a snapshot.
@@ -197,11 +128,6 @@ impl HostPort {
     /// The addresses of the kernel's end: the pods' gateways.
     pub(super) fn gateways(&self) -> &[IpAddr] {
         &self.config.gateways
-    }
-
-    /// The cluster node's addresses as the kernel knows them.
-    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
-        self.config.gateways.iter().chain(&self.addresses).copied()
     }
 }
 

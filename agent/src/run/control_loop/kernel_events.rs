@@ -53,9 +53,7 @@ impl ControlLoop {
                 attachments.switched_on(&attachment, result, &mut effects);
             }
             Completion::Addresses(read) => {
-                if let Some(host) = &mut self.host {
-                    host.addresses_read(read, &mut self.ports);
-                }
+                self.kernel_addresses.received(read, &mut self.ports);
             }
             Completion::UplinkFilterSet(result) => {
                 self.uplink.iter_mut().for_each(|uplink| uplink.filter_set(result.clone()));
@@ -75,7 +73,8 @@ impl ControlLoop {
                 self.attachments.hurry(&attachment);
             }
         }
-        self.host.iter_mut().for_each(|host| host.kernel_event(event, &self.ports));
+        self.kernel_addresses.kernel_event(event, &self.ports);
+        self.host.iter().for_each(|host| host.kernel_event(event));
         self.kernel_rules.verify();
     }
 

@@ -13,6 +13,7 @@
 //! - `ports`: the ports that workers serve, the requests to the interface thread, and flow offload,
 //! - `source`, `reports`, `warnings`: the objects, their statuses and Events about them,
 //! - `kernel_events`: completed operations, events of interfaces, lost ports,
+//! - `kernel_addresses`: the kernel's addresses, and what other nodes learn of them,
 //! - `kernel_rules`: the kernel's nftables rules, with a reconciler for each table,
 //! - `denials`: what these rules log,
 //! - `publish`, `publish_status`: snapshots and the shared status,
@@ -27,6 +28,7 @@ mod faults;
 mod health_checks;
 mod host_firewall;
 mod host_port;
+mod kernel_addresses;
 mod kernel_events;
 mod kernel_filter;
 mod kernel_rules;
@@ -94,6 +96,7 @@ pub(super) struct ControlLoop {
     attachments: Attachments,
     host: Option<host_port::HostPort>,
     uplink: Option<uplink::UplinkPort>,
+    kernel_addresses: kernel_addresses::KernelAddresses,
     kernel_rules: kernel_rules::KernelRules,
     health_checks: health_checks::HealthChecks,
     publications: publish::Publications,
@@ -211,6 +214,7 @@ impl ControlLoop {
             let (view, node) = (self.control.view(), &self.shared.config.node_name);
             self.health_checks.reconcile(&view, node, &self.shared);
             self.ports.forget_losses();
+            self.publish_addresses();
         }
         for duration in self.publications.pending.take(self.shared.switch.generation()) {
             let in_force = self.shared.durations.in_force.with_label_values::<&str>(&[]);
@@ -219,6 +223,7 @@ impl ControlLoop {
         if self.kernel_rules.enforces_policies() {
             self.policy_log.in_force(self.shared.switch.generation());
         }
+        self.kernel_addresses.reconcile(&self.ports);
         self.host.iter_mut().for_each(|host| host.reconcile(&mut self.ports));
         self.uplink.iter_mut().for_each(|uplink| uplink.reconcile(&mut self.ports));
         let (view, generation) = (self.control.view(), self.publications.generation);

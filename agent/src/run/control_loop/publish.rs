@@ -128,8 +128,9 @@ impl ControlLoop {
 
     /// The cluster node's addresses beyond those of its object.
     fn node_addresses(&self) -> Vec<IpAddr> {
-        let of_kernel = self.host.iter().flat_map(|host| host.addresses());
-        self.shared.config.node_addresses.iter().copied().chain(of_kernel).collect()
+        let kernel = self.kernel_addresses.addresses();
+        let of_kernel = self.host.iter().flat_map(|host| host.gateways().iter().chain(kernel));
+        self.shared.config.node_addresses.iter().chain(of_kernel).copied().collect()
     }
 
     /// All of the cluster node's addresses.

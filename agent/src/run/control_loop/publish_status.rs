@@ -75,6 +75,7 @@ impl ControlLoop {
         let counts = self.control.counts().into_iter();
         let all_faults = || {
             let of_objects = self.faults.iter().chain(self.control.host_network_faults());
+            let of_objects = of_objects.chain(self.control.published_address_faults());
             of_objects.map(ToString::to_string).chain(self.control.external_ip_faults())
         };
         let mut faults: Vec<String> = all_faults().take(MOST_FAULTS).collect();

@@ -10,6 +10,7 @@ use snapshot::ServiceMaker;
 
 use super::attachments::Attachments;
 use super::host_port::{self, HostPort};
+use super::kernel_addresses::KernelAddresses;
 use super::kernel_rules::KernelRules;
 use super::liveness::Liveness;
 use super::names::Answers;
@@ -114,6 +115,7 @@ impl ControlLoop {
             ports,
             host: None,
             uplink: None,
+            kernel_addresses: KernelAddresses::new(Instant::now()),
             kernel_rules,
             health_checks: Default::default(),
             publications: Default::default(),
@@ -155,6 +157,7 @@ impl ControlLoop {
 
     fn open_ports(&mut self, of_host: Network, of_uplink: Network) -> Result<(), StartError> {
         self.ports.start_flow_offload();
+        self.kernel_addresses.read(&self.ports);
         if let Some(network) = of_host {
             let pods = &self.attachments.pods;
             let has_uplink = of_uplink.is_some();
@@ -210,7 +213,7 @@ impl ControlLoop {
             for (ticket, error) in self.ports.take_refused() {
                 self.completed(Completion::Opened { ticket, result: Err(error) });
             }
-            let is_reading = self.host.as_ref().is_some_and(HostPort::is_reading);
+            let is_reading = self.kernel_addresses.is_reading();
             let is_starting = matches!(self.ports.punt_link, PuntLink::Starting(_));
             let waits = is_reading || is_starting || !self.ports.requests.is_empty();
             if !waits || Instant::now() >= deadline {

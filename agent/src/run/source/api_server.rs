@@ -4,6 +4,7 @@
 //! the control loop. Its events go into the control loop's channel, each with a slot; while all
 //! slots are taken, the watches are not read.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -11,10 +12,11 @@ use std::time::Duration;
 
 use control::ObjectRef;
 use control::api_server::{
-    Access, Client, Election, Event, Pace, Warning, Warnings, cluster_uid, connect, report, watch,
+    Access, Client, Election, Event, Pace, Warning, Warnings, cluster_uid, connect,
+    publish_addresses, report, watch,
 };
 use control::model::Condition;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch as value};
 
 use crate::run::error::StartError;
 use crate::run::thread::Thread;
@@ -26,6 +28,8 @@ pub(in crate::run) struct ApiServer {
     /// The UID of its cluster, if it answered at once.
     pub(in crate::run) cluster: Option<String>,
     writes: mpsc::Sender<Write>,
+    /// What to publish of the node's addresses.
+    published: value::Sender<Option<Vec<IpAddr>>>,
     /// Set at intervals while the thread makes progress.
     pulse: Arc<AtomicBool>,
     _stop: oneshot::Sender<()>,
@@ -56,6 +60,10 @@ const IDENTITY: Duration = Duration::from_secs(1);
 /// Timeout of further requests for it, and the wait between them.
 const IDENTITY_AGAIN: Duration = Duration::from_secs(1);
 
+/// Interval of publishing the node's addresses, and the wait after a failure.
+const PUBLISH_AGAIN: Duration = Duration::from_secs(600);
+const PUBLISH_RETRY: Duration = Duration::from_secs(30);
+
 /// Duration of the lease of the status writer.
 const LEASE: Duration = Duration::from_secs(15);
 
@@ -73,6 +81,7 @@ impl ApiServer {
         let (stop, stopped) = oneshot::channel();
         let (answer, answered) = sync_channel(1);
         let (writes, to_write) = mpsc::channel(WAITING);
+        let (published, to_publish) = value::channel(None);
         let pulse = Arc::new(AtomicBool::new(true));
         let pulsing = Arc::clone(&pulse);
         let node = node.to_owned();
@@ -102,6 +111,7 @@ impl ApiServer {
                 let mut tasks = watch(&connection.client, Pace::default(), &sender);
                 let client = connection.client.clone();
                 tasks.spawn(identify(client, known.then_some(cluster), sender.clone()));
+                tasks.spawn(publish(connection.client.clone(), node.clone(), to_publish));
                 let election = Election::new(connection.client.clone(), &node, LEASE);
                 let warnings = Warnings::new(connection.client.clone(), &node);
                 tasks.spawn(write(connection.client, election, warnings, to_write, sender));
@@ -129,7 +139,7 @@ impl ApiServer {
         let thread = Thread::start("api-server", run)?;
         let ended = || StartError::Failed("the thread that asks the API server ended".to_owned());
         let (server, cluster) = answered.recv().map_err(|_| ended())??;
-        Ok(Self { server, cluster, writes, pulse, _stop: stop, _thread: thread })
+        Ok(Self { server, cluster, writes, published, pulse, _stop: stop, _thread: thread })
     }
 
     /// Returns whether the thread made progress since the last call.
@@ -140,6 +150,15 @@ impl ApiServer {
     /// Queues the write of a condition into an object's status; `false` if the queue is full.
     pub(in crate::run) fn report(&self, object: ObjectRef, condition: Condition) -> bool {
         self.writes.try_send(Write::Condition(object, condition)).is_ok()
+    }
+
+    /// Publishes these addresses of the node from now on, instead of those before.
+    pub(in crate::run) fn publish(&self, addresses: Vec<IpAddr>) {
+        self.published.send_if_modified(|known| {
+            let is_other = known.as_ref() != Some(&addresses);
+            *known = Some(addresses);
+            is_other
+        });
     }
 
     /// Queues the write of an Event; `false` if the queue is full.
@@ -159,6 +178,27 @@ async fn identify(client: Client, mut known: Option<Option<String>>, events: mps
         tokio::time::sleep(IDENTITY_AGAIN).await;
         let answer = tokio::time::timeout(IDENTITY_AGAIN, cluster_uid(&client)).await;
         known = answer.ok().and_then(Result::ok);
+    }
+}
+
+/// Publishes the newest addresses of the node, and again at intervals: somebody may delete the object.
+async fn publish(client: Client, node: String, mut wanted: value::Receiver<Option<Vec<IpAddr>>>) {
+    let mut failure = None;
+    loop {
+        let addresses = wanted.borrow_and_update().clone();
+        let mut wait = PUBLISH_AGAIN;
+        if let Some(addresses) = addresses {
+            let failed = publish_addresses(&client, &node, &addresses).await.err();
+            if let Some(error) = failed.as_ref().filter(|it| failure.as_ref() != Some(*it)) {
+                tracing::warn!("NodeAddresses {node}: {error}");
+            }
+            wait = if failed.is_some() { PUBLISH_RETRY } else { PUBLISH_AGAIN };
+            failure = failed;
+        }
+        tokio::select! {
+            changed = wanted.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(wait) => {}
+        }
     }
 }
 

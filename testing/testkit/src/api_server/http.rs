@@ -157,7 +157,12 @@ fn answer(
                 true => json!({"status": patch["status"]}),
                 false => patch,
             };
-            match shared.store.patch(resource.plural, resource.namespace, name, &patch) {
+            // Server-side apply makes what is not there.
+            let is_apply = |(name, value): &(String, String)| {
+                name.eq_ignore_ascii_case("content-type") && value.contains("apply-patch")
+            };
+            let applies = !resource.is_status && request.headers.iter().any(is_apply);
+            match shared.store.patch(resource.plural, resource.namespace, name, &patch, applies) {
                 Some(object) => whole(stream, 200, &object),
                 None => refuse(stream, 404, "not found"),
             }

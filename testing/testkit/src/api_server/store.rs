@@ -38,10 +38,11 @@ struct State {
 }
 
 /// Resources that come with a definition, their groups and usual versions.
-const DEFINED: [(&str, &str, &str); 3] = [
+const DEFINED: [(&str, &str, &str); 4] = [
     ("clusternetworkpolicies", "policy.networking.k8s.io", "v1alpha2"),
     ("clusteregressfirewalls", "podgate.io", "v1alpha1"),
     ("clusterhostfirewalls", "podgate.io", "v1alpha1"),
+    ("nodeaddresses", "podgate.io", "v1alpha1"),
 ];
 
 /// Something that happened.
@@ -128,15 +129,17 @@ impl Store {
         self.object(plural, namespace, &name)
     }
 
-    /// Merges into an object (RFC 7396); what it became.
+    /// Merges into an object (RFC 7396); what it became. With `applies`, one that is not there is made.
     pub(super) fn patch(
         &self,
         plural: &str,
         namespace: Option<&str>,
         name: &str,
         patch: &Value,
+        applies: bool,
     ) -> Option<Value> {
-        let mut object = self.object(plural, namespace, name)?;
+        let known = self.object(plural, namespace, name);
+        let mut object = known.or_else(|| applies.then(|| patch.clone()))?;
         merge(&mut object, patch);
         self.apply(object.clone());
         self.object(plural, namespace, name)
@@ -306,6 +309,7 @@ fn plural(kind: &str) -> String {
     let lower = kind.to_ascii_lowercase();
     match lower.strip_suffix('y') {
         Some(stem) => format!("{stem}ies"),
+        None if lower.ends_with('s') => lower,
         None => format!("{lower}s"),
     }
 }

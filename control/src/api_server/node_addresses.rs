@@ -1,0 +1,40 @@
+//! Publishes a node's addresses as its NodeAddresses, by server-side apply.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use kube::Client;
+use serde_json::{Value, json};
+
+use super::call::{call, send};
+use super::report::apply_request;
+use crate::Kind;
+
+/// Requests without an answer fail after this time.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Writes what a node publishes. The object belongs to the Node and goes with it.
+///
+/// # Errors
+/// When the API server refuses, does not answer, or has no such Node.
+pub async fn publish_addresses(
+    client: &Client,
+    node: &str,
+    addresses: &[IpAddr],
+) -> Result<(), String> {
+    let path = format!("/api/v1/nodes?fieldSelector=metadata.name%3D{node}");
+    let list = call(client, "GET", &path, None, TIMEOUT).await.map_err(|it| it.to_string())?;
+    let mut items = list["items"].as_array().into_iter().flatten();
+    let owner = items.find(|it| it["metadata"]["name"] == node).ok_or("there is no such Node")?;
+    let request = apply_request(Kind::NodeAddresses, node, "", object(node, owner, addresses))?;
+    send(client, request, TIMEOUT).await.map(drop).map_err(|failure| failure.to_string())
+}
+
+fn object(node: &str, owner: &Value, addresses: &[IpAddr]) -> Value {
+    let mut metadata = json!({"name": node});
+    if let Some(uid) = owner["metadata"]["uid"].as_str() {
+        let owner = json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid});
+        metadata["ownerReferences"] = json!([owner]);
+    }
+    json!({"metadata": metadata, "spec": {"addresses": addresses}})
+}
