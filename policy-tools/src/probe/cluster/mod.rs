@@ -180,6 +180,7 @@ impl Cluster {
 
     /// A connection's first packet before the switch that it enters, or the answer where none leaves its
     /// network namespace.
+    #[allow(clippy::result_large_err, reason = "the answer of a connection, made once")]
     fn first_hop(&mut self, world: &World, connection: &Connection) -> Result<InFlight, Reply> {
         let Connection { from, to, protocol, .. } = connection;
         match (&from.location, world.location(*to)) {
@@ -241,6 +242,7 @@ impl Cluster {
     ///
     /// Only an outcome that opens a connection lets a packet on; that it passed as part of a
     /// connection opened before would say nothing about the policies.
+    #[allow(clippy::result_large_err, reason = "the answer of a connection, made once")]
     fn next_hop(
         &self,
         world: &World,
