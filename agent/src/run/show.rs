@@ -136,7 +136,7 @@ fn runtime(shared: &SharedStatus) -> Table {
 }
 
 /// Connections that staged policies decide otherwise about; times in RFC 3339.
-fn staged(shared: &SharedStatus) -> Result<Table, ApiError> {
+pub(crate) fn staged(shared: &SharedStatus) -> Result<Table, ApiError> {
     if shared.config.enforcer == Enforcer::Nftables {
         let text = "what staged policies would change is not known with --enforcer nftables";
         return Err(ApiError::new(ErrorKind::BadRequest, text.to_owned()));

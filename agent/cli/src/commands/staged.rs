@@ -28,14 +28,8 @@ Examples:
 Exit code: 0 if nothing would change; 1 if a connection would be denied or allowed; 2 if there is no answer."
 )]
 pub struct Args {
-    /// Only connections that this policy would decide
-    #[arg(value_name = "[NS/]NAME")]
-    name: Option<String>,
-
-    /// Only connections last seen since this time: a duration such as 7d, or a time such as
-    /// 2026-11-21T02:25:35Z
-    #[arg(long, value_name = "TIME")]
-    since: Option<String>,
+    #[command(flatten)]
+    wanted: Wanted,
 
     #[command(flatten)]
     socket: Socket,
@@ -45,28 +39,59 @@ pub struct Args {
     output: Output,
 }
 
+/// The connections to list.
+#[derive(Debug, clap::Args)]
+pub struct Wanted {
+    /// Only connections that this policy would decide
+    #[arg(value_name = "[NS/]NAME")]
+    name: Option<String>,
+
+    /// Only connections last seen since this time: a duration such as 7d, or a time such as
+    /// 2026-11-21T02:25:35Z
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+}
+
+impl Wanted {
+    /// Checks the arguments.
+    ///
+    /// # Errors
+    /// If one cannot be used.
+    pub fn check(&self) -> Result<Option<SystemTime>, String> {
+        let since = self.since.as_deref().map(|text| moment("--since", text)).transpose()?;
+        Ok(since.as_deref().and_then(observe::time::moment))
+    }
+
+    /// Keeps the wanted rows of a switch's table.
+    ///
+    /// # Errors
+    /// If an argument cannot be used, or the table is another one.
+    pub fn narrow(&self, table: &mut Table) -> Result<(), String> {
+        let since = self.check()?;
+        let column = |name: &str| {
+            let place = table.columns.iter().position(|column| column == name);
+            place.ok_or_else(|| format!("podgate's answer has no column {name}"))
+        };
+        let (by, last_seen) = (column("by")?, column("last_seen")?);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let is_recent = |row: &[Value], since: SystemTime| {
+            observe::time::moment(&text(&row[last_seen])).is_some_and(|seen| seen >= since)
+        };
+        table.rows.retain(|row| {
+            self.name.as_ref().is_none_or(|name| is_by(&text(&row[by]), name))
+                && since.is_none_or(|since| is_recent(row, since))
+        });
+        Ok(())
+    }
+}
+
 /// Lists the connections.
 pub(super) fn run(args: &Args) -> Ended {
-    let since = args.since.as_deref().map(|text| moment("--since", text)).transpose();
-    let since = since.map_err(|problem| fail(UNUSABLE, problem))?;
-    let since = since.as_deref().and_then(observe::time::moment);
+    args.wanted.check().map_err(|problem| fail(UNUSABLE, problem))?;
     let request = Request::Show(Show { what: "staged".to_owned(), ..Show::default() });
     let answer: Value = args.socket.call(&request)?;
     let mut table: Table = serde_json::from_value(answer).map_err(no_answer)?;
-    let column = |name: &str| {
-        let place = table.columns.iter().position(|column| column == name);
-        place.ok_or_else(|| fail(NO, format_args!("podgate's answer has no column {name}")))
-    };
-    let (by, last_seen) = (column("by")?, column("last_seen")?);
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let is_wanted = |row: &Vec<Value>| {
-        let is_recent = |since: SystemTime| {
-            observe::time::moment(&text(&row[last_seen])).is_some_and(|seen| seen >= since)
-        };
-        args.name.as_ref().is_none_or(|name| is_by(&text(&row[by]), name))
-            && since.is_none_or(is_recent)
-    };
-    table.rows.retain(is_wanted);
+    args.wanted.narrow(&mut table).map_err(|problem| fail(NO, problem))?;
     if table.left_out > 0 {
         eprintln!("podgate: {} more connections are in no row", table.left_out);
     }

@@ -7,6 +7,7 @@
 mod explain;
 mod observe;
 mod output;
+mod staged;
 mod status;
 mod top;
 
@@ -45,6 +46,8 @@ enum Command {
     Observe(observe::Args),
     /// Show the rules in force for pods
     Explain(explain::Args),
+    /// List the connections that staged policies would deny or allow
+    Staged(staged::Args),
     /// Show packet rates of pods
     Top(top::Args),
 }
@@ -193,6 +196,7 @@ impl Cli {
                 Command::Status(args) => status::run(args).await,
                 Command::Observe(args) => observe::run(args).await,
                 Command::Explain(args) => explain::run(args).await,
+                Command::Staged(args) => staged::run(args).await,
                 Command::Top(args) => top::run(args).await,
             }
         });

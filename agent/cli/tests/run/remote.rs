@@ -161,6 +161,9 @@ fn a_scraper_needs_a_token_and_a_right() {
     assert_eq!(ask("GET /metrics", "Authorization: Bearer fresh").0, 503);
 }
 
+/// The rule that denies if the policy `next` is enforced.
+const NEXT: &str = "default-deny of NetworkPolicy default/next";
+
 /// The plugin, as kubectl calls it.
 fn plugin(files: &NodeFiles, server: &ApiServer, arguments: &[&str]) -> Output {
     command(files, server, arguments).output().unwrap()
@@ -190,7 +193,7 @@ fn kubectl_podgate_asks_switches_through_the_api_server() {
     let server = ApiServer::new();
     cluster(&server);
     let viewer = "system:serviceaccount:kube-system:podgate-viewer";
-    for page in ["status", "tables", "observe"] {
+    for page in ["status", "tables", "observe", "staged"] {
         server.grant(viewer, &format!("/podgate/v1/{page}"));
     }
     let files = NodeFiles::new("plugin");
@@ -250,6 +253,18 @@ fn kubectl_podgate_asks_switches_through_the_api_server() {
     let pods: BTreeSet<&str> =
         top.as_array().unwrap().iter().map(|it| it["pod"].as_str().unwrap()).collect();
     assert_eq!(pods, ["db", "web"].into(), "{top}");
+
+    assert_eq!(run(&["staged"]).status.code(), Some(0));
+    server.apply(json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "next", "namespace": "default",
+            "annotations": {"podgate.io/stages": "db"}},
+        "spec": {"podSelector": {"matchLabels": {"role": "db"}}}}));
+    // The connection to port 80 is open.
+    until(|| run(&["staged"]).status.code() == Some(1));
+    let rows: Value = serde_json::from_str(&stdout(&run(&["staged", "-o", "json"]))).unwrap();
+    assert_eq!((&rows[0]["would"], &rows[0]["port"]), (&json!("deny"), &json!(80)), "{rows}");
+    assert_eq!((&rows[0]["by"], &rows[0]["node"]), (&json!(NEXT), &json!("node-a")), "{rows}");
+    assert_eq!(run(&["staged", "default/other"]).status.code(), Some(0));
 
     // What is new comes as it happens.
     let mut followed = command(&files, &server, &["observe", "-A", "-f", "--port", "90"]);

@@ -6,6 +6,7 @@
 //! | `/metrics` | as on the loopback address |
 //! | `/podgate/v1/status` | [`Status`] |
 //! | `/podgate/v1/tables?pod=NS/POD` | the rules in force for a pod |
+//! | `/podgate/v1/staged` | connections that staged policies would deny or allow |
 //! | `/podgate/v1/observe?filters=JSON` | verdicts, one a line |
 //!
 //! A scraper's token comes as `Authorization: Bearer` and is one for the API server. The API
@@ -26,7 +27,7 @@ use tokio::sync::OnceCell;
 use super::SwitchPages;
 use crate::run::events::Event;
 use crate::run::shared_status::SharedStatus;
-use crate::run::show::tables_of;
+use crate::run::show::{staged, tables_of};
 use crate::run::status::Status;
 
 /// The audience of forwarded tokens.
@@ -61,6 +62,10 @@ impl Pages for Remote {
                 let pod = parameter(query, "pod");
                 Some(as_json(&tables_of(&self.shared.state().rules, pod.as_deref())))
             }
+            "staged" => Some(match staged(&self.shared) {
+                Ok(table) => as_json(&table),
+                Err(refused) => Page::new(404, refused.message + "\n"),
+            }),
             _ => None,
         }
     }

@@ -1,0 +1,83 @@
+//! `kubectl podgate staged`.
+
+use std::process::ExitCode;
+
+use cli_runtime::NO;
+use serde_json::json;
+
+use super::output::{self, Format};
+use super::{Cluster, Failure, page, write};
+use crate::commands::staged::Wanted;
+use agent::run::Table;
+
+/// Arguments of `kubectl podgate staged`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "A policy is staged by the annotation podgate.io/stage=staged, of its own or of its Namespace.
+
+Examples:
+  kubectl podgate staged
+  kubectl podgate staged shop/db --since 7d
+
+Exit code: 0 if nothing would change; 1 if a connection would be denied or allowed, or if a switch does not
+answer; 2 if an argument cannot be used."
+)]
+pub(super) struct Args {
+    #[command(flatten)]
+    cluster: Cluster,
+
+    #[command(flatten)]
+    wanted: Wanted,
+
+    /// How it is written
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
+    output: Format,
+}
+
+const COLUMNS: [&str; 10] = [
+    "would",
+    "from",
+    "to",
+    "protocol",
+    "port",
+    "connections",
+    "first_seen",
+    "last_seen",
+    "by",
+    "node",
+];
+/// Columns of the narrow table.
+const NARROW: usize = 9;
+
+pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
+    args.wanted.check().map_err(Failure::Unusable)?;
+    let connection = args.cluster.connect().await?;
+    let switches = args.cluster.switches(&connection, None).await?;
+    let pages = switches.pages(switches.all(), &page("staged")).await;
+    let (mut rows, mut code) = (Vec::new(), ExitCode::SUCCESS);
+    for (switch, answer) in switches.all().iter().zip(pages) {
+        let table = answer.and_then(|value| {
+            let table = serde_json::from_value::<Table>(value);
+            let mut table = table.map_err(|error| format!("answer: {error}"))?;
+            args.wanted.narrow(&mut table)?;
+            Ok(table)
+        });
+        match table {
+            Ok(table) => {
+                if !table.rows.is_empty() || table.left_out > 0 {
+                    code = ExitCode::from(NO);
+                }
+                rows.extend(table.rows.into_iter().map(|mut row| {
+                    row.push(json!(switch.node));
+                    row
+                }));
+            }
+            Err(why) => {
+                eprintln!("podgate: {}: {why}", switch.node);
+                code = ExitCode::from(NO);
+            }
+        }
+    }
+    write(&output::rows(&COLUMNS, NARROW, rows, args.output))?;
+    Ok(code)
+}
