@@ -24,6 +24,7 @@ use crate::config::Config;
 /// An answer whose addresses are on their way to the workers.
 #[derive(Debug)]
 pub(crate) struct PendingAnswer {
+    pub(super) pod: PodKey,
     /// The change that must be in force.
     pub(super) sequence: u64,
     pub(super) ticket: Option<Ticket>,
@@ -54,8 +55,6 @@ pub(crate) struct Names {
     pub(super) tap: Arc<DnsTap>,
     pub(super) table: Mutex<NameTable<PodKey>>,
     pub(super) pods: Mutex<Arc<FollowedPods>>,
-    /// The last change that is known to be in force.
-    pub(super) in_force: AtomicU64,
     /// Addresses that were ignored lately.
     ignored: Mutex<BTreeSet<IpAddr>>,
     pub(crate) counters: NameCounters,
@@ -86,7 +85,6 @@ impl Names {
             tap,
             table: Mutex::new(table),
             pods: Mutex::default(),
-            in_force: AtomicU64::new(0),
             ignored: Mutex::default(),
             counters: NameCounters::default(),
             file,

@@ -1,17 +1,21 @@
 //! Time that the switch adds to answers of DNS, and what it keeps of them.
 //!
 //! ```text
-//! cargo run --release -p bench --bin names [ANSWERS [ROUNDS]]     (as root)
+//! cargo run --release -p bench --bin names [ANSWERS [ROUNDS [FLOODS]]]     (as root)
 //! ```
 //!
 //! A pod whose policy names domains and one without such a policy ask the same resolver, which is
 //! a third pod: for names with addresses that have to be put in force first, for the same names again,
 //! and from the pod without the policy. The three take turns, 30 times a second, since a pod may open
 //! 32 addresses a second. The switch is `podgate run` with manifests.
+//!
+//! Beside them, FLOODS pods ask for new names without a pause. At the end of each round a NetworkPolicy denies
+//! the pod without names its resolver: the time until its last answer is a denial's.
 
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -30,6 +34,21 @@ const ROUNDS: u32 = 5;
 const PACE: Duration = Duration::from_millis(34);
 /// Time that all else takes, in which nothing is on its way.
 const PAUSE: Duration = Duration::from_millis(2);
+
+/// The first number of a flood's names; each is answered with 64 addresses.
+const FLOOD: u32 = 20_000;
+
+/// A denial for the pod without names.
+const DENIAL: &str = r#"
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: denial, namespace: default}
+spec: {podSelector: {matchLabels: {role: free}}, policyTypes: [Egress]}
+"#;
+/// Longest wait for an answer.
+const ANSWER: Duration = Duration::from_secs(3);
+/// A question without an answer for this time is denied.
+const DENIED: Duration = Duration::from_millis(300);
 
 const PODS: [&str; 3] = ["client", "free", "resolver"];
 const METRICS: &str = "127.0.0.1:9470";
@@ -63,9 +82,11 @@ fn main() -> ExitCode {
         attach::run();
     }
     let number = |at: usize, default: u32| args.get(at).map_or(Ok(default), |text| text.parse());
-    let done = match (number(0, ANSWERS), number(1, ROUNDS)) {
-        (Ok(answers @ 1..), Ok(rounds @ 1..)) => measure(answers, rounds),
-        _ => Err("ANSWERS and ROUNDS are numbers above 0".into()),
+    let done = match (number(0, ANSWERS), number(1, ROUNDS), number(2, 0)) {
+        (Ok(answers @ 1..), Ok(rounds @ 1..), Ok(floods @ 0..=100)) => {
+            measure(answers, rounds, floods)
+        }
+        _ => Err("ANSWERS and ROUNDS are numbers above 0, FLOODS is one up to 100".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -76,17 +97,20 @@ fn main() -> ExitCode {
     }
 }
 
-fn measure(answers: u32, rounds: u32) -> Result<()> {
+fn measure(answers: u32, rounds: u32, floods: u32) -> Result<()> {
     needs_root()?;
     let node = Namespace::new("bench-node");
-    let pods = PODS.map(Namespace::new);
+    let floods: Vec<String> = (0..floods).map(|n| format!("flood-{n}")).collect();
+    let names: Vec<&str> = PODS.into_iter().chain(floods.iter().map(String::as_str)).collect();
+    let pods: Vec<Namespace> = names.iter().map(|name| Namespace::new(name)).collect();
     let folder = TempDir::new("bench-names");
     let mut objects = MANIFESTS.to_owned();
     let mut requests = Vec::new();
-    for ((name, pod), n) in PODS.into_iter().zip(&pods).zip(2..) {
+    for ((name, pod), n) in names.iter().copied().zip(&pods).zip(2..) {
+        let role = if name.starts_with("flood") { "client" } else { name };
         objects += &format!(
             "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: default, labels: \
-             {{role: {name}}}}}\nspec: {{nodeName: n}}\nstatus: {{podIPs: [{{ip: {}}}]}}\n",
+             {{role: {role}}}}}\nspec: {{nodeName: n}}\nstatus: {{podIPs: [{{ip: {}}}]}}\n",
             address(n)
         );
         requests.push(join(&node, pod, name, n)?);
@@ -102,6 +126,15 @@ fn measure(answers: u32, rounds: u32) -> Result<()> {
     // Neighbours are resolved by the first queries.
     (0..100).try_for_each(|_| free.ask(0).map(drop))?;
     asking.ask(0)?;
+    for (flood, n) in pods[PODS.len()..].iter().zip(1..) {
+        let mut asking = flood.enter(Asking::open)?;
+        let names = n * FLOOD..(n + 1) * FLOOD;
+        std::thread::spawn(move || {
+            names.into_iter().try_for_each(|it| asking.ask(it).map(drop)).is_ok()
+        });
+    }
+    let denial = folder.path().join("manifests").join("denial.yaml");
+    let mut denials = Samples::new();
     let before = metric(&node, "process_resident_memory_bytes")?;
     let mut figures = KINDS.map(|_| [Samples::new(), Samples::new()]);
     for round in 0..rounds {
@@ -120,6 +153,7 @@ fn measure(answers: u32, rounds: u32) -> Result<()> {
             }
             std::thread::sleep(PACE.saturating_sub(began.elapsed()));
         }
+        denials.add(deny(&mut free, &denial)?);
         for (all, times) in figures.iter_mut().zip(times) {
             let times = times.sorted();
             all[0].add(times.median());
@@ -131,6 +165,7 @@ fn measure(answers: u32, rounds: u32) -> Result<()> {
         .map(|(kind, [p50, p99])| vec![kind.to_owned(), p50.to_string(), p99.to_string()])
         .collect();
     print_table(&["an answer, in microseconds", "p50", "p99"], &rows);
+    println!("\na denial: {denials} ms");
     let missed = ["late", "paced", "uncopied", "unheld"].map(|reason| {
         let value =
             metric(&node, &format!("podgate_dns_answers_missed_total{{reason=\"{reason}\"}}"));
@@ -165,7 +200,7 @@ fn join(node: &Namespace, pod: &Namespace, name: &str, n: u8) -> Result<AttachPo
     Ok(request)
 }
 
-/// Answers every question with one address, which is made of the name's number.
+/// Answers every question with one address, which is made of the name's number, or a flood's with many.
 fn serve(socket: &UdpSocket) {
     let mut bytes = [0; 512];
     while let Ok((count, from)) = socket.recv_from(&mut bytes) {
@@ -175,9 +210,13 @@ fn serve(socket: &UdpSocket) {
             message.get(14..).unwrap_or_default().iter().take_while(|it| it.is_ascii_digit());
         let number = digits.fold(0_u32, |sum, digit| sum * 10 + u32::from(digit - b'0'));
         message[2..4].copy_from_slice(&[0x81, 0x80]);
-        message[7] = 1;
-        message.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4]);
-        message.extend((u32::from(Ipv4Addr::new(203, 0, 0, 0)) + number).to_be_bytes());
+        let many = if number < FLOOD { 1 } else { 64 };
+        message[7] = many as u8;
+        for n in 0..many {
+            message.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4]);
+            let address = u32::from(Ipv4Addr::new(203, 0, 0, 0)) + number * many + n;
+            message.extend(address.to_be_bytes());
+        }
         let _ = socket.send_to(&message, from);
     }
 }
@@ -192,7 +231,7 @@ impl Asking {
     fn open() -> std::io::Result<Self> {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
         socket.connect(SocketAddr::new(address(4).into(), 53))?;
-        socket.set_read_timeout(Some(Duration::from_secs(3)))?;
+        socket.set_read_timeout(Some(ANSWER))?;
         Ok(Self { socket, id: 0 })
     }
 
@@ -208,17 +247,35 @@ impl Asking {
         question.extend([0, 0, 1, 0, 1]);
         let began = Instant::now();
         self.socket.send(&question)?;
-        let mut answer = [0; 512];
+        let mut answer = [0; 1500];
         while self.socket.recv(&mut answer)? < 2 || answer[..2] != question[..2] {}
         Ok(began.elapsed().as_secs_f64() * 1e6)
     }
+}
+
+/// Denies a pod its resolver; returns milliseconds until its last answer, and waits until it is allowed
+/// again.
+fn deny(pod: &mut Asking, file: &Path) -> Result<f64> {
+    let written = file.with_extension("new");
+    std::fs::write(&written, DENIAL)?;
+    let began = Instant::now();
+    std::fs::rename(written, file)?;
+    pod.socket.set_read_timeout(Some(DENIED))?;
+    let mut last = Instant::now();
+    while pod.ask(0).is_ok() {
+        last = Instant::now();
+    }
+    std::fs::remove_file(file)?;
+    while pod.ask(0).is_err() {}
+    pod.socket.set_read_timeout(Some(ANSWER))?;
+    Ok((last - began).as_secs_f64() * 1e3)
 }
 
 /// The value of a metric, with its labels.
 fn metric(node: &Namespace, name: &str) -> Result<f64> {
     let ask = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(METRICS)?;
-        write!(stream, "GET /metrics HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n")?;
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
         let mut page = String::new();
         stream.read_to_string(&mut page)?;
         Ok(page)

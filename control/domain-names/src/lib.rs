@@ -12,6 +12,7 @@
 //! | DNS over TCP: messages out of segments | [`Stream`] |
 //! | which answer counts | [`Follower`] |
 //! | how long an address counts, and how many do | [`NameTable`] |
+//! | whose addresses are put in force next | [`Turns`] |
 //!
 //! Nothing here knows a socket or a clock: bytes and a time come in.
 
@@ -22,6 +23,7 @@ mod pattern;
 mod saved;
 mod stream;
 mod table;
+mod turns;
 
 pub use follower::{Answer, Follower, Seen, Segment};
 pub use limits::Limits;
@@ -29,3 +31,4 @@ pub use pattern::{BadPattern, DomainPattern};
 pub use saved::SavedAddress;
 pub use stream::{Broken, Stream};
 pub use table::{Answered, Change, Counters, NameTable, Row};
+pub use turns::{Turn, Turns};

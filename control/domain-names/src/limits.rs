@@ -19,6 +19,10 @@ pub struct Limits {
     pub burst: u32,
     /// The same in each second.
     pub per_second: u32,
+    /// Addresses of all pods' changes together at once, in equal shares; see [`Turns`](crate::Turns).
+    pub burst_of_all: u32,
+    /// The same in each second.
+    pub per_second_of_all: u32,
 }
 
 impl Default for Limits {
@@ -31,11 +35,13 @@ impl Default for Limits {
             per_pod: 1024,
             burst: 128,
             per_second: 32,
+            burst_of_all: 512,
+            per_second_of_all: 2048,
         }
     }
 }
 
-/// Answers that opened addresses lately; falls by [`Limits::per_second`].
+/// Events lately; falls by a number in each second.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     recent: u32,
@@ -43,16 +49,19 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Counts an answer that opens addresses, if there may be one more.
-    pub(crate) fn admits(&mut self, limits: &Limits, now: Duration) -> bool {
+    /// The events that are left `now` of those counted, at `per_second`.
+    pub(crate) fn left(&mut self, per_second: u32, now: Duration) -> u32 {
         let passed = now.saturating_sub(self.since).as_millis();
-        let over = passed * u128::from(limits.per_second) / 1000;
+        let over = passed * u128::from(per_second) / 1000;
         if over > 0 {
             let over = over.min(u128::from(u32::MAX)) as u32;
             *self = Self { recent: self.recent.saturating_sub(over), since: now };
         }
-        let may = self.recent < limits.burst;
-        self.recent += u32::from(may);
-        may
+        self.recent
+    }
+
+    /// Counts events.
+    pub(crate) fn count(&mut self, events: u32) {
+        self.recent = self.recent.saturating_add(events);
     }
 }

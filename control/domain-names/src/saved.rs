@@ -51,7 +51,7 @@ impl<P: Ord + Clone + Serialize + DeserializeOwned> NameTable<P> {
             let left = left.saturating_sub(elapsed);
             let state = match left.is_zero() {
                 true => State::Lingering,
-                false => State::Pending(0),
+                false => State::InForce,
             };
             let names = &mut self.pods.entry(pod).or_default().names;
             names
@@ -59,7 +59,6 @@ impl<P: Ord + Clone + Serialize + DeserializeOwned> NameTable<P> {
                 .or_default()
                 .insert(address, Entry { until: now + left, answer: 0, state });
         }
-        self.in_force(0);
     }
 }
 

@@ -40,6 +40,8 @@ pub struct NameTable<P> {
 pub(crate) struct Pod {
     pub(crate) names: BTreeMap<Arc<str>, BTreeMap<IpAddr, Entry>>,
     pace: Pace,
+    /// The last change that is known to be in force.
+    in_force: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -134,12 +136,13 @@ impl<P: Ord + Clone> NameTable<P> {
     ) -> Answered<P> {
         let limits = self.limits;
         self.answers += 1;
-        let Pod { names, pace } = self.pods.entry(pod.clone()).or_default();
+        let Pod { names, pace, .. } = self.pods.entry(pod.clone()).or_default();
         let entries = names.entry(Arc::clone(name)).or_default();
         let addresses = &addresses[..addresses.len().min(limits.per_name)];
         let is_open = |address: &IpAddr| entries.get(address).is_some_and(|it| it.state.is_open());
         let opens = addresses.iter().any(|(address, _)| !is_open(address));
-        let may_open = opens && pace.admits(&limits, now);
+        let may_open = opens && pace.left(limits.per_second, now) < limits.burst;
+        pace.count(u32::from(may_open));
         self.counters.paced += u64::from(opens && !may_open);
         let next = self.sequence + 1;
         let mut changed = BTreeSet::new();
@@ -221,14 +224,20 @@ impl<P: Ord + Clone> NameTable<P> {
         touched
     }
 
-    /// Notes that a change is in force, and all before it that the pod's names waited for.
-    pub fn in_force(&mut self, sequence: u64) {
-        let entries = self.pods.values_mut().flat_map(|pod| pod.names.values_mut());
-        for entry in entries.flat_map(BTreeMap::values_mut) {
+    /// Notes that a change of a pod is in force, and all of that pod before it.
+    pub fn in_force(&mut self, pod: &P, sequence: u64) {
+        let Some(pod) = self.pods.get_mut(pod) else { return };
+        pod.in_force = pod.in_force.max(sequence);
+        for entry in pod.names.values_mut().flat_map(BTreeMap::values_mut) {
             if matches!(entry.state, State::Pending(pending) if pending <= sequence) {
                 entry.state = State::InForce;
             }
         }
+    }
+
+    /// Returns whether a change of a pod is not in force yet.
+    pub fn is_pending(&self, pod: &P, sequence: u64) -> bool {
+        self.pods.get(pod).is_some_and(|pod| pod.in_force < sequence)
     }
 
     /// Closes addresses whose time is over.

@@ -55,11 +55,13 @@ fn an_answer_waits_until_its_addresses_are_in_force() {
     assert!(again.changes.is_empty() && again.waits_for == first.waits_for, "still under way");
     let more = table.answer(&pod, &name, &[(ip(1), 60), (ip(2), 60)], s(0));
     assert!(more.waits_for > first.waits_for);
-    table.in_force(first.waits_for.unwrap());
+    table.in_force(&pod, first.waits_for.unwrap());
+    assert!(table.is_pending(&pod, more.waits_for.unwrap()));
     assert_eq!(table.answer(&pod, &name, &[(ip(1), 60)], s(0)).waits_for, None);
     assert_eq!(table.answer(&pod, &name, &[(ip(2), 60)], s(0)).waits_for, more.waits_for);
     // One that lingers has to be opened again.
-    table.in_force(more.waits_for.unwrap());
+    table.in_force(&pod, more.waits_for.unwrap());
+    assert!(!table.is_pending(&pod, more.waits_for.unwrap()));
     table.expire(s(65));
     let reopened = table.answer(&pod, &name, &[(ip(1), 60)], s(66));
     assert!(reopened.waits_for > more.waits_for);
@@ -110,7 +112,7 @@ fn answers_that_open_addresses_have_a_pace() {
     let opened = (0..10).filter(|n| opens(&mut table, &pod, *n, s(1)));
     assert_eq!((opened.count(), table.counters().paced), (3, 7));
     // What is open needs no place; another pod has places of its own.
-    table.in_force(3);
+    table.in_force(&pod, 3);
     let again = table.answer(&pod, &name, &[(ip(2), 60), (ip(50), 60)], s(1));
     assert_eq!((again.changes.len(), again.waits_for), (0, None));
     assert!(!opens(&mut table, &pod, 60, s(1)) && opens(&mut table, "x/q", 60, s(1)));

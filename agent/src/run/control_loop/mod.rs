@@ -122,6 +122,7 @@ impl ControlLoop {
     pub(super) fn run(mut self) {
         while self.take_events() {
             self.follow_source();
+            self.take_turns();
             self.publish_changes();
             self.answers.pass_on(self.publications.generation);
             self.reconcile();
@@ -136,7 +137,8 @@ impl ControlLoop {
     /// must not delay the next snapshot. Returns `false` at the end.
     fn take_events(&mut self) -> bool {
         self.shared.beat();
-        let tick = if self.is_publishing() { SHORT_TICK } else { TICK };
+        let is_short = self.is_publishing() || self.answers.have_turns();
+        let tick = if is_short { SHORT_TICK } else { TICK };
         let mut next = match self.early.pop_front() {
             Some(event) => Ok(event),
             None => self.received.recv_timeout(tick),
@@ -184,8 +186,7 @@ impl ControlLoop {
             Event::Interface(event) => self.interface_event(&event),
             Event::Completed(all) => all.into_iter().for_each(|it| self.completed(it)),
             Event::Names(changes, answer) => {
-                self.names_event(&changes, answer);
-                self.ports.changed(Change::Objects);
+                self.names_event(changes, answer);
             }
             Event::HostPort(mac) => {
                 self.host.iter_mut().for_each(|host| host.made(mac, &mut self.ports));

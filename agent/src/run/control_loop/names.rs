@@ -4,14 +4,18 @@ use std::sync::mpsc::Sender;
 
 use control::model::{ClusterRule, Peer};
 use control::{Fault, FieldFault, Object, PodKey, View};
-use domain_names::Change;
+use domain_names::{Change, Limits, Turns};
 
-use super::ControlLoop;
+use super::{ControlLoop, ports};
 use crate::config::Enforcer;
-use crate::run::names::PendingAnswer;
+use crate::run::names::{PendingAnswer, boot_time};
 
-/// Answers of DNS that wait for the snapshot with their addresses.
+/// Addresses after which the turns of a round are over.
+const ADDRESSES_A_ROUND: usize = 128;
+
+/// Answers of DNS that wait for the turn of their pod, and then for the snapshot with their addresses.
 pub(super) struct Answers {
+    turns: Turns<PodKey, PendingAnswer>,
     waiting: Vec<PendingAnswer>,
     published: Sender<(u64, PendingAnswer)>,
 }
@@ -19,7 +23,13 @@ pub(super) struct Answers {
 impl Answers {
     /// Answers go to `published`, with the generation that has their addresses.
     pub(super) fn new(published: Sender<(u64, PendingAnswer)>) -> Self {
-        Self { waiting: Vec::new(), published }
+        let turns = Turns::new(Limits::default());
+        Self { turns, waiting: Vec::new(), published }
+    }
+
+    /// Returns whether addresses wait for a turn.
+    pub(super) fn have_turns(&self) -> bool {
+        self.turns.is_waiting()
     }
 
     /// Passes answers on with the generation of the last snapshot, which has all changes.
@@ -40,15 +50,44 @@ impl ControlLoop {
         }
     }
 
-    /// Applies what changed about names. An answer waits for the snapshot that has it.
+    /// Handles what changed about names. What an answer opens waits for its pod's turn; what expires or
+    /// goes does not.
     pub(super) fn names_event(
         &mut self,
-        changes: &[Change<PodKey>],
+        changes: Vec<Change<PodKey>>,
         answer: Option<PendingAnswer>,
     ) {
+        match answer {
+            Some(answer) => {
+                let pod = answer.pod.clone();
+                let at_once = self.answers.turns.add(&pod, changes, answer);
+                self.answers.waiting.extend(at_once);
+            }
+            None => {
+                changes.iter().for_each(|change| self.answers.turns.supersede(change));
+                self.set_names(&changes);
+            }
+        }
+    }
+
+    /// Takes the turns that are due, a few a round: each round publishes one snapshot, and what policies
+    /// changed meanwhile is in it.
+    pub(super) fn take_turns(&mut self) {
+        let now = boot_time();
+        let mut addresses = 0;
+        while addresses < ADDRESSES_A_ROUND {
+            let Some(turn) = self.answers.turns.next(now) else { return };
+            addresses += turn.addresses().max(1);
+            let changes: Vec<_> = turn.changes.into_values().collect();
+            self.set_names(&changes);
+            self.answers.waiting.extend(turn.answers);
+        }
+    }
+
+    fn set_names(&mut self, changes: &[Change<PodKey>]) {
         let ignored = self.control.set_names(changes);
         self.shared.names.note_ignored(ignored);
-        self.answers.waiting.extend(answer);
+        self.ports.changed(ports::Change::Objects);
     }
 
     /// Follows the names of the pods with open ports, before workers see their packets by the next

@@ -100,12 +100,15 @@ impl Reader {
         } else if let Some((sequence, until)) = self.waiting.get(flow)
             && packet.held.is_some()
             && *until > seen
-            && *sequence > names.in_force.load(Ordering::Acquire)
+            && table.is_pending(&pod.key, *sequence)
         {
             waits_for = Some(*sequence);
         }
-        let answer =
-            waits_for.map(|sequence| PendingAnswer { sequence, ticket: packet.held, seen });
+        let pending = |sequence| {
+            let (pod, ticket) = (pod.key.clone(), packet.held);
+            PendingAnswer { pod, sequence, ticket, seen }
+        };
+        let answer = waits_for.map(pending);
         send(&self.events, changes, answer);
         waits_for
     }
@@ -122,8 +125,7 @@ pub(super) fn release(shared: &SharedStatus, published: &Receiver<(u64, PendingA
             return;
         }
         if shared.switch.wait_in_force(generation, PATIENCE) {
-            names.table.lock().in_force(answer.sequence);
-            names.in_force.fetch_max(answer.sequence, Ordering::AcqRel);
+            names.table.lock().in_force(&answer.pod, answer.sequence);
             release_one(&shared.switch, answer.ticket);
             shared.durations.answers(true, answer.seen.elapsed());
         }
