@@ -12,10 +12,18 @@ const SIZES: [usize; 11] =
     [251, 509, 1021, 2039, 4093, 8191, 16_381, 32_749, 65_521, 131_071, 262_139];
 
 /// Lookup table from hashes to backends of a list.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Maglev {
-    /// Empty for lists of up to one.
-    table: Box<[u16]>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Maglev {
+    /// Of up to 255 backends: most services have fewer, and there is a table for each service. Empty for
+    /// lists of up to one.
+    Few(Box<[u8]>),
+    Many(Box<[u16]>),
+}
+
+impl Default for Maglev {
+    fn default() -> Self {
+        Self::Few(Box::default())
+    }
 }
 
 impl Maglev {
@@ -44,7 +52,10 @@ impl Maglev {
                 table[*at] = n as u16;
                 filled += 1;
                 if filled == size {
-                    return Self { table: table.into() };
+                    return match count <= usize::from(u8::MAX) {
+                        true => Self::Few(table.into_iter().map(|n| n as u8).collect()),
+                        false => Self::Many(table.into()),
+                    };
                 }
             }
         }
@@ -53,18 +64,31 @@ impl Maglev {
     /// Size of the table.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.table)
+        match self {
+            Self::Few(table) => size_of_val(&**table),
+            Self::Many(table) => size_of_val(&**table),
+        }
     }
 
     /// The place in the list.
     #[inline]
     pub(super) fn choose(&self, hash: u64) -> usize {
-        if self.table.is_empty() {
-            return 0;
-        }
         // The upper half of the product with the size: hashes spread over it without a division.
-        let place = ((u128::from(hash) * self.table.len() as u128) >> 64) as usize;
-        usize::from(self.table[place])
+        let place = |size: usize| ((u128::from(hash) * size as u128) >> 64) as usize;
+        match self {
+            Self::Few(table) if table.is_empty() => 0,
+            Self::Few(table) => usize::from(table[place(table.len())]),
+            Self::Many(table) => usize::from(table[place(table.len())]),
+        }
+    }
+
+    /// The backends of all places, in order.
+    #[cfg(test)]
+    fn places(&self) -> Vec<usize> {
+        match self {
+            Self::Few(table) => table.iter().copied().map(usize::from).collect(),
+            Self::Many(table) => table.iter().copied().map(usize::from).collect(),
+        }
     }
 }
 
@@ -100,7 +124,7 @@ mod tests {
             let list = backends(0..count);
             let maglev = Maglev::new(&list);
             let mut places = vec![0_usize; list.len()];
-            maglev.table.iter().for_each(|n| places[usize::from(*n)] += 1);
+            maglev.places().iter().for_each(|n| places[*n] += 1);
             let (least, most) = (places.iter().min().unwrap(), places.iter().max().unwrap());
             // The table is filled in turns, so shares differ by one place at most.
             assert!(most - least <= 1, "{count}: {least} to {most}");
@@ -120,6 +144,6 @@ mod tests {
     #[test]
     fn the_choice_does_not_depend_on_chance() {
         assert_eq!(choices(&backends(0..7)), choices(&backends(0..7)));
-        assert_eq!(Maglev::new(&backends(0..2)).table[..8], [1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(Maglev::new(&backends(0..2)).places()[..8], [1, 0, 0, 0, 0, 0, 0, 0]);
     }
 }

@@ -172,12 +172,25 @@ impl Services {
         self.node_ports.entry((v6, protocol, port)).or_insert(entry);
     }
 
-    /// The same services with one backend for each choice: the one at place `nth` of its list,
-    /// counting round where the list is shorter.
-    pub fn with_one_backend(&self, nth: usize) -> Self {
-        let mut narrowed = self.clone();
-        for entry in narrowed.entries.values_mut().chain(narrowed.node_ports.values_mut()) {
-            entry.port = Arc::new(entry.port.with_one_backend(nth));
+    /// The services of these destinations alone, with one backend for each choice: the one at place
+    /// `nth` of its list, counting round where the list is shorter.
+    pub fn narrowed(&self, flows: &[Flow], nth: usize) -> Self {
+        let mut narrowed = Self::default();
+        for flow in flows {
+            let Flow { destination, destination_port, protocol, .. } = *flow;
+            let of = |entry: &Entry| Entry {
+                port: Arc::new(entry.port.with_one_backend(nth)),
+                scope: entry.scope,
+            };
+            if let Some(claimed) = self.addresses.get(&destination) {
+                narrowed.addresses.insert(destination, *claimed);
+            }
+            let key = (destination, protocol, destination_port);
+            narrowed.entries.extend(self.find(flow).map(|entry| (key, of(entry))));
+            let sources = self.sources.get(&key).map(|sources| (key, Arc::clone(sources)));
+            narrowed.sources.extend(sources);
+            let key = (!destination.is_v4(), protocol, destination_port);
+            narrowed.node_ports.extend(self.find_node_port(flow).map(|entry| (key, of(entry))));
         }
         narrowed
     }
@@ -245,8 +258,11 @@ mod tests {
         services.claim(at);
         services.add(at, 6, 80, Entry { port: Arc::new(port), scope: Scope::Cluster });
         let flow = Flow { destination: at, destination_port: 80, protocol: 6, ..Flow::default() };
+        let other = Flow { destination_port: 81, ..flow };
+        assert!(services.narrowed(&[other], 0).find(&flow).is_none());
+        assert!(services.narrowed(&[other], 0).is_claimed(at));
         for nth in 0..5 {
-            let narrowed = services.with_one_backend(nth);
+            let narrowed = services.narrowed(&[flow], nth);
             assert!(narrowed.is_claimed(at));
             let port = &narrowed.find(&flow).unwrap().port;
             assert_eq!(port.internal.list(), [backend(nth as u16 % 3 + 1)]);

@@ -66,7 +66,7 @@ mod tests {
         assert!(Arc::ptr_eq(&one.0, &backends(0, 20).0));
         assert_ne!(one, backends(1, 20));
         let bytes = size_of_val(&*one.0.list) + one.0.choice.bytes();
-        assert!(bytes <= 8 << 10, "{bytes}");
+        assert!(bytes <= 3 << 10, "{bytes}");
     }
 
     #[test]

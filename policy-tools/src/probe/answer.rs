@@ -127,10 +127,10 @@ pub struct Reply {
     pub path: Vec<Passage>,
     /// The decision at the node whose process opens it.
     #[serde(skip)]
-    pub at_source: Option<HostDecision>,
+    pub at_source: Option<Arc<HostDecision>>,
     /// The decision at the node that it is opened to.
     #[serde(skip)]
-    pub at_target: Option<HostDecision>,
+    pub at_target: Option<Arc<HostDecision>>,
 }
 
 impl From<Answer> for Reply {

@@ -104,6 +104,7 @@ impl Switch {
         let Some(wire) = self.wires.get(usize::from(port.0)) else { return Vec::new() };
         frames.into_iter().for_each(|frame| wire.send(frame));
         self.worker.round(Now(self.now));
+        self.worker.mailbox().free_retired();
         self.now += STEP;
         let sessions = self.worker.sessions();
         sessions.sweep(0, sessions.capacity(), Now(self.now).seconds());
@@ -178,5 +179,26 @@ fn ingress(
         }
         Outcome::OwnNode => Some(Decision { pod, permits: true, by: Some(outcome.name().into()) }),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dataplane::services::Services;
+    use snapshot::NodeContext;
+
+    #[test]
+    fn a_replaced_snapshot_is_freed() {
+        let services = Arc::new(Services::default());
+        let of = |services: &Arc<Services>, generation| {
+            let context = NodeContext { services: Arc::clone(services), ..NodeContext::default() };
+            snapshot::snapshot(&control::View::default(), "n", context, generation, &[])
+        };
+        let mut switch = Switch::new(of(&services, 1), 2);
+        switch.send(HOST, Vec::new());
+        switch.publish(of(&Arc::default(), 2));
+        switch.send(HOST, Vec::new());
+        assert_eq!(Arc::strong_count(&services), 1);
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use control::model::Direction;
 use control::{PodKey, View};
-use dataplane::wire;
+use dataplane::wire::{self, Flow};
 use dataplane::{Outcome, Peer, PortId, Routes};
 use ipnet::IpNet;
 use snapshot::{NodeContext, NodePort, ServiceMaker};
@@ -57,6 +57,8 @@ pub struct Cluster {
     sites: Vec<Site>,
     nodes: HashMap<Arc<str>, usize>,
     pods: HashMap<PodKey, (usize, PortId)>,
+    /// That of the last snapshot.
+    generation: u64,
     source_port: u16,
 }
 
@@ -68,8 +70,6 @@ struct Site {
     switch: Option<Switch>,
     /// Makes the services, and what the kernel redirects to the switch for its own processes.
     services: ServiceMaker,
-    /// The backend that the switch's services choose.
-    backend: usize,
 }
 
 /// Source ports that openings take turns with (RFC 6335, section 6: the dynamic ports).
@@ -106,35 +106,38 @@ impl Cluster {
                 ports.iter().map(|port| port.id).filter(|id| ![HOST, UPLINK].contains(id));
             pods.extend(keys.into_iter().zip(pod_ports.map(|id| (n, id))));
             let services = ServiceMaker::with_own_processes();
-            sites.push(Site { name, ports, switch: None, services, backend: 0 });
+            sites.push(Site { name, ports, switch: None, services });
         }
-        Ok(Self { view, routes, sites, nodes, pods, source_port: *SOURCE_PORTS.start() })
+        let (generation, source_port) = (view.generation, *SOURCE_PORTS.start());
+        Ok(Self { view, routes, sites, nodes, pods, generation, source_port })
     }
 
     fn node_of(&self, world: &World, address: IpAddr) -> Option<usize> {
         world.node_of(address).and_then(|name| self.nodes.get(name)).copied()
     }
 
-    /// The switch of a cluster node, its services choosing one backend.
-    fn switch(&mut self, node: usize, backend: usize) -> &mut Switch {
-        let services = self.services(node);
+    /// The switch of a cluster node, with the services that these frames are for, each choosing one
+    /// backend. The snapshot has no others: all of them, once for each node, would take too much memory.
+    fn switch(&mut self, node: usize, backend: usize, frames: &[Vec<u8>]) -> &mut Switch {
+        let parsed = frames.iter().filter_map(|frame| wire::parse(frame).ok());
+        let flows: Vec<Flow> = parsed.map(|headers| headers.flow).collect();
+        let services = self.services(node).narrowed(&flows, backend);
         let site = &mut self.sites[node];
-        let is_made = site.switch.is_some() && site.backend == backend;
-        if !is_made {
+        if site.switch.is_none() || !services.is_empty() {
             let node_context = NodeContext {
-                services: Arc::new(services.with_one_backend(backend)),
+                services: Arc::new(services),
                 routes: Arc::clone(&self.routes),
                 link_local_destinations: vec![snapshot::METADATA_SERVICE.into()],
                 ..NodeContext::default()
             };
-            let generation = self.view.generation.max(1) + backend as u64;
+            self.generation += 1;
+            let generation = self.generation;
             let snapshot =
                 snapshot::snapshot(&self.view, &site.name, node_context, generation, &site.ports);
             match &site.switch {
                 Some(switch) => switch.publish(snapshot),
                 None => site.switch = Some(Switch::new(snapshot, site.ports.len())),
             }
-            site.backend = backend;
         }
         site.switch.as_mut().expect("made above")
     }
@@ -160,9 +163,9 @@ impl Cluster {
             for together in under_way.chunk_by_mut(|a, b| place(a) == place(b)) {
                 let (node, backend, port) = place(&together[0]);
                 for batch in together.chunks_mut(BATCH) {
-                    let frames =
-                        batch.iter_mut().map(|packet| std::mem::take(&mut packet.frame)).collect();
-                    let steps = self.switch(node, backend).send(port, frames);
+                    let frames = batch.iter_mut().map(|packet| std::mem::take(&mut packet.frame));
+                    let frames: Vec<Vec<u8>> = frames.collect();
+                    let steps = self.switch(node, backend, &frames).send(port, frames);
                     let steps = steps.into_iter().map(Some).chain(std::iter::repeat(None));
                     for (packet, step) in batch.iter_mut().zip(steps) {
                         match self.next_hop(world, packet, step, &connections[packet.n]) {
@@ -220,11 +223,11 @@ impl Cluster {
         };
         let at_source = match &from.location {
             Location::Node(name) => {
-                host::decide(&self.view, name, Direction::Egress, &opening.flow())
+                host::decide(&self.view, name, Direction::Egress, &opening.flow()).map(Arc::new)
             }
             _ => None,
         };
-        if let Some(denial) = at_source.as_ref().filter(|it| !it.permits) {
+        if let Some(denial) = at_source.as_deref().filter(|it| !it.permits) {
             return Err(Reply { at_source: at_source.clone(), ..denied(denial).into() });
         }
         let frame = opening.frame().ok_or_else(|| Answer::deny(reason::NO_COMMON_FAMILY))?;
@@ -289,7 +292,7 @@ impl Cluster {
         };
         let at_target = match &location {
             Location::Node(name) if arrived => {
-                host::decide(&self.view, name, Direction::Ingress, &headers.flow)
+                host::decide(&self.view, name, Direction::Ingress, &headers.flow).map(Arc::new)
             }
             _ => None,
         };
@@ -299,7 +302,7 @@ impl Cluster {
             {
                 Answer::allow(reason::SAME_POD)
             }
-            true => match at_target.as_ref().filter(|it| !it.permits) {
+            true => match at_target.as_deref().filter(|it| !it.permits) {
                 Some(denial) => denied(denial),
                 None => allowed(&path, at_source.iter().chain(&at_target)),
             },
@@ -347,7 +350,7 @@ struct InFlight {
     /// The decisions of the switches before.
     path: Vec<Passage>,
     /// The decision at the node whose process sent it.
-    at_source: Option<HostDecision>,
+    at_source: Option<Arc<HostDecision>>,
 }
 
 /// The answer about a packet that a host firewall drops.
@@ -357,7 +360,10 @@ fn denied(decision: &HostDecision) -> Answer {
 }
 
 /// The answer about a packet that every switch on its way forwarded, and every host firewall permitted.
-fn allowed<'a>(path: &[Passage], hosts: impl Iterator<Item = &'a HostDecision> + Clone) -> Answer {
+fn allowed<'a>(
+    path: &[Passage],
+    hosts: impl Iterator<Item = &'a Arc<HostDecision>> + Clone,
+) -> Answer {
     let outcomes = [Outcome::PolicyAllowed, Outcome::OwnNode];
     let decided = outcomes.into_iter().find(|it| path.iter().any(|step| step.outcome == *it));
     let by_host = hosts.clone().next().map(|_| Outcome::PolicyAllowed);
