@@ -23,6 +23,8 @@ pub(super) struct Content {
     pub(super) whole: bool,
     /// Whether it may contain a damaged object: a document that names none, or an empty text.
     pub(super) unclear: bool,
+    /// Number of its documents.
+    pub(super) documents: usize,
 }
 
 /// Reads the text of `file`; every object in it goes through `adapt` first.
@@ -72,6 +74,7 @@ pub(super) fn read(file: &Path, text: &[u8], adapt: &mut Adapt<'_>) -> Content {
             }
         }
     }
+    content.documents = number;
     locate(&mut content.faults, text);
     content
 }

@@ -12,6 +12,7 @@
 
 mod documents;
 mod located;
+mod parts;
 mod source;
 mod watcher;
 mod yaml;
@@ -28,7 +29,7 @@ pub use source::Source;
 pub use watcher::Watcher;
 pub use yaml::{parse_yaml, yaml_problem};
 
-use crate::{Fault, FieldFault, Object, read_regular};
+use crate::{Fault, FieldFault, Object, ObjectRef, read_regular};
 
 /// The content of manifests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +40,19 @@ pub struct Loaded {
     /// Documents of other kinds, by kind.
     pub skipped: BTreeMap<String, usize>,
     /// The faults.
+    pub faults: Vec<Fault>,
+}
+
+/// The changes of manifests since they were read last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// The objects that were added or changed; some of them may be as they were.
+    pub objects: Vec<Object>,
+    /// The objects that are gone.
+    pub removed: Vec<ObjectRef>,
+    /// Documents of other kinds in all files, by kind.
+    pub skipped: BTreeMap<String, usize>,
+    /// The faults of all files.
     pub faults: Vec<Fault>,
 }
 
@@ -83,7 +97,10 @@ pub fn load_adapted(paths: &[PathBuf], adapt: &mut Adapt<'_>) -> Loaded {
         }
         known.insert(file, content.objects);
     }
-    loaded.objects = source::merge(known.iter(), &mut loaded.faults);
+    let all = known.iter().flat_map(|(file, objects)| {
+        objects.iter().map(move |(object, document)| (file, object, *document))
+    });
+    loaded.objects = source::merge(all, &mut loaded.faults);
     loaded
 }
 
@@ -122,10 +139,14 @@ fn folder(
         Ok(entries) => entries,
         Err(error) => return faults.push(unreadable(path, &error)),
     };
-    for entry in entries.flatten().map(|entry| entry.path()) {
-        match fs::metadata(&entry) {
+    for entry in entries.flatten() {
+        // The folder tells it of all but links.
+        let kind = entry.file_type().ok().filter(|kind| !kind.is_symlink()).map(Ok);
+        let entry = entry.path();
+        let kind = kind.unwrap_or_else(|| fs::metadata(&entry).map(|meta| meta.file_type()));
+        match kind {
             _ if is_hidden(&entry) => {}
-            Ok(meta) if meta.is_dir() => folder(&entry, visited, files, faults),
+            Ok(kind) if kind.is_dir() => folder(&entry, visited, files, faults),
             Ok(_) if is_manifest(&entry) => {
                 files.insert(entry);
             }

@@ -4,17 +4,21 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::documents::{self, Content};
-use super::{LONGEST, Loaded, files, unreadable};
+use ahash::RandomState;
+
+use super::documents::Content;
+use super::parts::{self, Hashers, Part};
+use super::{Changes, LONGEST, Loaded, files, unreadable};
 use crate::{Fault, FieldFault, Object, ObjectRef, read_regular};
 
 /// Age of a file's last change from which on its times tell further changes apart: file systems count them in
 /// steps, the coarsest in steps of two seconds.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// Manifest files with a memory. Only files that changed are read again.
+/// Manifest files with a memory. Only documents that changed are read again.
 ///
 /// A file that exists but cannot be read to its end keeps its last objects; if it was never
 /// readable, the documents before the damage count. If a file may contain a damaged object (a
@@ -25,12 +29,19 @@ const SETTLED: Duration = Duration::from_secs(3);
 pub struct Source {
     paths: Vec<PathBuf>,
     known: BTreeMap<PathBuf, Known>,
+    hashers: Hashers,
+    /// Number of definitions of each object.
+    definitions: HashMap<ObjectRef, i64, RandomState>,
+    /// The objects with more than one.
+    ambiguous: HashSet<ObjectRef, RandomState>,
+    /// Faults of paths that cannot be read.
+    unreachable: Vec<Fault>,
 }
 
 /// The last complete content of a file.
 #[derive(Debug, Default)]
 struct Known {
-    content: Content,
+    parts: Vec<Part>,
     /// State of the file with this content, if every later change alters that state.
     stamp: Option<Stamp>,
 }
@@ -58,130 +69,200 @@ impl Stamp {
 impl Source {
     /// The files and folders at `paths`.
     pub fn new(paths: &[PathBuf]) -> Self {
-        Self { paths: paths.to_vec(), known: BTreeMap::new() }
+        Self { paths: paths.to_vec(), ..Self::default() }
     }
 
-    /// Reads what changed since the last call.
+    /// Reads what changed since the last call, and returns everything.
     pub fn load(&mut self) -> Loaded {
+        self.read();
+        let (mut faults, skipped) = self.report();
+        let objects = merge(self.all(), &mut faults);
+        Loaded { objects, skipped, faults }
+    }
+
+    /// Reads what changed since the last call, and returns that.
+    pub fn changes(&mut self) -> Changes {
+        let mut touched = self.read();
+        let (mut faults, skipped) = self.report();
+        let is_gone = |reference: &&ObjectRef| !self.definitions.contains_key(*reference);
+        let removed = touched.iter().filter(is_gone).cloned().collect();
+        // Their differences are faults again.
+        touched.extend(self.ambiguous.iter().cloned());
+        let changed = self.all().filter(|(_, object, _)| touched.contains(&object.reference()));
+        let objects = if touched.is_empty() { Vec::new() } else { merge(changed, &mut faults) };
+        Changes { objects, removed, skipped, faults }
+    }
+
+    /// Every definition of an object, with its file and the number of its document.
+    fn all(&self) -> impl Iterator<Item = (&PathBuf, &Object, usize)> {
+        self.known.iter().flat_map(|(file, known)| {
+            let objects = known.parts.iter().flat_map(Part::objects);
+            objects.map(move |(object, document)| (file, object, document))
+        })
+    }
+
+    /// The faults of all files, and the number of their documents of other kinds.
+    fn report(&self) -> (Vec<Fault>, BTreeMap<String, usize>) {
+        let (mut faults, mut skipped) = (self.unreachable.clone(), BTreeMap::new());
+        for part in self.known.values().flat_map(|known| &known.parts) {
+            faults.extend(part.faults());
+            for (kind, count) in &part.content.skipped {
+                *skipped.entry(kind.clone()).or_default() += count;
+            }
+        }
+        (faults, skipped)
+    }
+
+    /// Reads what changed, and returns the objects of documents that came or went.
+    fn read(&mut self) -> HashSet<ObjectRef, RandomState> {
         let (files, faults) = files(&self.paths);
-        let mut loaded = Loaded { faults, ..Loaded::default() };
-        let mut known = BTreeMap::new();
+        self.unreachable = faults;
+        let mut before = std::mem::take(&mut self.known);
+        let mut touched = HashSet::default();
         for file in files {
-            let last = self.known.remove(&file);
+            let last = before.remove(&file);
             // Before the file is read: a change in between makes it read again.
             let stamp = Stamp::of(&file);
             let now = match last {
                 Some(last) if stamp.is_some() && last.stamp == stamp => last,
-                last => match read_again(&file, last, stamp) {
-                    Some(now) => now,
-                    None => continue,
-                },
+                last => {
+                    let parts = last.as_ref().map_or_else(Vec::new, |last| last.parts.clone());
+                    let now = read_again(&file, last, stamp, &self.hashers);
+                    self.count(&parts, now.as_ref().map_or(&[], |now| &now.parts), &mut touched);
+                    let Some(now) = now else { continue };
+                    now
+                }
             };
-            loaded.faults.extend(now.content.faults.iter().cloned());
-            for (kind, count) in &now.content.skipped {
-                *loaded.skipped.entry(kind.clone()).or_default() += count;
-            }
-            known.insert(file, now);
+            self.known.insert(file, now);
         }
-        self.keep_what_cannot_be_reached(&mut known);
-        let objects = known.iter().map(|(file, known)| (file, &known.content.objects));
-        loaded.objects = merge(objects, &mut loaded.faults);
-        self.known = known;
-        loaded
+        for (file, last) in before {
+            // A file below a path that exists but cannot be listed stays.
+            match fs::symlink_metadata(&file) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    self.count(&last.parts, &[], &mut touched);
+                }
+                _ => drop(self.known.insert(file, Known { stamp: None, ..last })),
+            }
+        }
+        touched
     }
 
-    /// Files below a path that exists but cannot be listed stay.
-    fn keep_what_cannot_be_reached(&mut self, known: &mut BTreeMap<PathBuf, Known>) {
-        for (file, last) in std::mem::take(&mut self.known) {
-            let gone = match fs::symlink_metadata(&file) {
-                Ok(_) => false,
-                Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-            };
-            if !gone {
-                known.entry(file).or_insert(Known { stamp: None, ..last });
+    /// Counts the definitions of a file's parts instead of those before; adds their objects to
+    /// `touched`, where a part is not among both.
+    fn count(
+        &mut self,
+        before: &[Part],
+        after: &[Part],
+        touched: &mut HashSet<ObjectRef, RandomState>,
+    ) {
+        let mut balance: HashMap<*const Content, (i64, &Part)> = HashMap::new();
+        for (parts, change) in [(before, -1), (after, 1)] {
+            for part in parts {
+                balance.entry(Arc::as_ptr(&part.content)).or_insert((0, part)).0 += change;
+            }
+        }
+        for (change, part) in balance.into_values().filter(|(change, _)| *change != 0) {
+            for (object, _) in part.objects() {
+                let reference = object.reference();
+                let count = self.definitions.entry(reference.clone()).or_default();
+                *count += change;
+                match *count {
+                    0 => drop(self.definitions.remove(&reference)),
+                    1 => drop(self.ambiguous.remove(&reference)),
+                    _ => drop(self.ambiguous.insert(reference.clone())),
+                }
+                touched.insert(reference);
             }
         }
     }
 }
 
 /// Reads a file; `None` if it is gone.
-fn read_again(file: &Path, last: Option<Known>, stamp: Option<Stamp>) -> Option<Known> {
-    let mut content = match read_regular(file, LONGEST) {
-        Ok(text) => documents::read(file, &text, &mut |_, _, value| Some(value)),
+fn read_again(
+    file: &Path,
+    last: Option<Known>,
+    stamp: Option<Stamp>,
+    hashers: &Hashers,
+) -> Option<Known> {
+    let last = last.map(|last| last.parts);
+    let mut parts = match read_regular(file, LONGEST) {
+        Ok(text) => parts::read(file, &text, last.as_deref().unwrap_or_default(), hashers),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
-        Err(error) => Content { faults: vec![unreadable(file, &error)], ..Content::default() },
-    };
-    // Otherwise the outcome depends on earlier content.
-    let stamp = stamp.filter(|_| content.whole && !content.unclear);
-    match last {
-        Some(last) if !content.whole => content.objects = last.content.objects,
-        Some(last) if content.unclear => {
-            keep_missing(file, last.content.objects, &mut content.objects, &mut content.faults);
+        Err(error) => {
+            let faults = vec![unreadable(file, &error)];
+            vec![Part::whole(Content { faults, ..Content::default() })]
         }
-        _ => {}
+    };
+    let is_whole = parts.iter().all(|part| part.content.whole);
+    let is_unclear = parts.iter().any(|part| part.content.unclear);
+    // Otherwise the outcome depends on earlier content.
+    let stamp = stamp.filter(|_| is_whole && !is_unclear);
+    if let Some(last) = last.filter(|_| !is_whole || is_unclear) {
+        let kept = Part::whole(missing(file, &last, &parts, is_whole));
+        if !is_whole {
+            parts.iter_mut().for_each(Part::drop_objects);
+        }
+        parts.push(kept);
     }
-    Some(Known { content, stamp })
+    Some(Known { parts, stamp })
 }
 
-/// Adds to the `objects` of a file those that it had last and has no more.
-fn keep_missing(
-    file: &Path,
-    last: Vec<(Object, usize)>,
-    objects: &mut Vec<(Object, usize)>,
-    faults: &mut Vec<Fault>,
-) {
+/// The objects that a file had last and has no more, as faults too where the file is whole.
+fn missing(file: &Path, last: &[Part], now: &[Part], is_whole: bool) -> Content {
     let present: HashSet<ObjectRef> =
-        objects.iter().map(|(object, _)| object.reference()).collect();
-    for (object, document) in last {
+        now.iter().flat_map(Part::objects).map(|(object, _)| object.reference()).collect();
+    let mut kept = Content { whole: true, ..Content::default() };
+    for (object, document) in last.iter().flat_map(Part::objects) {
         let reference = object.reference();
-        if present.contains(&reference) {
+        if is_whole && present.contains(&reference) {
             continue;
         }
-        faults.push(Fault {
-            file: Some(file.to_path_buf()),
-            document: None,
-            position: None,
-            object: Some(reference),
-            fault: FieldFault::new(
-                "",
-                "missing, but the file may be damaged; stays as it was until the file is whole or \
-                 gone",
-            ),
-        });
-        objects.push((object, document));
+        if is_whole {
+            kept.faults.push(Fault {
+                file: Some(file.to_path_buf()),
+                document: None,
+                position: None,
+                object: Some(reference),
+                fault: FieldFault::new(
+                    "",
+                    "missing, but the file may be damaged; stays as it was until the file is whole or \
+                     gone",
+                ),
+            });
+        }
+        kept.objects.push((object.clone(), document));
     }
+    kept
 }
 
 /// The objects of all files, the later definition counting; definitions that differ are a fault.
 pub(super) fn merge<'f>(
-    files: impl Iterator<Item = (&'f PathBuf, &'f Vec<(Object, usize)>)>,
+    definitions: impl Iterator<Item = (&'f PathBuf, &'f Object, usize)>,
     faults: &mut Vec<Fault>,
 ) -> Vec<Object> {
     let mut at: HashMap<ObjectRef, (usize, &PathBuf, usize)> = HashMap::new();
     let mut objects: Vec<Object> = Vec::new();
-    for (file, content) in files {
-        for (object, document) in content {
-            let reference = object.reference();
-            match at.insert(reference.clone(), (objects.len(), file, *document)) {
-                None => objects.push(object.clone()),
-                Some((index, other, elsewhere)) => {
-                    at.insert(reference.clone(), (index, file, *document));
-                    if objects[index] != *object {
-                        faults.push(Fault {
-                            file: Some(file.clone()),
-                            document: Some(*document),
-                            position: None,
-                            object: Some(reference),
-                            fault: FieldFault::new(
-                                "",
-                                format!(
-                                    "differs from document {elsewhere} of {}; this one counts",
-                                    other.display()
-                                ),
+    for (file, object, document) in definitions {
+        let reference = object.reference();
+        match at.insert(reference.clone(), (objects.len(), file, document)) {
+            None => objects.push(object.clone()),
+            Some((index, other, elsewhere)) => {
+                at.insert(reference.clone(), (index, file, document));
+                if objects[index] != *object {
+                    faults.push(Fault {
+                        file: Some(file.clone()),
+                        document: Some(document),
+                        position: None,
+                        object: Some(reference),
+                        fault: FieldFault::new(
+                            "",
+                            format!(
+                                "differs from document {elsewhere} of {}; this one counts",
+                                other.display()
                             ),
-                        });
-                        objects[index] = object.clone();
-                    }
+                        ),
+                    });
+                    objects[index] = object.clone();
                 }
             }
         }
@@ -274,7 +355,9 @@ mod tests {
             |source: &Source| source.known.values().filter(|it| it.stamp.is_some()).count();
         assert_eq!((stamped(&source), first.faults.len(), first.skipped.len()), (3, 1, 1));
         // What is known stands for the file, faults and skipped documents included.
-        source.known.values_mut().for_each(|known| known.content.objects.clear());
+        source.known.values_mut().for_each(|known| {
+            known.parts.iter_mut().for_each(Part::drop_objects);
+        });
         let again = source.load();
         assert_eq!((again.faults, again.skipped), (first.faults, first.skipped));
         assert_eq!(again.objects, []);
@@ -286,6 +369,43 @@ mod tests {
         assert_eq!(stamped(&source), 2);
         folder.write("a.yaml", &pod("e", "x"));
         assert_eq!(names(&source.load()), ["e"]);
+    }
+
+    #[test]
+    fn changes_are_what_came_and_went() {
+        let folder = Folder::new("changes");
+        folder.write("a.yaml", &(pod("a", "x") + &pod("b", "x") + &pod("c", "x")));
+        folder.write("b.yaml", &pod("d", "x"));
+        let mut source = Source::new(&[folder.path().to_path_buf()]);
+        let mut changes = || {
+            let Changes { objects, mut removed, faults, .. } = source.changes();
+            removed.sort();
+            let names = |all: Vec<ObjectRef>| {
+                all.iter().map(|it| it.name.to_string()).collect::<Vec<_>>().join(" ")
+            };
+            let objects = objects.iter().map(Object::reference).collect();
+            (names(objects), names(removed), faults.len())
+        };
+        let of =
+            |objects: &str, removed: &str, faults| (objects.to_owned(), removed.to_owned(), faults);
+        assert_eq!(changes(), of("a b c d", "", 0));
+        assert_eq!(changes(), of("", "", 0));
+        // One document of several, and one that goes.
+        folder.write("a.yaml", &(pod("a", "x") + &pod("b", "y")));
+        assert_eq!(changes(), of("b", "c", 0));
+        // A second definition counts as long as it is there, and is a fault as long.
+        folder.write("c.yaml", &pod("b", "z"));
+        assert_eq!(changes(), of("b", "", 1));
+        folder.write("b.yaml", &pod("d", "y"));
+        assert_eq!(changes(), of("b d", "", 1));
+        fs::remove_file(folder.path().join("c.yaml")).unwrap();
+        assert_eq!(changes(), of("b", "", 0));
+        // A broken file changes nothing.
+        folder.write("a.yaml", "kind: [");
+        let (_, removed, faults) = changes();
+        assert_eq!((removed.as_str(), faults), ("", 1));
+        fs::remove_file(folder.path().join("a.yaml")).unwrap();
+        assert_eq!(changes(), of("", "a b", 0));
     }
 
     #[test]

@@ -144,11 +144,8 @@ impl ControlLoop {
             None => self.received.recv_timeout(tick),
         };
         self.publications.since = Instant::now();
-        // Only the newest reading counts.
-        let mut manifests = None;
         loop {
             match next {
-                Ok(Event::Manifests(reading)) => manifests = Some(reading),
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
                 Ok(event) => self.handle_event(event),
                 Err(RecvTimeoutError::Timeout) => break,
@@ -158,10 +155,6 @@ impl ControlLoop {
             }
             let early = self.early.pop_front();
             next = early.map_or_else(|| self.received.recv_timeout(Duration::ZERO), Ok);
-        }
-        if let Some(reading) = manifests {
-            self.take_manifests(reading);
-            self.ports.changed(Change::Objects);
         }
         true
     }
@@ -196,8 +189,12 @@ impl ControlLoop {
                     uplink.next_hops_event(hops, &mut self.ports);
                 }
             }
-            // Both are taken before.
-            Event::Manifests(_) | Event::Stop => {}
+            Event::Manifests(reading) => {
+                self.take_manifests(reading);
+                self.ports.changed(Change::Objects);
+            }
+            // Taken before.
+            Event::Stop => {}
         }
     }
 

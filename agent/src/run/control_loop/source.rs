@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use control::api_server::{Event, InitialSync};
+use control::manifests::Changes;
 use control::model::Pod;
-use control::{Fault, Kind, Object, ObjectRef, PodKey};
+use control::{Kind, Object, ObjectRef, PodKey};
 use domain_names::NameTable;
 
 use super::ports::Change;
@@ -67,21 +68,34 @@ impl ControlLoop {
             return;
         }
         self.reading = reading.number;
-        let loaded = reading.loaded;
+        let Changes { objects, removed, skipped, faults } = reading.changes;
         let known = &self.faults.manifests;
-        for fault in loaded.faults.iter().filter(|fault| !known.contains(fault)) {
+        for fault in faults.iter().filter(|fault| !known.contains(fault)) {
             tracing::warn!("manifests: {fault}");
         }
-        self.skipped = loaded.skipped;
+        self.skipped = skipped;
+        self.faults.manifests = faults;
         let enforcer = self.shared.config.enforcer;
-        let unenforced = loaded.objects.iter().flat_map(|it| names::unenforced(enforcer, it));
-        let unenforced: Vec<Fault> = unenforced.collect();
-        self.faults.manifests = loaded.faults;
-        self.faults.manifests.extend(unenforced);
-        self.control.resync(loaded.objects);
+        for object in &objects {
+            self.faults.set(object.reference(), names::unenforced(enforcer, object));
+        }
+        for reference in &removed {
+            self.faults.set(reference.clone(), Vec::new());
+        }
+        let has_pods = objects.iter().any(|it| matches!(it, Object::Pod(_)))
+            || removed.iter().any(|it| it.kind == Kind::Pod);
+        match reading.is_all {
+            true => self.control.resync(objects),
+            false => {
+                objects.into_iter().for_each(|object| self.control.apply(object));
+                removed.iter().for_each(|reference| self.control.delete(reference));
+            }
+        }
         self.source_info.synced = true;
         self.source_info.last_event = Some(SystemTime::now());
-        self.rename_all();
+        if has_pods {
+            self.rename_all();
+        }
         self.save_after(true);
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use control::Fault;
-use control::manifests::{Loaded, Source, Watcher};
+use control::manifests::{Changes, Loaded, Source, Watcher};
 use parking_lot::Mutex;
 
 use crate::run::error::StartError;
@@ -15,11 +15,13 @@ pub(in crate::run) struct Manifests {
     watcher: Option<Watcher>,
 }
 
-/// The content of the manifests at one moment. Readings are numbered, so that an older one that
-/// arrives late is ignored.
+/// A reading of the manifests. Readings are numbered: of one with everything, those before it are a
+/// part, and are ignored where they arrive later.
 pub(crate) struct Reading {
     pub(in crate::run) number: u64,
-    pub(in crate::run) loaded: Loaded,
+    pub(in crate::run) changes: Changes,
+    /// Whether there are no other objects.
+    pub(in crate::run) is_all: bool,
 }
 
 struct Numbered {
@@ -28,7 +30,7 @@ struct Numbered {
 }
 
 impl Manifests {
-    /// Watches `paths`; `report` receives a complete reading after each change.
+    /// Watches `paths`; `report` receives the changes of each reading.
     pub(in crate::run) fn watch(
         paths: &[PathBuf],
         report: impl Fn(Reading) + Send + 'static,
@@ -38,7 +40,13 @@ impl Manifests {
             None
         } else {
             let source = Arc::clone(&source);
-            let changed = move || report(load(&source));
+            let changed = move || {
+                let mut source = source.lock();
+                source.read += 1;
+                let (number, changes) = (source.read, source.source.changes());
+                drop(source);
+                report(Reading { number, changes, is_all: false });
+            };
             let watcher = Watcher::new(paths, changed)
                 .map_err(|error| StartError::Failed(format!("watch the manifests: {error}")))?;
             Some(watcher)
@@ -57,18 +65,17 @@ impl Manifests {
     /// switch does not start. An object with faults is reported and evaluated as
     /// [`control::objects`] describes, which opens nothing.
     pub(in crate::run) fn first(&self) -> Result<Reading, StartError> {
-        let reading = load(&self.source);
+        let mut source = self.source.lock();
+        source.read += 1;
+        let Loaded { objects, skipped, faults } = source.source.load();
         let hides = |fault: &&Fault| fault.object.is_none();
-        let hiding: Vec<String> =
-            reading.loaded.faults.iter().filter(hides).map(Fault::to_string).collect();
-        if hiding.is_empty() { Ok(reading) } else { Err(StartError::Input(hiding.join("\n"))) }
+        let hiding: Vec<String> = faults.iter().filter(hides).map(Fault::to_string).collect();
+        if !hiding.is_empty() {
+            return Err(StartError::Input(hiding.join("\n")));
+        }
+        let changes = Changes { objects, removed: Vec::new(), skipped, faults };
+        Ok(Reading { number: source.read, changes, is_all: true })
     }
-}
-
-fn load(source: &Mutex<Numbered>) -> Reading {
-    let mut source = source.lock();
-    source.read += 1;
-    Reading { number: source.read, loaded: source.source.load() }
 }
 
 #[cfg(test)]
