@@ -3,6 +3,8 @@
 //!
 //! Without arguments, prints the cases, one a line, with the lookups or rules of a round.
 
+#[path = "../benches/lookup/networks.rs"]
+mod networks;
 #[path = "../benches/lookup/rulesets.rs"]
 mod rulesets;
 
@@ -15,6 +17,7 @@ use acl::{
 };
 use anyhow::{Context, bail, ensure};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use networks::Networks;
 use rulesets::{Order, Shape};
 
 const CASES: [&str; 5] =
@@ -66,21 +69,27 @@ fn main() -> anyhow::Result<()> {
                 let set = End::Set(PeerSetId(number % 100));
                 service(number / 100 * 7 % 30).source(set)
             });
-            look_up(rules.chain([deny()]).collect(), &Arc::new(map), &mut random, rounds)
+            let pod = |end, random: &mut Random| match end {
+                End::Set(_) => pod(random.below(1000), true).network().into(),
+                End::Any => Address::from_v4_bits(random.below(u32::MAX)),
+            };
+            look_up(rules.chain([deny()]).collect(), &Arc::new(map), pod, &mut random, rounds)
         }
         "address-port" => {
-            let rules = (0..1000).map(|number| {
-                let host = End::Net(pod(number / 4, true));
+            let mut networks = Networks::default();
+            let rule = |number: u32| {
+                let host = networks.end(pod(number / 4, true));
                 service(number % 4 * 5 + number % 3).source(host)
-            });
-            let map = Arc::new(AddressMap::default());
-            look_up(rules.chain([deny()]).collect(), &map, &mut random, rounds)
+            };
+            let rules = (0..1000).map(rule).chain([deny()]).collect();
+            look_up_networks(rules, &networks, &mut random, rounds)
         }
         "both-ends" => {
-            let net = |random: &mut Random| {
+            let mut networks = Networks::default();
+            let mut net = |random: &mut Random| {
                 let length = [32, 32, 28, 24, 24, 16][random.below(6) as usize];
                 let address = 0x0a00_0000 | random.below(1 << 12) << 6;
-                End::Net(Ipv4Net::new_assert(address.into(), length).trunc().into())
+                networks.end(Ipv4Net::new_assert(address.into(), length).into())
             };
             let rules: Vec<Rule> = (0..1000)
                 .map(|_| {
@@ -88,28 +97,43 @@ fn main() -> anyhow::Result<()> {
                     service(random.below(30)).source(source).destination(destination)
                 })
                 .collect();
-            look_up(rules.into(), &Arc::new(AddressMap::default()), &mut random, rounds)
+            look_up_networks(rules.into(), &networks, &mut random, rounds)
         }
         "address-map-v4" => map_addresses(&mut random, true, rounds),
         "address-map-v6" => map_addresses(&mut random, false, rounds),
         other if let Some((_, shape)) = COMPILED.iter().find(|(case, _)| *case == other) => {
-            let rules = rulesets::rules(*shape, RULES_COMPILED, Order::Shuffled, true);
-            compile(&rules.into(), rounds);
+            let (rules, networks) = rulesets::rules(*shape, RULES_COMPILED, Order::Shuffled, true);
+            compile(&rules.into(), &Arc::new(networks.map()), rounds);
             Ok(())
         }
         other => {
             let shape = SHAPES.iter().find(|(case, ..)| *case == other);
             let Some((_, shape, order, v4)) = shape else { bail!("unknown case {other}") };
-            let rules: Arc<[Rule]> = rulesets::rules(*shape, RULES, *order, *v4).into();
-            let keys = rulesets::keys(&rules, KEYS);
-            look_up_keys(&Table::compile(rules, &Arc::default()), &keys, rounds)
+            let (rules, networks) = rulesets::rules(*shape, RULES, *order, *v4);
+            let map = Arc::new(networks.map());
+            let keys = rulesets::keys((&rules, &networks), KEYS, &map);
+            look_up_keys(&Table::compile(rules.into(), &map), &keys, rounds)
         }
     }
+}
+
+fn look_up_networks(
+    rules: Arc<[Rule]>,
+    networks: &Networks,
+    random: &mut Random,
+    rounds: usize,
+) -> anyhow::Result<()> {
+    let inside = |end, random: &mut Random| match end {
+        End::Set(_) => networks.inside(end, 0),
+        End::Any => networks.inside(end, random.below(u32::MAX).into()),
+    };
+    look_up(rules, &Arc::new(networks.map()), inside, random, rounds)
 }
 
 fn look_up(
     rules: Arc<[Rule]>,
     map: &Arc<AddressMap>,
+    address: impl Fn(End, &mut Random) -> Address,
     random: &mut Random,
     rounds: usize,
 ) -> anyhow::Result<()> {
@@ -117,12 +141,8 @@ fn look_up(
     let keys: Vec<Key> = (0..KEYS)
         .map(|_| {
             let rule = &rules[random.below(rules.len() as u32) as usize];
-            let mut address = |end: &End| match end {
-                End::Net(net) => Address::from(net.network()),
-                End::Set(_) => pod(random.below(1000), true).network().into(),
-                End::Any => Address::from_v4_bits(random.below(u32::MAX)),
-            };
-            let (source, destination) = (address(&rule.source), address(&rule.destination));
+            let (source, destination) =
+                (address(rule.source, random), address(rule.destination, random));
             Key {
                 source,
                 destination,
@@ -150,9 +170,9 @@ fn look_up_keys(table: &Table, keys: &[Key], rounds: usize) -> anyhow::Result<()
     Ok(())
 }
 
-fn compile(rules: &Arc<[Rule]>, rounds: usize) {
+fn compile(rules: &Arc<[Rule]>, map: &Arc<AddressMap>, rounds: usize) {
     for _ in 0..rounds {
-        std::hint::black_box(Table::compile(Arc::clone(rules), &Arc::default()));
+        std::hint::black_box(Table::compile(Arc::clone(rules), map));
     }
 }
 

@@ -37,15 +37,6 @@ impl<'a> Addresses<'a> {
         Self::field(keys, offset_of!(Key, destination))
     }
 
-    /// The sources of keys (field 0), or their destinations.
-    #[inline(always)]
-    pub(crate) fn of_end(keys: &'a [Key], field: usize) -> Self {
-        match field {
-            0 => Self::sources(keys),
-            _ => Self::destinations(keys),
-        }
-    }
-
     /// The field at byte `offset`, which is an address.
     #[inline(always)]
     fn field(keys: &'a [Key], offset: usize) -> Self {

@@ -79,7 +79,6 @@ extern crate self as acl;
 mod address;
 mod address_map;
 mod addresses;
-mod class_bench;
 mod identity;
 mod key;
 pub mod linear;
@@ -98,12 +97,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use address::Address;
 pub use address_map::{AddressMap, AddressMapBuilder, AddressMapEditor, Block, PeerSetId};
-pub use class_bench::parse_class_bench;
 pub use identity::Identity;
 pub use key::Key;
 pub use prefix_map::PrefixMap;
 pub use rule::{Action, End, PortRange, Rule, TcpFlags};
-pub use table::{Report, Structure, Table};
+pub use table::{Report, Table};
 pub use text::parse_rules;
 pub use words::ParseError;
 

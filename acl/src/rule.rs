@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use ipnet::IpNet;
-
 use crate::{AddressMap, Identity, Key, PeerSetId};
 
 /// Condition on one end (source or destination) of a packet.
@@ -11,8 +9,6 @@ use crate::{AddressMap, Identity, Key, PeerSetId};
 pub enum End {
     /// Any address of any family.
     Any,
-    /// An address inside a prefix; `0.0.0.0/0` leaves IPv6 out and `::/0` IPv4.
-    Net(IpNet),
     /// An address that is in this peer set.
     Set(PeerSetId),
 }
@@ -108,10 +104,10 @@ impl Rule {
     /// A rule that matches everything; the setters below narrow it.
     ///
     /// ```
-    /// use acl::{Action, End, PortRange, Rule};
+    /// use acl::{Action, End, PeerSetId, PortRange, Rule};
     ///
     /// let rule = Rule::new(Action::Permit, "NetworkPolicy default/db ingress[0]")
-    ///     .source(End::Net("10.1.0.0/16".parse().unwrap()))
+    ///     .source(End::Set(PeerSetId(7)))
     ///     .protocol(6)
     ///     .destination_ports(PortRange::one(6379));
     /// assert_eq!(rule.destination, End::Any);
@@ -175,13 +171,9 @@ impl Rule {
     /// Whether this rule matches every connection that `other` matches, as far as their fields say:
     /// a peer set covers itself alone.
     pub fn covers(&self, other: &Self) -> bool {
-        let end = |wide: &End, end: &End| match (wide, end) {
-            (End::Any, _) => true,
-            (End::Net(wide), End::Net(net)) => wide.contains(net),
-            (wide, end) => wide == end,
-        };
-        end(&self.source, &other.source)
-            && end(&self.destination, &other.destination)
+        let end = |wide: End, end: End| wide == End::Any || wide == end;
+        end(self.source, other.source)
+            && end(self.destination, other.destination)
             && (self.protocol.is_none() || self.protocol == other.protocol)
             && self.source_ports.covers(other.source_ports)
             && self.destination_ports.covers(other.destination_ports)
@@ -190,13 +182,12 @@ impl Rule {
 
     /// Whether this rule matches `key`, by definition.
     pub fn matches(&self, key: &Key, addresses: &AddressMap) -> bool {
-        let end = |end: &End, address: crate::Address, identity: Identity| match end {
+        let end = |end: End, identity: Identity| match end {
             End::Any => true,
-            End::Net(net) => net.contains(&address.to_ip()),
-            End::Set(set) => addresses.is_member(identity, *set),
+            End::Set(set) => addresses.is_member(identity, set),
         };
-        end(&self.source, key.source, key.source_identity)
-            && end(&self.destination, key.destination, key.destination_identity)
+        end(self.source, key.source_identity)
+            && end(self.destination, key.destination_identity)
             && self.protocol.is_none_or(|protocol| protocol == key.protocol)
             && self.source_ports.contains(key.source_port)
             && self.destination_ports.contains(key.destination_port)

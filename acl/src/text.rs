@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! # action protocol [flags VALUE/MASK] from END [port RANGE] to END [port RANGE] [by "ORIGIN"]
-//! permit tcp from set 7 to 10.1.0.0/16 port 6379 by "NetworkPolicy default/db ingress[0]"
-//! deny   tcp flags 0x02/0x12 from any port 1024-65535 to 2001:db8::/32
+//! permit tcp from set 7 to any port 6379 by "NetworkPolicy default/db ingress[0]"
+//! deny   tcp flags 0x02/0x12 from any port 1024-65535 to set 3
 //! pass   icmp type 8 code 0 from any to any
 //! deny   any from any to any
 //! ```
 //!
 //! Protocols are `any`, `tcp`, `udp`, `sctp`, `icmp`, `icmp6` or a number; an end is
-//! `any`, a network, or `set` and the set's number. What prints parses to the same rule.
+//! `any`, or `set` and the set's number. What prints parses to the same rule.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,15 +20,14 @@ use crate::{Action, End, PeerSetId, PortRange, Rule, TcpFlags};
 /// Reads rules, one a line; empty lines and lines that begin with `#` are skipped.
 ///
 /// # Errors
-/// Names line and column of the first fault: an unknown word, a network with host bits, a
-/// range that ends before it begins, or something missing or left over.
+/// Names line and column of the first fault: an unknown word, a range that ends before it begins, or
+/// something missing or left over.
 ///
 /// ```
-/// let rules = acl::parse_rules("permit tcp from any to 10.0.0.0/8 port 80\ndeny any from any to any");
+/// let rules = acl::parse_rules("permit tcp from set 1 to any port 80\ndeny any from any to any");
 /// assert_eq!(rules.unwrap().len(), 2);
-/// let error = acl::parse_rules("permit tcp from any to 10.0.0.1/8").unwrap_err();
-/// assert_eq!(error.to_string(),
-///     "line 1, column 24: 10.0.0.1/8 has host bits set; the network is 10.0.0.0/8");
+/// let error = acl::parse_rules("permit tcp from any to all").unwrap_err();
+/// assert_eq!(error.to_string(), "line 1, column 24: \"all\" is neither any nor set");
 /// ```
 pub fn parse_rules(text: &str) -> Result<Vec<Rule>, ParseError> {
     text.lines()
@@ -100,7 +99,6 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Any => f.write_str("any"),
-            Self::Net(net) => write!(f, "{}", net.trunc()),
             Self::Set(set) => write!(f, "set {}", set.0),
         }
     }
@@ -201,7 +199,7 @@ fn end(words: &mut Words<'_>) -> Result<End, ParseError> {
             let word = words.expect("a set's number")?;
             words.number(word, "set").map(|set| End::Set(PeerSetId(set)))
         }
-        _ => words.net(word).map(End::Net),
+        other => Err(words.error(word.at, format!("{other:?} is neither any nor set"))),
     }
 }
 
@@ -258,11 +256,11 @@ mod tests {
     #[test]
     fn prints_what_it_read() {
         for line in [
-            "permit tcp from set 7 to 10.1.0.0/16 port 6379 by \"NetworkPolicy default/db\"",
-            "deny tcp flags 0x02/0x12 from any port 1024-65535 to 2001:db8::/32",
+            "permit tcp from set 7 to any port 6379 by \"NetworkPolicy default/db\"",
+            "deny tcp flags 0x02/0x12 from any port 1024-65535 to set 3",
             "pass icmp type 8 code 0 from any to any",
             "pass icmp6 type 128-129 from any to any",
-            "deny 47 from 10.0.0.1/32 to any",
+            "deny 47 from set 0 to any",
             "deny any from any to any by \"a \\\"b\\\" \\\\ \\n\"",
         ] {
             assert_eq!(line.parse::<Rule>().expect(line).to_string(), line);
@@ -298,10 +296,10 @@ mod tests {
                 "deny tcp flags 0x03/0x02 from any to any",
                 "line 1, column 16: flags \"0x03/0x02\" are not 0xVALUE/0xMASK with VALUE inside MASK",
             ),
-            ("deny tcp from ätsch to any", "line 1, column 15: \"ätsch\" is no network"),
+            ("deny tcp from ätsch to any", "line 1, column 15: \"ätsch\" is neither any nor set"),
             (
-                "deny tcp from ::1/0 to any",
-                "line 1, column 15: ::1/0 has host bits set; the network is ::/0",
+                "deny tcp from set ä to any",
+                "line 1, column 19: set \"ä\" is not a number in range: invalid digit found in string",
             ),
             (
                 "deny tcp from any to any by x",

@@ -1,9 +1,8 @@
-//! Lines cut into words that know where they stood; what both text readers share.
+//! Lines cut into words that know where they stood.
 
 use std::fmt;
 use std::str::FromStr;
 
-use ipnet::IpNet;
 use thiserror::Error;
 
 use crate::PortRange;
@@ -98,20 +97,6 @@ impl<'a> Words<'a> {
         word.text.parse().map_err(|error| {
             self.error(word.at, format!("{what} {:?} is not a number in range: {error}", word.text))
         })
-    }
-
-    /// `word` read as a network without host bits; a bare address is a host.
-    pub(crate) fn net(&self, word: Word<'_>) -> Result<IpNet, ParseError> {
-        let net: IpNet = word
-            .text
-            .parse()
-            .or_else(|_| word.text.parse::<std::net::IpAddr>().map(IpNet::from))
-            .map_err(|_| self.error(word.at, format!("{:?} is no network", word.text)))?;
-        if net != net.trunc() {
-            let reason = format!("{net} has host bits set; the network is {}", net.trunc());
-            return Err(self.error(word.at, reason));
-        }
-        Ok(net)
     }
 
     /// The range from `first` to `last`, which must not be contradictory.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use acl::{Action, Address, End, PortRange, Rule, Table};
+use acl::{Action, Address, AddressMapBuilder, Block, End, PeerSetId, PortRange, Rule, Table};
 use dataplane::port::af_xdp::{Umem, UmemConfig};
 use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::switch::{Config, RxMode};
@@ -256,17 +256,21 @@ fn serve(macs: [&str; 2], numbers: [&str; 3], offloads: bool) -> Result<(), Box<
     };
     let config = Config { rx_mode, cores: vec![0], ..Config::default() };
     let switch = Arc::new(Switch::start(&config, &memory, frames, |_| None)?);
-    let map = Arc::default();
+    let mut sets = AddressMapBuilder::default();
     let mut rules = policy();
     let rest = rules.pop();
     rules.extend((0..more_rules).map(|n| {
-        let source = std::net::IpAddr::from(std::net::Ipv4Addr::from(0xac10_0000 + n / 16));
+        let (source, set) = (Address::from_v4_bits(0xac10_0000 + n / 16), PeerSetId(n / 16));
+        if n.is_multiple_of(16) {
+            sets.add(set, [Block { net: source.to_ip().into(), except: Vec::new() }]);
+        }
         Rule::new(Action::Permit, "more")
-            .source(End::Net(source.into()))
+            .source(End::Set(set))
             .protocol(protocol::TCP)
             .destination_ports(PortRange::one(10_000 + (n % 16) as u16))
     }));
     rules.extend(rest);
+    let map = Arc::new(sets.build());
     let table = AclBinding::Table(Arc::new(Table::compile(rules.into(), &map)));
     let pod = |name: &str, mac, address: u32, to_pod| {
         let addresses = vec![acl::Address::from_v4_bits(address)];

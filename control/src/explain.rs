@@ -89,7 +89,6 @@ impl Control {
         let end = peer(rule);
         let (peer, pods, is_of_pods) = match end {
             End::Any => ("any peer".to_owned(), Vec::new(), false),
-            End::Net(net) => (net.to_string(), Vec::new(), false),
             End::Set(id) => {
                 let meaning = self.membership().meaning(id);
                 let is_of_pods = meaning.is_some_and(PeerSet::is_of_pods);

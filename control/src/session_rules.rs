@@ -116,7 +116,7 @@ fn acl(rules: &[Rule], nets: &HashMap<PeerSetId, Nets, RandomState>) -> Vec<Foun
         .iter()
         .filter_map(|end| match end {
             End::Set(set) => Some(*set),
-            End::Any | End::Net(_) => None,
+            End::Any => None,
         })
         .collect();
     let blocks = |set: &PeerSetId| nets.get(set).map_or(&[][..], Vec::as_slice);
@@ -126,22 +126,16 @@ fn acl(rules: &[Rule], nets: &HashMap<PeerSetId, Nets, RandomState>) -> Vec<Foun
             members.entry(*except).or_default();
         }
     }
-    for end in &ends {
-        if let End::Net(net) = end {
-            members.entry(net.trunc()).or_default();
-        }
-    }
     fill(&mut members, &sets, blocks);
     let mut found = Vec::new();
     for (transport, protocol) in [(session::Transport::Tcp, 6), (session::Transport::Udp, 17)] {
-        let answer = |net: Option<&IpNet>, inside: &BTreeSet<PeerSetId>| {
+        let answer = |inside: &BTreeSet<PeerSetId>| {
             answers(rules, protocol, |end| match end {
                 End::Any => true,
                 End::Set(set) => inside.contains(set),
-                End::Net(wide) => net.is_some_and(|net| wide.contains(net)),
             })
         };
-        let everywhere = answer(None, &BTreeSet::new());
+        let everywhere = answer(&BTreeSet::new());
         found.extend(everywhere.iter().map(|(ports, allowed, by)| Found {
             transport,
             net: None,
@@ -156,7 +150,7 @@ fn acl(rules: &[Rule], nets: &HashMap<PeerSetId, Nets, RandomState>) -> Vec<Foun
                 around.pop();
             }
             let outer = around.last().map_or(&everywhere, |(_, answers)| answers);
-            let own = answer(Some(net), inside);
+            let own = answer(inside);
             found.extend(difference(&own, outer).into_iter().map(|(ports, allowed, by)| Found {
                 transport,
                 net: Some(*net),

@@ -103,7 +103,7 @@ fn sets(rules: &[Rule]) -> Box<[PeerSetId]> {
     let mut sets: Vec<PeerSetId> = ends
         .filter_map(|end| match end {
             End::Set(set) => Some(set),
-            End::Any | End::Net(_) => None,
+            End::Any => None,
         })
         .collect();
     sets.sort_unstable();

@@ -1,11 +1,12 @@
 //! Lookups in tables and in the address map, and the time to compile.
 
+mod networks;
 mod rulesets;
 
 use std::hint::black_box;
 use std::sync::Arc;
 
-use acl::{Address, AddressMap, AddressMapBuilder, Block, Identity, PeerSetId, Rule, Table};
+use acl::{Address, AddressMapBuilder, Block, Identity, PeerSetId, Rule, Table};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rulesets::{Order, Shape, keys, rules};
 
@@ -23,9 +24,10 @@ fn tables(criterion: &mut Criterion) {
         shapes.iter().flat_map(|shape| forms.clone().map(|form| (*shape, form)))
     {
         for count in [1000, 10_000] {
-            let rules: Arc<[Rule]> = rules(shape, count, order, v4).into();
-            let keys = keys(&rules, KEYS);
-            let table = Table::compile(rules, &Arc::new(AddressMap::default()));
+            let (rules, networks) = rules(shape, count, order, v4);
+            let map = Arc::new(networks.map());
+            let keys = keys((&rules, &networks), KEYS, &map);
+            let table = Table::compile(rules.into(), &map);
             let family = if v4 { "v4" } else { "v6" };
             let name = format!("{shape:?}/{order:?}/{family}").to_lowercase();
             let mut found = vec![0; KEYS];
@@ -47,8 +49,8 @@ fn compile(criterion: &mut Criterion) {
         (Shape::Nested, 1000),
         (Shape::Nested, 10_000),
     ] {
-        let rules: Arc<[Rule]> = rules(shape, count, Order::Sorted, true).into();
-        let addresses = Arc::new(AddressMap::default());
+        let (rules, networks) = rules(shape, count, Order::Sorted, true);
+        let (rules, addresses) = (Arc::<[Rule]>::from(rules), Arc::new(networks.map()));
         group.bench_function(
             BenchmarkId::new(format!("{shape:?}").to_lowercase(), count),
             |bencher| {

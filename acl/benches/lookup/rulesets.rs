@@ -1,7 +1,9 @@
 //! Rule sets of several shapes, orders and both families, and keys to look up in them.
 
-use acl::{Action, Address, End, Key, PortRange, Rule};
+use acl::{Action, AddressMap, End, Key, PortRange, Rule};
 use ipnet::IpNet;
+
+use crate::networks::Networks;
 
 /// The shape of a rule's ends.
 #[derive(Clone, Copy, Debug)]
@@ -31,18 +33,15 @@ pub(crate) enum Order {
     Shuffled,
 }
 
-/// Rules of a shape in an order.
-pub(crate) fn rules(shape: Shape, count: u32, order: Order, v4: bool) -> Vec<Rule> {
+/// Rules of a shape in an order, and the networks that they name.
+pub(crate) fn rules(shape: Shape, count: u32, order: Order, v4: bool) -> (Vec<Rule>, Networks) {
     let mut random = fastrand::Rng::with_seed(0x5eed);
-    let mut rules: Vec<Rule> =
-        (0..count).map(|number| rule(shape, number, count, v4, &mut random)).collect();
-    let length = |end: &End| match end {
-        End::Net(net) => net.prefix_len(),
-        End::Any | End::Set(_) => 0,
-    };
-    rules.sort_by_key(|rule| {
-        u16::MAX - u16::from(length(&rule.source)) - u16::from(length(&rule.destination))
-    });
+    let mut networks = Networks::default();
+    let mut rules: Vec<Rule> = (0..count)
+        .map(|number| rule(shape, number, count, v4, &mut random, &mut networks))
+        .collect();
+    let length = |end: End| networks.net(end).map_or(0, |net| u16::from(net.prefix_len()));
+    rules.sort_by_key(|rule| u16::MAX - length(rule.source) - length(rule.destination));
     if let Shape::OneEnd = shape {
         rules.push(Rule::new(Action::Deny, ""));
     }
@@ -51,10 +50,18 @@ pub(crate) fn rules(shape: Shape, count: u32, order: Order, v4: bool) -> Vec<Rul
         Order::Reversed => rules.reverse(),
         Order::Shuffled => random.shuffle(&mut rules),
     }
-    rules
+    (rules, networks)
 }
 
-fn rule(shape: Shape, number: u32, count: u32, v4: bool, random: &mut fastrand::Rng) -> Rule {
+fn rule(
+    shape: Shape,
+    number: u32,
+    count: u32,
+    v4: bool,
+    random: &mut fastrand::Rng,
+    networks: &mut Networks,
+) -> Rule {
+    let mut end = |net| networks.end(net);
     let host = |random: &mut fastrand::Rng| net(random.u32(0..count), 32, v4);
     let wide = |random: &mut fastrand::Rng| net(random.u32(0..count), random.u8(12..20), v4);
     let mut nested = || {
@@ -77,12 +84,12 @@ fn rule(shape: Shape, number: u32, count: u32, v4: bool, random: &mut fastrand::
                 1 => PortRange::one(first),
                 _ => PortRange { first, last: first + random.u16(1..4) * 5000 },
             };
-            permit.source(source).destination(destination).destination_ports(ports)
+            permit.source(end(source)).destination(end(destination)).destination_ports(ports)
         }
         Shape::Hosts => {
             let (source, destination) = (host(random), host(random));
             let port = PortRange::one(8000 + random.u16(0..100));
-            permit.source(source).destination(destination).destination_ports(port)
+            permit.source(end(source)).destination(end(destination)).destination_ports(port)
         }
         Shape::Stars | Shape::Joined => {
             let (mut source, mut destination) = (host(random), wide(random));
@@ -90,7 +97,7 @@ fn rule(shape: Shape, number: u32, count: u32, v4: bool, random: &mut fastrand::
                 std::mem::swap(&mut source, &mut destination);
             }
             let port = PortRange::one(8000 + random.u16(0..100));
-            permit.source(source).destination(destination).destination_ports(port)
+            permit.source(end(source)).destination(end(destination)).destination_ports(port)
         }
         Shape::Ports => {
             let first = random.u16(0..60_000);
@@ -98,57 +105,51 @@ fn rule(shape: Shape, number: u32, count: u32, v4: bool, random: &mut fastrand::
             let source = net(number % 4, 8 + 8 * (number % 4) as u8, v4);
             let first = random.u16(0..60_000);
             let source_ports = PortRange { first, last: first + random.u16(0..5000) };
-            permit.source(source).source_ports(source_ports).destination_ports(ports)
+            permit.source(end(source)).source_ports(source_ports).destination_ports(ports)
         }
         Shape::OneEnd => {
             let port = PortRange::one(8000 + (number % 4 * 5 + number % 3) as u16);
-            permit.source(net(number / 4, 32, v4)).destination_ports(port)
+            permit.source(end(net(number / 4, 32, v4))).destination_ports(port)
         }
     }
 }
 
 /// A network of an IPv4 length, or one of twice as many bits and 32 more.
-fn net(bits: u32, length: u8, v4: bool) -> End {
+fn net(bits: u32, length: u8, v4: bool) -> IpNet {
     let bits = 0x0a00_0000 ^ bits.wrapping_mul(0x0101_0141);
-    let net: IpNet = match v4 {
+    match v4 {
         true => ipnet::Ipv4Net::new_assert(bits.into(), length).into(),
         false => {
             let bits = 0x2001_0db8 << 96 | u128::from(bits) << 64 | u128::from(bits) << 32;
             ipnet::Ipv6Net::new_assert(bits.into(), if length == 32 { 128 } else { 32 + length })
                 .into()
         }
-    };
-    End::Net(net.trunc())
+    }
 }
 
-/// A key inside a rule picked at random, for each.
-pub(crate) fn keys(rules: &[Rule], count: usize) -> Vec<Key> {
+/// A key inside a rule picked at random, for each; with its identities in a map.
+pub(crate) fn keys(
+    (rules, networks): (&[Rule], &Networks),
+    count: usize,
+    map: &AddressMap,
+) -> Vec<Key> {
     let mut random = fastrand::Rng::with_seed(0x6e75);
-    (0..count)
+    let mut keys: Vec<Key> = (0..count)
         .map(|_| {
             let rule = &rules[random.usize(0..rules.len())];
-            let address = |random: &mut fastrand::Rng, end: &End| {
-                let any = random.u128(..);
-                match end {
-                    End::Net(IpNet::V4(net)) => Address::from_v4_bits(
-                        u32::from(net.network()) | any as u32 & u32::from(net.hostmask()),
-                    ),
-                    End::Net(IpNet::V6(net)) => Address::from_bits(
-                        u128::from(net.network()) | any & u128::from(net.hostmask()),
-                    ),
-                    End::Any | End::Set(_) => Address::from_v4_bits(any as u32),
-                }
-            };
             let port =
                 |random: &mut fastrand::Rng, ports: PortRange| random.u16(ports.first..=ports.last);
             Key {
-                source: address(&mut random, &rule.source),
-                destination: address(&mut random, &rule.destination),
+                source: networks.inside(rule.source, random.u128(..)),
+                destination: networks.inside(rule.destination, random.u128(..)),
                 protocol: rule.protocol.unwrap_or(6),
                 source_port: port(&mut random, rule.source_ports),
                 destination_port: port(&mut random, rule.destination_ports),
                 ..Key::default()
             }
         })
-        .collect()
+        .collect();
+    map.identify_sources(&mut keys);
+    map.identify_destinations(&mut keys);
+    keys
 }

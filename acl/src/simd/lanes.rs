@@ -10,14 +10,10 @@ use std::arch::x86_64::{
 };
 use std::mem::offset_of;
 
-use super::VECTOR;
 use crate::Key;
 
 /// Numbers side by side.
 pub(crate) const LANES: usize = 16;
-
-/// Steps of so many keys in a vector.
-pub(crate) const STEPS: usize = VECTOR / LANES;
 
 /// Steps that are taken together, so that as many gathers are in flight.
 pub(crate) const IN_FLIGHT: usize = 4;

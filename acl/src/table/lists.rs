@@ -28,24 +28,14 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// A list: where its parts begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
 pub(super) struct ListId {
     pub(super) rules: u32,
-    /// Last, so that what stands behind a list is loaded with its cells.
     pub(super) cells: u32,
 }
 
 impl ListId {
     /// Holds no rule.
     pub(super) const EMPTY: Self = Self { rules: 0, cells: 0 };
-
-    /// Lists as words, two for each.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    pub(super) fn words(lists: &[Self]) -> &[u32] {
-        // SAFETY: a list is two words, one after the other.
-        unsafe { std::slice::from_raw_parts(lists.as_ptr().cast(), 2 * lists.len()) }
-    }
 
     /// The same with a mask of all ones, [`EMPTY`](Self::EMPTY) with zero.
     #[inline(always)]
@@ -94,11 +84,6 @@ impl<'a> Effective<'a> {
     /// The transport conditions of rules, by number.
     pub(super) fn demands(&self) -> &'a [Transport] {
         self.demands
-    }
-
-    /// The transport classes that demands match.
-    pub(super) fn matching(&self) -> Option<&'a Matching> {
-        self.matching
     }
 
     /// Of rules over the same ends, which ascend, each with its demand: those that can be found.

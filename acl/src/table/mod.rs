@@ -1,30 +1,24 @@
 //! Compiled rule sets.
 //!
 //! ```text
-//!       transport class -------------------------------.----------------.
-//! key   source: address, identity -> record -> list of one end -.      |
-//!       destination: likewise     -> record -> list of one end ---> first rule
-//!                      \ classes of both -> list of both ends -'
+//!       transport class --------------------------------------------------.
+//! key   source: identity      -> record -> list of rules over it alone -.  |
+//!       destination: identity -> record -> list likewise                ---> first rule
+//!                                 \ classes of both, by tuple -> list -'
 //! ```
 
 mod bits;
-mod crossed;
-#[cfg(target_arch = "x86_64")]
-mod decide;
 mod ends;
 mod field;
 mod groups;
-mod hidden;
 mod index;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 mod lists;
 mod lookup;
 mod plan;
-mod ranges;
 mod report;
 mod scan;
-mod sort;
 mod transport;
 mod tuples;
 
@@ -33,7 +27,7 @@ use std::sync::Arc;
 use crate::{Action, AddressMap, Rule};
 use lists::NONE;
 use plan::Parts;
-pub use report::{Report, Structure};
+pub use report::Report;
 
 /// A compiled, immutable rule set.
 #[derive(Debug)]
@@ -85,12 +79,12 @@ impl Table {
     /// in a field that none does.
     #[inline]
     pub fn asks_identities(&self) -> [bool; 2] {
-        self.parts.ends.fields.each_ref().map(|field| field.identities > 0)
+        self.parts.fields.each_ref().map(|field| field.asks_identities())
     }
 
     /// Findings of the compiler.
     pub fn report(&self) -> Report {
-        Report::new(&self.parts, &self.rules, size_of::<Self>() + size_of_val(&*self.permits))
+        Report::new(&self.parts, self.rules.len(), size_of::<Self>() + size_of_val(&*self.permits))
     }
 }
 

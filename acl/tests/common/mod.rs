@@ -57,8 +57,7 @@ pub(crate) fn map(blocks: &[(PeerSetId, Block)]) -> AddressMap {
 
 fn end() -> impl Strategy<Value = End> {
     prop_oneof![
-        2 => Just(End::Any),
-        2 => net().prop_map(End::Net),
+        1 => Just(End::Any),
         // Set 6 is always empty.
         2 => (0_u32..7).prop_map(|set| End::Set(PeerSetId(set))),
     ]

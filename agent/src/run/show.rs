@@ -317,7 +317,6 @@ pub(crate) fn tables_of(snapshot: &Snapshot, pod: Option<&str>) -> Table {
 fn in_words(rule: &Rule, snapshot: &Snapshot) -> String {
     let end = |what: &str, end: End| match end {
         End::Any => None,
-        End::Net(net) => Some(format!("{what} {net}")),
         End::Set(set) => {
             let map = snapshot.address_map();
             let members: Vec<&str> = snapshot

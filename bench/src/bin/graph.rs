@@ -295,7 +295,7 @@ impl Rig {
         let case = vpp::Case {
             packets,
             servers: self.traffic.servers().collect(),
-            acl: &vpp::acl(&rules, Traffic::members),
+            acl: &vpp::acl(&rules, |set| self.traffic.members(set)),
             sessions,
             outcome,
         };

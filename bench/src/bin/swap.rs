@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use acl::{Action, AddressMap, End, PortRange, Rule, Table};
+use acl::{Action, AddressMap, AddressMapBuilder, Block, End, PeerSetId, PortRange, Rule, Table};
 use bench::{end_progress, print_table, show_progress};
 use clap::Parser;
 use dataplane::port::{Buffers, Port, PortGone};
@@ -43,11 +43,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let id = switch.free_port_id().ok_or("a port")?;
     switch.add_port(id, Box::new(Sink { seen: Arc::clone(&seen) }));
 
+    let map = addresses();
     let publish = |generation: u64| -> Result<Duration, String> {
         let began = Instant::now();
-        let table = table(args.rules, generation);
+        let table = table(args.rules, generation, &map);
         let compiled = began.elapsed();
-        let snapshot = Arc::new(Snapshot::new(parts(generation, table)));
+        let snapshot = Arc::new(Snapshot::new(parts(generation, table, &map)));
         switch.publish(&snapshot);
         match switch.wait_in_force(generation, Duration::from_secs(20)) {
             true => Ok(compiled),
@@ -61,7 +62,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     seen.restart();
     for generation in 0..args.swaps {
         show_progress(&format!("without swaps: {generation} of {}", args.swaps));
-        std::hint::black_box(table(args.rules, generation));
+        std::hint::black_box(table(args.rules, generation, &map));
     }
     let quiet = seen.gaps();
     seen.restart();
@@ -194,24 +195,36 @@ impl Port for Sink {
     fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
 }
 
+/// Networks that rules are over.
+const NETWORKS: u32 = 200 << 8;
+
+/// A peer set for each network.
+fn addresses() -> Arc<AddressMap> {
+    let mut sets = AddressMapBuilder::default();
+    for n in 0..NETWORKS {
+        let net = format!("10.{}.{}.0/24", 2 + (n >> 8), n & 0xff);
+        let net = net.parse().expect("a network");
+        sets.add(PeerSetId(n), [Block { net, except: Vec::new() }]);
+    }
+    Arc::new(sets.build())
+}
+
 /// Permits the traffic last; every generation has other rules before that.
-fn table(rules: u32, generation: u64) -> AclBinding {
-    let map = Arc::new(AddressMap::default());
+fn table(rules: u32, generation: u64, map: &Arc<AddressMap>) -> AclBinding {
     let mut list: Vec<Rule> = (0..rules.saturating_sub(2))
         .map(|n| {
-            let net = format!("10.{}.{}.0/24", 2 + (n >> 8) % 200, n & 0xff);
             Rule::new(Action::Permit, "other")
-                .source(End::Net(net.parse().expect("a network")))
+                .source(End::Set(PeerSetId(n % NETWORKS)))
                 .protocol(17)
                 .destination_ports(PortRange::one(1 + ((n as u64 + generation) % 50_000) as u16))
         })
         .collect();
     list.push(Rule::new(Action::Permit, "the traffic").protocol(17));
     list.push(Rule::new(Action::Deny, "the rest"));
-    AclBinding::Table(Arc::new(Table::compile(list.into(), &map)))
+    AclBinding::Table(Arc::new(Table::compile(list.into(), map)))
 }
 
-fn parts(generation: u64, to_pod: AclBinding) -> Parts {
+fn parts(generation: u64, to_pod: AclBinding, map: &Arc<AddressMap>) -> Parts {
     let pod = |name: &str, address: u32, to_pod| {
         let addresses = vec![acl::Address::from_v4_bits(address)];
         let from_pod = AclBinding::Open;
@@ -221,5 +234,5 @@ fn parts(generation: u64, to_pod: AclBinding) -> Parts {
         pod("default/a", 0x0a01_0002, AclBinding::Open),
         pod("default/b", 0x0a01_0003, to_pod),
     ];
-    Parts { generation, ports, ..Parts::default() }
+    Parts { generation, ports, addresses: Arc::clone(map), ..Parts::default() }
 }

@@ -98,7 +98,6 @@ pub(crate) fn denials_of(
     for rule in rules.iter().filter(|rule| !rule.is_default) {
         let is_in = |end: &End| match end {
             End::Any => true,
-            End::Net(net) => net.contains(&address),
             End::Set(id) => sets.get(id).is_some_and(|members| members.contains(address)),
         };
         if is_in(&rule.source) && is_in(&rule.destination) {
@@ -119,10 +118,6 @@ fn ends(rule: &Rule, way: Way, sets: &PeerSets, families: Families) -> Vec<Strin
         let family = if v6 { "ip6" } else { "ip" };
         match end {
             End::Any => Some(String::new()),
-            End::Net(net) if net.addr().is_ipv6() == v6 => {
-                Some(format!("{family} {field} {} ", net.trunc()))
-            }
-            End::Net(_) => None,
             End::Set(id) => {
                 let has_it = sets.get(id).is_some_and(|members| has_family(members, v6));
                 has_it.then(|| format!("{family} {field} @{} ", set_name(*id, v6)))

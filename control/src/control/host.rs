@@ -193,6 +193,6 @@ fn sets<'a>(rules: impl Iterator<Item = &'a Rule>) -> impl Iterator<Item = PeerS
     let ends = rules.flat_map(|rule: &Rule| [rule.source, rule.destination]);
     ends.filter_map(|end| match end {
         End::Set(set) => Some(set),
-        End::Any | End::Net(_) => None,
+        End::Any => None,
     })
 }

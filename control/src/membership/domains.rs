@@ -172,7 +172,7 @@ impl Membership {
         let ends = rules.iter().filter(move |_| has_names).map(|rule| rule.destination);
         let sets = ends.filter_map(move |end| match end {
             End::Set(id) => self.meaning(id),
-            End::Any | End::Net(_) => None,
+            End::Any => None,
         });
         sets.flat_map(PeerSet::names).map(|names| &names.pattern)
     }

@@ -16,6 +16,7 @@ use dataplane::{
     AclBinding, Frame, Memory, Packet, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot,
     Underlay,
 };
+use ipnet::IpNet;
 
 /// Kinds of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,18 +212,20 @@ impl Traffic {
                 .protocol(protocol)
                 .destination_ports(PortRange::one(port))
         };
+        let mut add = |set| {
+            let nets = self.members(set).into_iter();
+            sets.add(set, nets.map(|net| Block { net, except: vec![] }));
+        };
         let mut list: Vec<Rule> = match self.rules {
             Rules::Ports(count) => {
-                let clients = if self.kind == Kind::Ipv6 { "fd01::/64" } else { "10.0.0.0/8" };
-                let clients = End::Net(clients.parse().expect("a network"));
-                (1..=count).map(|port| rule(port, clients)).collect()
+                add(PeerSetId(0));
+                (1..=count).map(|port| rule(port, End::Set(PeerSetId(0)))).collect()
             }
             Rules::Peers(count) => (0..count)
                 .map(|n| {
                     let set = PeerSetId(u32::from(n / PORTS));
                     if n % PORTS == 0 {
-                        let nets = Self::members(set).into_iter().map(|it| it.to_ip().into());
-                        sets.add(set, nets.map(|net| Block { net, except: vec![] }));
+                        add(set);
                     }
                     rule(1 + n % PORTS, End::Set(set))
                 })
@@ -232,10 +235,15 @@ impl Traffic {
         list
     }
 
-    /// The addresses in a peer set.
-    pub(crate) fn members(set: PeerSetId) -> Vec<Address> {
+    /// The networks in a peer set: all clients, or some addresses.
+    pub(crate) fn members(&self, set: PeerSetId) -> Vec<IpNet> {
+        if let Rules::Ports(_) = self.rules {
+            let clients = if self.kind == Kind::Ipv6 { "fd01::/64" } else { "10.0.0.0/8" };
+            return vec![clients.parse().expect("a network")];
+        }
         let first = set.0 * u32::from(PEERS);
-        (first..first + u32::from(PEERS)).map(|n| Address::from_v4_bits(remote(n))).collect()
+        let address = |n| Address::from_v4_bits(remote(n)).to_ip();
+        (first..first + u32::from(PEERS)).map(|n| address(n).into()).collect()
     }
 
     /// Addresses of the servers.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use acl::{Action, AddressMap, PortRange, Rule, Table};
+use acl::{Action, AddressMap, AddressMapBuilder, Block, End, PeerSetId, PortRange, Rule, Table};
 use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::wire::{self, protocol};
 use dataplane::{AclBinding, Outcome, Parts, Peer, Routes, Underlay};
@@ -450,14 +450,15 @@ fn a_client_outside_is_led_nowhere_that_a_firewall_for_all_denies() {
         services.add_node_port(false, protocol::TCP, port, Arc::new(service(&[at])));
     }
     let deny = |networks: &[&str]| {
-        let denied = networks.iter().map(|network| {
-            let network = acl::End::Net(network.parse().unwrap());
-            Rule::new(Action::Deny, "ClusterEgressFirewall f egress[0]").destination(network)
-        });
+        let mut sets = AddressMapBuilder::default();
+        let nets = networks.iter().map(|network| network.parse().unwrap());
+        sets.add(PeerSetId(1), nets.map(|net| Block { net, except: vec![] }));
+        let map = Arc::new(sets.build());
+        let denied = Rule::new(Action::Deny, "ClusterEgressFirewall f egress[0]");
+        let denied = denied.destination(End::Set(PeerSetId(1)));
         let rest = Rule::new(Action::Permit, "default-allow").as_default();
-        let rules: Vec<Rule> = denied.chain([rest]).collect();
-        let table = Table::compile(rules.into(), &Arc::new(AddressMap::default()));
-        Parts { outside: Some(Arc::new(table)), ..parts(services.clone()) }
+        let table = Table::compile([denied, rest].into(), &map);
+        Parts { outside: Some(Arc::new(table)), addresses: map, ..parts(services.clone()) }
     };
     let mut rig = Rig::new(deny(&["198.51.100.0/24"]));
     let syn = |from: &str, port: u16| tcp(from, &format!("{NODE}:{port}")).syn().build();

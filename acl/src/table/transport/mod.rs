@@ -154,13 +154,6 @@ impl Matching {
         (span.clone(), &self.bits[demand as usize * self.words..][span])
     }
 
-    /// Whether a demand matches classes that are not among those seen.
-    #[inline]
-    pub(super) fn adds(&self, seen: &[u64], demand: u32) -> bool {
-        let (span, bits) = self.bits(demand);
-        seen[span].iter().zip(bits).any(|(seen, bits)| bits & !seen != 0)
-    }
-
     /// Adds the classes that match a demand; whether there are any others than those seen.
     #[inline]
     pub(super) fn add(&self, seen: &mut [u64], demand: u32) -> bool {

@@ -12,11 +12,10 @@
 
 use std::ops::Range;
 
-use super::Numbered;
 use crate::Key;
-use crate::prefix::Prefix;
-use crate::table::ends::{EndId, Ends, Kind};
+use crate::table::ends::Ends;
 use crate::table::lists::{Effective, ListId, Lists, MakeLists, NONE};
+use crate::table::plan::Numbered;
 use crate::table::transport::{TooMany, Transport};
 
 /// Rules tried set by set.
@@ -27,8 +26,6 @@ pub(in crate::table) struct BySet {
     /// Rules over both ends; those of one set follow each other.
     both: Vec<OfBoth>,
     demands: Box<[Transport]>,
-    /// Networks of both fields, if some are other ends.
-    nets: [Box<[Prefix]>; 2],
     /// Rules there are.
     pub(in crate::table) rules: usize,
 }
@@ -60,11 +57,9 @@ struct OfBoth {
     rule: u32,
     /// The number of its transport condition.
     demand: u32,
-    /// The number of its other set, or that of its other network beyond [`NET`].
+    /// The number of its other set.
     other: u32,
 }
-
-const NET: u32 = 1 << 31;
 
 /// A filter of the sets that an identity is in: for set *n*, bit *n* modulo 2,048 is set. One load excludes most
 /// of the sets that it is not in.
@@ -90,12 +85,12 @@ impl Sets {
         let mut sets: Vec<(u32, usize)> =
             heads.filter_map(|(number, head)| head.map(|head| (head, number))).collect();
         sets.sort_unstable();
-        let mut numbers = vec![NONE; ends.numbers(Kind::Set)];
+        let mut numbers = vec![NONE; ends.count()];
         (0..).zip(&sets).for_each(|(fresh, (_, number))| numbers[*number] = fresh);
         let (mut starts, mut members) = (vec![0], Vec::new());
-        for identity in 0..ends.elements(Kind::Set) as u32 {
+        for identity in 0..ends.identities() {
             let from = members.len();
-            let named = ends.members(identity).iter().map(|set| numbers[*set as usize]);
+            let named = ends.around(identity).iter().map(|set| numbers[*set as usize]);
             members.extend(named.filter(|set| *set != NONE));
             members[from..].sort_unstable();
             starts.push(members.len() as u32);
@@ -107,9 +102,12 @@ impl Sets {
 
     /// The sets that an identity is in.
     fn of(&self, identity: u32) -> &[u32] {
-        // Larger identities are in no set that counts.
-        let range = self.starts.get(identity as usize).zip(self.starts.get(identity as usize + 1));
-        range.map_or(&[], |(from, to)| &self.members[*from as usize..*to as usize])
+        // Larger identities are in no set that counts, as identity 0.
+        let known = if identity as usize + 1 < self.starts.len() { identity as usize } else { 0 };
+        match self.starts[known..] {
+            [from, to, ..] => &self.members[from as usize..to as usize],
+            _ => &[],
+        }
     }
 
     /// The places of a set's rules over both ends.
@@ -123,7 +121,7 @@ impl Sets {
 }
 
 impl BySet {
-    /// Of rules that ascend and each name a peer set.
+    /// Of rules that ascend.
     pub(super) fn new(
         rules: &[Numbered],
         ends: &[Ends; 2],
@@ -136,27 +134,25 @@ impl BySet {
         let sizes = ends.each_ref().map(Ends::sizes);
         let field = |rule: &Numbered| {
             let size = |at: usize| match rule.ends[at] {
-                EndId { kind: Kind::Set, number } => u64::from(sizes[at][number as usize]),
-                _ => u64::MAX / 2,
+                all if all == ends[at].all() => u64::MAX / 2,
+                set => u64::from(sizes[at][set as usize]),
             };
             // Of sets that are about as large a rule stays with the source.
             usize::from(2 * size(1) < size(0))
         };
         // By field and set: the first rule that stays with it, `NONE` if it is an other end alone.
-        let mut heads = ends.each_ref().map(|ends| vec![None; ends.numbers(Kind::Set)]);
+        let mut heads = ends.each_ref().map(|ends| vec![None; ends.count()]);
         for rule in rules {
             let field = field(rule);
             for (at, heads) in heads.iter_mut().enumerate() {
-                if let EndId { kind: Kind::Set, number } = rule.ends[at] {
-                    let head = heads[number as usize].get_or_insert(NONE);
-                    *head = if at == field { rule.rule.min(*head) } else { *head };
-                }
+                let head = heads[rule.ends[at] as usize].get_or_insert(NONE);
+                *head = if at == field { rule.rule.min(*head) } else { *head };
             }
         }
         let [(source, sources), (destination, destinations)] =
             [0, 1].map(|at: usize| Sets::new(&heads[at], &ends[at]));
         let numbers = [sources, destinations];
-        let set_of = |at: usize, rule: &Numbered| numbers[at][rule.ends[at].number as usize];
+        let set_of = |at: usize, rule: &Numbered| numbers[at][rule.ends[at] as usize];
         let mut sorted: Vec<(usize, u32, Numbered)> =
             rules.iter().map(|rule| (field(rule), set_of(field(rule), rule), *rule)).collect();
         sorted.sort_by_key(|(at, set, _)| (*at, *set));
@@ -169,26 +165,24 @@ impl BySet {
                 let (of_this, others) = sorted.split_at(here);
                 sorted = others;
                 let rules = || of_this.iter().map(|(.., rule)| rule);
-                let alone = rules().filter(|rule| rule.ends[1 - at] == EndId::ANY);
+                let is_alone = |rule: &&Numbered| rule.ends[1 - at] == ends[1 - at].all();
+                let alone = rules().filter(is_alone);
                 let alone = effective.of(alone.map(|rule| (rule.rule, rule.demand)));
                 of_set.list = lists.list(alone)?;
                 of_set.both = both.len() as u32;
-                both.extend(rules().filter(|rule| rule.ends[1 - at] != EndId::ANY).map(|rule| {
-                    let EndId { kind, number } = rule.ends[1 - at];
-                    let other = match kind {
-                        Kind::Net => NET + number - 1,
-                        _ => set_of(1 - at, rule),
-                    };
-                    OfBoth { rule: rule.rule, demand: rule.demand, other }
+                both.extend(rules().filter(|rule| !is_alone(rule)).map(|rule| OfBoth {
+                    rule: rule.rule,
+                    demand: rule.demand,
+                    other: set_of(1 - at, rule),
                 }));
             }
         }
-        let nets = ends.each_ref().map(|ends| match both.iter().any(|of| of.other >= NET) {
-            true => ends.nets.as_slice().into(),
-            false => Box::default(),
-        });
         let demands = effective.demands().into();
-        Ok(Self { fields, both, demands, nets, rules: rules.len() })
+        Ok(Self { fields, both, demands, rules: rules.len() })
+    }
+
+    pub(in crate::table) fn is_empty(&self) -> bool {
+        self.rules == 0
     }
 
     /// The first rule that a key of a transport class matches if it is before `best`, else that.
@@ -200,7 +194,6 @@ impl BySet {
         mut best: u32,
     ) -> u32 {
         let identities = [key.source_identity.0, key.destination_identity.0];
-        let addresses = [key.source, key.destination];
         let members = [0, 1].map(|at: usize| self.fields[at].of(identities[at]));
         for (at, field) in self.fields.iter().enumerate() {
             let others = members[1 - at];
@@ -218,17 +211,11 @@ impl BySet {
                     continue;
                 }
                 let filter = filter.get_or_insert_with(|| Filter::new(others));
-                let is_in = |other: u32| match other.checked_sub(NET) {
-                    Some(net) => {
-                        self.nets[1 - at][net as usize].covers(Prefix::of(addresses[1 - at], 128))
-                    }
-                    None => others.binary_search(&other).is_ok(),
-                };
                 let before = both.iter().take_while(|of| of.rule < best);
                 let mut matching = before.filter(|of| {
-                    (of.other >= NET || filter.may_hold(of.other))
+                    filter.may_hold(of.other)
                         && self.demands[of.demand as usize].matches(key)
-                        && is_in(of.other)
+                        && others.binary_search(&of.other).is_ok()
                 });
                 best = matching.next().map_or(best, |of| of.rule);
             }
@@ -265,7 +252,6 @@ impl BySet {
         self.fields.iter().map(Sets::bytes).sum::<usize>()
             + size_of_val(&*self.both)
             + size_of_val(&*self.demands)
-            + self.nets.iter().map(|nets| size_of_val(&**nets)).sum::<usize>()
     }
 }
 

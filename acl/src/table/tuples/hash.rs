@@ -10,15 +10,6 @@
 
 #![allow(unsafe_code)]
 
-#[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{
-    _mm512_and_si512, _mm512_cmpeq_epi32_mask, _mm512_mask_cmpeq_epi32_mask,
-    _mm512_maskz_mov_epi32, _mm512_mullo_epi32, _mm512_or_si512, _mm512_slli_epi32,
-    _mm512_srli_epi32, _mm512_srlv_epi32, _mm512_xor_si512,
-};
-
-#[cfg(target_arch = "x86_64")]
-use crate::simd::lanes::{Lanes, halves, pairs, plus, splat};
 use crate::table::lists::ListId;
 
 /// Lists by pair of classes.
@@ -147,56 +138,6 @@ impl Cells {
         // Whether it is there cannot be guessed.
         let mask = u32::from(cell.key == key).wrapping_neg();
         cell.list.masked(mask)
-    }
-
-    /// The places of sixteen pairs of classes.
-    #[cfg(target_arch = "x86_64")]
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    pub(super) fn place_lanes(&self, source: Lanes, destination: Lanes) -> Lanes {
-        let first = plus(
-            _mm512_mullo_epi32(source, splat(FACTORS[0])),
-            _mm512_mullo_epi32(destination, splat(FACTORS[1])),
-        );
-        let first = _mm512_xor_si512(first, _mm512_srli_epi32::<15>(first));
-        let first = _mm512_mullo_epi32(first, splat(FACTORS[4]));
-        let second = plus(
-            _mm512_mullo_epi32(source, splat(FACTORS[2])),
-            _mm512_mullo_epi32(destination, splat(FACTORS[3])),
-        );
-        let second = _mm512_xor_si512(second, _mm512_srli_epi32::<9>(first));
-        let bucket = _mm512_srlv_epi32(first, splat(self.shift));
-        // SAFETY: as for one key, and there is one number more.
-        let displacement = unsafe { halves(&self.displacements, bucket) };
-        let step = _mm512_or_si512(first, splat(1));
-        let slot = plus(second, _mm512_mullo_epi32(displacement, step));
-        _mm512_and_si512(slot, splat(self.cells.len() as u32 - 1))
-    }
-
-    /// The lists at the places of sixteen pairs, where they are of these pairs, else the empty one.
-    #[cfg(target_arch = "x86_64")]
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    pub(super) fn list_lanes(
-        &self,
-        places: Lanes,
-        source: Lanes,
-        destination: Lanes,
-    ) -> [Lanes; 2] {
-        const { assert!(size_of::<Cell>() == 16) };
-        // SAFETY: a cell is four words, the key's lower half first.
-        let cells = unsafe {
-            std::slice::from_raw_parts(self.cells.as_ptr().cast::<u32>(), 4 * self.cells.len())
-        };
-        let at = _mm512_slli_epi32::<2>(places);
-        // SAFETY: places are those of cells.
-        let (key, list) = unsafe { (pairs(cells, at), pairs(cells, plus(at, splat(2)))) };
-        let same = _mm512_mask_cmpeq_epi32_mask(
-            _mm512_cmpeq_epi32_mask(key[0], destination),
-            key[1],
-            source,
-        );
-        [_mm512_maskz_mov_epi32(same, list[0]), _mm512_maskz_mov_epi32(same, list[1])]
     }
 
     /// Visits all lists.

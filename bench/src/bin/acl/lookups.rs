@@ -8,7 +8,7 @@ use anyhow::ensure;
 use crate::clock::now;
 use crate::probe::ExactMatch;
 use crate::rte_acl::RteAcl;
-use crate::rulesets::{Header, peer_sets};
+use crate::rulesets::{self, Filter, Header, peer_sets};
 
 /// Keys in a vector, as in the dataplane.
 const VECTOR: usize = 256;
@@ -66,30 +66,30 @@ impl Rounds {
 
 pub(crate) fn measure(
     name: &str,
-    rules: Vec<Rule>,
+    filters: &[Filter],
     headers: &[Header],
     peer: Result<&RteAcl, &String>,
     rounds: usize,
 ) -> anyhow::Result<Line> {
-    let nothing = Arc::new(AddressMap::default());
-    let rules: Arc<[Rule]> = rules.into();
+    let (rules, networks) = rulesets::rules(filters);
+    let (rules, map) = (Arc::<[Rule]>::from(rules), Arc::new(networks.map()));
     let mut builds = Vec::new();
     let mut compiled = None;
     for _ in 0..rounds.min(5) {
         drop(compiled.take());
         let start = now();
-        compiled = Some(Table::compile(Arc::clone(&rules), &nothing));
+        compiled = Some(Table::compile(Arc::clone(&rules), &map));
         builds.push((now() - start) * 1e-9);
     }
-    let table = compiled.unwrap_or_else(|| Table::compile(Arc::clone(&rules), &nothing));
+    let table = compiled.unwrap_or_else(|| Table::compile(Arc::clone(&rules), &map));
 
     // The answers first, and only of engines that agree the time. A peer that fails costs its
     // columns alone.
     let mut theirs = peer
         .map_err(Clone::clone)
-        .and_then(|peer| peer.build(&rules, headers, 2).map_err(|error| format!("{error:#}")));
+        .and_then(|peer| peer.build(filters, headers, 2).map_err(|error| format!("{error:#}")));
     let mut winners = vec![0; headers.len()];
-    look_up(&table, headers, &mut winners);
+    look_up(&table, &map, headers, &mut winners);
     if let Ok(theirs) = &theirs {
         for (at, header) in headers.iter().enumerate() {
             let ours = winners[at].wrapping_add(1);
@@ -102,14 +102,14 @@ pub(crate) fn measure(
     let mut scanned = vec![0; some.len()];
     let linear = time(1, some.len(), || {
         for (header, winner) in some.iter().zip(&mut scanned) {
-            let found = linear::lookup(&rules, &nothing, &header.key());
+            let found = linear::lookup(&rules, &map, &identified(header, &map));
             *winner = found.map_or(Table::NONE, |at| at as u32);
         }
     });
     ensure!(scanned == winners[..some.len()], "{name}: the table differs from the linear scan");
 
     let sets = match name.starts_with("k8s") {
-        true => Some(PeerSetForm::new(name, &rules, headers, &winners)?),
+        true => Some(PeerSetForm::new(name, filters, headers, &winners)?),
         false => None,
     };
     // Rounds of all engines take turns.
@@ -122,10 +122,10 @@ pub(crate) fn measure(
                 Err(error) => theirs = Err(format!("{error:#}")),
             }
         }
-        times[1].push(once(headers.len(), || look_up(&table, headers, &mut again)));
+        times[1].push(once(headers.len(), || look_up(&table, &map, headers, &mut again)));
         ensure!(again == winners, "{name}: not the same again");
         if let Some(sets) = &sets {
-            let both = || look_up_sets(&sets.table, &sets.map, headers, &mut again);
+            let both = || look_up(&sets.table, &sets.map, headers, &mut again);
             times[2].push(once(headers.len(), both));
             ensure!(again == sets.found, "{name}: not the same again in peer-set form");
             let table = || sets.table.lookup_vector(&sets.keys, &mut again);
@@ -178,24 +178,18 @@ struct PeerSetForm {
 impl PeerSetForm {
     fn new(
         name: &str,
-        rules: &[Rule],
+        filters: &[Filter],
         headers: &[Header],
         winners: &[u32],
     ) -> anyhow::Result<Self> {
-        let sets = peer_sets(rules)?;
+        let sets = peer_sets(filters);
         let map = Arc::new(sets.addresses.build());
         let rules_of_sets: Arc<[Rule]> = sets.rules.into();
         let build = time(5, 1, || drop(Table::compile(Arc::clone(&rules_of_sets), &map)));
         let table = Table::compile(rules_of_sets, &map);
-        let keys: Vec<Key> = headers
-            .iter()
-            .map(|header| {
-                let key = header.key();
-                Key { source_identity: map.lookup(key.source), ..key }
-            })
-            .collect();
+        let keys: Vec<Key> = headers.iter().map(|header| identified(header, &map)).collect();
         let mut found = vec![0; headers.len()];
-        look_up_sets(&table, &map, headers, &mut found);
+        look_up(&table, &map, headers, &mut found);
         for (at, (found, winner)) in found.iter().zip(winners).enumerate() {
             // Sets have fewer rules and another order, but match the same headers.
             let same = (*found == Table::NONE) == (*winner == Table::NONE);
@@ -221,26 +215,29 @@ pub(crate) fn time(rounds: usize, count: usize, mut work: impl FnMut()) -> Round
     Rounds::of((0..rounds).map(|_| once(count, &mut work)).collect())
 }
 
-/// Looks headers up vector by vector, keys made on the way as a parser would.
-fn look_up(table: &Table, headers: &[Header], winners: &mut [u32]) {
-    let mut keys = [Key::default(); VECTOR];
-    for (headers, winners) in headers.chunks(VECTOR).zip(winners.chunks_mut(VECTOR)) {
-        for (key, header) in keys.iter_mut().zip(headers) {
-            *key = header.key();
-        }
-        table.lookup_vector(&keys[..headers.len()], winners);
-    }
+/// A header's key with its identities.
+fn identified(header: &Header, map: &AddressMap) -> Key {
+    let key = header.key();
+    let (source_identity, destination_identity) =
+        (map.lookup(key.source), map.lookup(key.destination));
+    Key { source_identity, destination_identity, ..key }
 }
 
-/// The same with the source's identity looked up first.
-fn look_up_sets(table: &Table, map: &AddressMap, headers: &[Header], winners: &mut [u32]) {
+/// Looks headers up vector by vector, keys made on the way as a parser would, then the identities that the table asks for.
+fn look_up(table: &Table, map: &AddressMap, headers: &[Header], winners: &mut [u32]) {
+    let [of_sources, of_destinations] = table.asks_identities();
     let mut keys = [Key::default(); VECTOR];
     for (headers, winners) in headers.chunks(VECTOR).zip(winners.chunks_mut(VECTOR)) {
         let keys = &mut keys[..headers.len()];
         for (key, header) in keys.iter_mut().zip(headers) {
             *key = header.key();
         }
-        map.identify_sources(keys);
+        if of_sources {
+            map.identify_sources(keys);
+        }
+        if of_destinations {
+            map.identify_destinations(keys);
+        }
         table.lookup_vector(keys, winners);
     }
 }

@@ -19,6 +19,8 @@ mod address_map;
 mod clock;
 mod generated;
 mod lookups;
+#[path = "../../../../acl/benches/lookup/networks.rs"]
+mod networks;
 mod probe;
 mod report;
 mod rte_acl;
@@ -130,7 +132,7 @@ fn run(options: &Options, scratch: &Path) -> anyhow::Result<()> {
     };
     files.sort();
     let mut lines = Vec::new();
-    let mut before: Option<(String, Vec<acl::Rule>)> = None;
+    let mut before: Option<(String, Vec<rulesets::Filter>)> = None;
     for path in files {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let is_text = path.extension().is_some_and(|extension| extension == "md");
@@ -152,7 +154,7 @@ fn run(options: &Options, scratch: &Path) -> anyhow::Result<()> {
         }
         for (name, rules) in forms {
             let headers = rulesets::headers(&rules, options.headers, is_kubernetes);
-            lines.push(lookups::measure(&name, rules, &headers, peer.as_ref(), options.rounds)?);
+            lines.push(lookups::measure(&name, &rules, &headers, peer.as_ref(), options.rounds)?);
         }
     }
     let many = Err(format!("it takes hours for more than {MOST_FOR_PEER} generated rules"));
@@ -164,7 +166,7 @@ fn run(options: &Options, scratch: &Path) -> anyhow::Result<()> {
         let headers = rulesets::headers(&rules, options.headers.min(100_000), false);
         let too_many = options.peer_seconds.is_none() && rules.len() > MOST_FOR_PEER;
         let peer = if too_many { many.as_ref() } else { peer.as_ref() };
-        lines.push(lookups::measure(&name, rules, &headers, peer, options.rounds)?);
+        lines.push(lookups::measure(&name, &rules, &headers, peer, options.rounds)?);
     }
     report::lookups(&mut text, &lines)?;
     if let Some(count) = options.generated {

@@ -5,11 +5,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use acl::{End, Rule};
 use anyhow::{Context, bail, ensure};
-use ipnet::IpNet;
+use ipnet::Ipv4Net;
 
-use crate::rulesets::Header;
+use crate::rulesets::{Filter, Header};
 
 /// The peer's program, compiled for this machine.
 pub(crate) struct RteAcl {
@@ -88,16 +87,16 @@ impl RteAcl {
         command
     }
 
-    /// Builds `rules` and looks `headers` up, `rounds` times with each method.
+    /// Builds `filters` and looks `headers` up, `rounds` times with each method.
     pub(crate) fn build(
         &self,
-        rules: &[Rule],
+        filters: &[Filter],
         headers: &[Header],
         rounds: usize,
     ) -> anyhow::Result<Built> {
         let path = |name: &str| self.folder.join(name);
-        let rules: Vec<u8> = rules.iter().map(rule).collect::<anyhow::Result<Vec<_>>>()?.concat();
-        std::fs::write(path("rules"), rules)?;
+        let rules: Vec<[u8; 20]> = filters.iter().map(rule).collect();
+        std::fs::write(path("rules"), rules.concat())?;
         let headers: Vec<[u8; 16]> = headers.iter().map(header).collect();
         std::fs::write(path("headers"), headers.concat())?;
         let mut child = self
@@ -150,14 +149,12 @@ impl RteAcl {
 const SIGXCPU: i32 = 24;
 
 /// A rule as the program's structure.
-fn rule(rule: &Rule) -> anyhow::Result<[u8; 20]> {
-    let end = |end: &End| match end {
-        End::Any => Ok((0, 0)),
-        End::Net(IpNet::V4(net)) => Ok((u32::from(net.network()), net.prefix_len())),
-        other => bail!("rte_acl is not asked about {other}"),
+fn rule(Filter { source, destination, rule }: &Filter) -> [u8; 20] {
+    let end = |net: &Option<Ipv4Net>| {
+        net.map_or((0, 0), |net| (u32::from(net.network()), net.prefix_len()))
     };
-    let (source, source_length) = end(&rule.source)?;
-    let (destination, destination_length) = end(&rule.destination)?;
+    let (source, source_length) = end(source);
+    let (destination, destination_length) = end(destination);
     let (protocol, mask) = rule.protocol.map_or((0, 0), |protocol| (protocol, 0xff));
     let mut bytes = [0; 20];
     bytes[0..4].copy_from_slice(&source.to_ne_bytes());
@@ -167,7 +164,7 @@ fn rule(rule: &Rule) -> anyhow::Result<[u8; 20]> {
         bytes[8 + 2 * at..10 + 2 * at].copy_from_slice(&port.to_ne_bytes());
     }
     bytes[16..].copy_from_slice(&[source_length, destination_length, protocol, mask]);
-    Ok(bytes)
+    bytes
 }
 
 /// A header as in a packet.

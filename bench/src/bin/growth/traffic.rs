@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use acl::{Action, AddressMap, End, PortRange, Rule, Table};
+use acl::{Action, AddressMapBuilder, Block, End, PeerSetId, PortRange, Rule, Table};
 use bench::SessionFile;
 use dataplane::port::{Buffers, Port, PortGone};
 use dataplane::switch::{Config, RxMode};
@@ -335,16 +335,21 @@ impl Port for Queue {
 
 /// So many rules in front of each server, of which the traffic meets as many as it can.
 fn snapshot(rules: u32) -> Snapshot {
-    let map = Arc::new(AddressMap::default());
+    let mut sets = AddressMapBuilder::default();
     let permit = |n: u32| {
-        let net = format!("10.{}.0.0/16", 1 + n / SERVER_PORTS);
+        let set = PeerSetId(n / SERVER_PORTS);
+        if n.is_multiple_of(SERVER_PORTS) {
+            let net = format!("10.{}.0.0/16", 1 + set.0).parse().expect("a network");
+            sets.add(set, [Block { net, except: Vec::new() }]);
+        }
         Rule::new(Action::Permit, "permitted")
-            .source(End::Net(net.parse().expect("a network")))
+            .source(End::Set(set))
             .protocol(17)
             .destination_ports(PortRange::one((1 + n % SERVER_PORTS) as u16))
     };
     let mut list: Vec<Rule> = (0..rules).map(permit).collect();
     list.push(Rule::new(Action::Deny, "the rest"));
+    let map = Arc::new(sets.build());
     let table = AclBinding::Table(Arc::new(Table::compile(list.into(), &map)));
     let pod = |name: String, mac: Mac, addresses: Vec<u32>, to_pod: &AclBinding| {
         Some(PortState {

@@ -4,21 +4,23 @@ use super::*;
 
 /// A pod whose outbound ACL denies a network and permits the rest.
 pub(super) fn denied(network: &str) -> Parts {
-    let network = End::Net(network.parse().unwrap());
-    let denied = Rule::new(Action::Deny, "denied").destination(network);
-    ruled([denied, Rule::new(Action::Permit, "the rest").as_default()])
+    let denied = Rule::new(Action::Deny, "denied");
+    ruled(network, [denied, Rule::new(Action::Permit, "the rest").as_default()])
 }
 
 /// A pod that is isolated but for a network.
 fn permitted(network: &str) -> Parts {
-    let network = End::Net(network.parse().unwrap());
-    let permitted = Rule::new(Action::Permit, "permitted").destination(network);
-    ruled([permitted, Rule::new(Action::Deny, "default-deny").as_default()])
+    let permitted = Rule::new(Action::Permit, "permitted");
+    ruled(network, [permitted, Rule::new(Action::Deny, "default-deny").as_default()])
 }
 
-fn ruled(rules: [Rule; 2]) -> Parts {
+/// A pod whose outbound ACL has a rule for a network, and one for the rest.
+fn ruled(network: &str, [of_network, rest]: [Rule; 2]) -> Parts {
     let mut parts = parts();
-    let map = Arc::new(AddressMap::default());
+    let mut sets = AddressMapBuilder::default();
+    sets.add(PeerSetId(1), [Block { net: network.parse().unwrap(), except: vec![] }]);
+    let map = Arc::new(sets.build());
+    let rules = [of_network.destination(End::Set(PeerSetId(1))), rest];
     let table = AclBinding::Table(Arc::new(Table::compile(rules.into(), &map)));
     parts.ports[usize::from(POD)].as_mut().unwrap().from_pod = table;
     parts.addresses = map;

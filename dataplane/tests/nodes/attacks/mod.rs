@@ -6,7 +6,7 @@ mod tunnels;
 
 use std::sync::Arc;
 
-use acl::{Action, AddressMap, End, Rule, Table};
+use acl::{Action, AddressMapBuilder, Block, End, PeerSetId, Rule, Table};
 use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{self, checksum, protocol};
