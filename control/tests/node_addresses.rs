@@ -102,7 +102,7 @@ fn a_host_firewalls_denial_of_nodes_covers_what_they_publish() {
         let address = address.parse().unwrap();
         let holds = |rule: &&Rule| match rule.source {
             End::Set(set) => view.peer_sets[&set].contains(address),
-            End::Any | End::Net(_) => true,
+            End::Any => true,
         };
         let rules = view.host_firewalls[0].ingress.iter().filter(holds);
         rules.map(|rule| rule.action).collect()
