@@ -8,8 +8,8 @@
 //!                                  └→ Baseline cluster policies ── Pass ─→ default-allow (if none)
 //! ```
 //!
-//! Cluster policies are ordered by priority, then name; NetworkPolicies by namespace and name;
-//! rules as they are written. The result is one list in which the first match decides and no `Pass`
+//! Cluster policies (ClusterNetworkPolicy, AdminNetworkPolicy, BaselineAdminNetworkPolicy) are ordered
+//! by priority, then name and kind; NetworkPolicies by namespace and name; rules as they are written. The result is one list in which the first match decides and no `Pass`
 //! is left: a rule that passes is replaced by the next tier's rules, narrowed to what it matches.
 //! Pods that the same policies select and whose port names mean the same numbers get equal lists.
 //!
@@ -117,7 +117,7 @@ impl ClusterWide {
 impl fmt::Display for ClusterWide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Policy(policy) => write!(f, "ClusterNetworkPolicy {}", policy.name),
+            Self::Policy(policy) => write!(f, "{} {}", policy.kind.name(), policy.name),
             Self::Firewall(firewall) => write!(f, "ClusterEgressFirewall {}", firewall.name),
         }
     }

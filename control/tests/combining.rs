@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use crate::common::generate::{Edit, edits};
 use crate::common::reference::{Cluster, addresses, is_peer_at_all};
 use crate::common::{ICMP, TCP, UDP, apply, egress_at, ingress_at};
-use control::{Control, Scope};
+use control::{Control, Kind, Scope};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Pod;
 use proptest::prelude::*;
@@ -145,10 +145,11 @@ fn global_table(senders: &[(IpNet, Vec<Rule>)]) -> Vec<Rule> {
 }
 
 fn only_namespaced(edit: &Edit) -> bool {
-    match edit {
-        Edit::Apply(value) => !value["kind"].as_str().unwrap().starts_with("Cluster"),
-        Edit::Delete(kind, ..) => !kind.starts_with("Cluster"),
-    }
+    let kind = match edit {
+        Edit::Apply(value) => value["kind"].as_str().unwrap(),
+        Edit::Delete(kind, ..) => kind,
+    };
+    !Kind::ALL.into_iter().any(|it| it.name() == kind && it.may_be_absent())
 }
 
 proptest! {

@@ -1,6 +1,7 @@
 //! Tests of the policy pipeline and of its sources, as one program.
 
 mod access;
+mod admin_policies;
 mod api_server;
 mod combining;
 mod common;

@@ -8,7 +8,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::common::generate::{Edit, POLICIES, edits};
-use crate::common::{TCP, apply, control, ingress, key, object, pod, policy, same_answers};
+use crate::common::{
+    TCP, apply, control, ingress, key, object, pod, policy, reference_of, same_answers,
+};
 use control::model::Stage;
 use control::{Control, PodView, Scope, View};
 
@@ -84,6 +86,30 @@ fn the_next_version_of_a_policy_replaces_it_among_the_staged_ones() {
     control.apply(object(elsewhere));
     control.commit();
     assert!(ingress(&staged(&control.view()), "10.0.0.2", "x/a", TCP, 81).0);
+}
+
+#[test]
+fn the_next_version_replaces_no_policy_of_another_kind() {
+    let rules = |port: u16| {
+        json!([{"action": "Deny", "from": [{"namespaces": {}}],
+            "ports": [{"portNumber": {"port": port}}]}])
+    };
+    let admin = |name: &str, port: u16| {
+        json!({"apiVersion": "policy.networking.k8s.io/v1alpha1", "kind": "AdminNetworkPolicy",
+            "metadata": {"name": name}, "spec": {"priority": 1, "subject": {"namespaces": {}},
+                "ingress": rules(port)}})
+    };
+    let newer = json!({"apiVersion": "policy.networking.k8s.io/v1alpha2",
+        "kind": "ClusterNetworkPolicy", "metadata": {"name": "p"},
+        "spec": {"tier": "Admin", "priority": 2, "subject": {"namespaces": {}},
+            "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}]}});
+    let next = annotated(admin("next", 81), json!({"podgate.io/stages": "p"}));
+    let pods = [pod("x/a", "10.0.0.1", json!({})), pod("x/b", "10.0.0.2", json!({}))];
+    let mut control = control(pods.into_iter().chain([admin("p", 80), newer, next]));
+    assert_eq!(verdicts(&control), [false, false], "of that name is another kind's, too");
+    control.delete(&reference_of("ClusterNetworkPolicy", "", "p"));
+    control.commit();
+    assert_eq!(verdicts(&control), [false, true]);
 }
 
 /// The objects of a history that are there at its end.

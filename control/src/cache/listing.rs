@@ -41,7 +41,12 @@ impl Cache {
                 }
             }
             Kind::Node => all.extend(self.nodes.keys().map(named)),
-            Kind::ClusterNetworkPolicy => all.extend(self.cluster_policies.keys().map(named)),
+            Kind::ClusterNetworkPolicy
+            | Kind::AdminNetworkPolicy
+            | Kind::BaselineAdminNetworkPolicy => {
+                let keys = self.cluster_policies.keys().filter(|(_, of)| *of == kind);
+                all.extend(keys.map(|(name, _)| named(name)));
+            }
             Kind::ClusterEgressFirewall => all.extend(self.firewalls.keys().map(named)),
             Kind::ClusterHostFirewall => all.extend(self.host_firewalls.keys().map(named)),
             Kind::NodeAddresses => all.extend(self.node_addresses.keys().map(named)),
@@ -112,18 +117,16 @@ impl Cache {
 
     /// Number of objects by kind; kinds without any are left out.
     pub(crate) fn counts(&self) -> BTreeMap<Kind, usize> {
-        let counts = [
-            (Kind::Namespace, self.sizes.namespaces),
-            (Kind::Pod, self.sizes.pods),
-            (Kind::NetworkPolicy, self.sizes.policies),
+        let whole = [
             (Kind::Node, self.nodes.len()),
             (Kind::Service, self.services.len()),
             (Kind::EndpointSlice, self.endpoint_slices.len()),
-            (Kind::ClusterNetworkPolicy, self.cluster_policies.len()),
             (Kind::ClusterEgressFirewall, self.firewalls.len()),
             (Kind::ClusterHostFirewall, self.host_firewalls.len()),
             (Kind::NodeAddresses, self.node_addresses.len()),
         ];
-        counts.into_iter().filter(|(_, count)| *count > 0).collect()
+        let counts =
+            whole.into_iter().chain(self.sizes.iter().map(|(kind, count)| (*kind, *count)));
+        counts.filter(|(_, count)| *count > 0).collect()
     }
 }

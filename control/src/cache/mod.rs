@@ -38,7 +38,8 @@ use crate::{Kind, Object, ObjectRef, PodKey};
 pub(crate) struct Cache {
     namespaces: BTreeMap<Arc<str>, NamespaceEntry>,
     nodes: Store<Arc<str>, Node>,
-    cluster_policies: Store<Arc<str>, ClusterNetworkPolicy>,
+    /// By name, then kind: the order of equal priorities.
+    cluster_policies: Store<(Arc<str>, Kind), ClusterNetworkPolicy>,
     firewalls: Store<Arc<str>, ClusterEgressFirewall>,
     host_firewalls: Store<Arc<str>, ClusterHostFirewall>,
     node_addresses: Store<Arc<str>, NodeAddresses>,
@@ -48,17 +49,10 @@ pub(crate) struct Cache {
     endpoint_slices: Store<Key, EndpointSlice>,
     /// Addresses of local pods, bound before the API has them.
     bound: HashMap<PodKey, Bound, RandomState>,
-    /// Numbers of objects within namespaces, and of Namespace objects: status asks with every event.
-    sizes: Sizes,
+    /// Numbers of the objects that share a store with others: status asks with every event.
+    sizes: BTreeMap<Kind, usize>,
     /// Label sets in use; equal ones are shared.
     labels: HashSet<Arc<Labels>, RandomState>,
-}
-
-#[derive(Debug, Default)]
-struct Sizes {
-    namespaces: usize,
-    pods: usize,
-    policies: usize,
 }
 
 /// A namespace and its objects; exists while it has a Namespace object or any other.
@@ -152,7 +146,8 @@ impl Cache {
                 replaced.map(|(before, after)| Change::NetworkPolicy(before, after))
             }
             Object::ClusterNetworkPolicy(policy) => {
-                let replaced = self.cluster_policies.apply(Arc::clone(&policy.name), policy);
+                let name = (Arc::clone(&policy.name), policy.kind);
+                let replaced = self.cluster_policies.apply(name, policy);
                 replaced.map(|(before, after)| Change::ClusterNetworkPolicy(before, after))
             }
             Object::Node(node) => {
@@ -194,7 +189,7 @@ impl Cache {
             && entry.stage == namespace.stage;
         (entry.explicit, entry.labels, entry.complete) = (true, labels, namespace.complete);
         (entry.denied_reply, entry.stage) = (namespace.denied_reply, namespace.stage);
-        self.sizes.namespaces += usize::from(is_new);
+        *self.sizes.entry(Kind::Namespace).or_default() += usize::from(is_new);
         if same { Change::None } else { Change::Namespace(namespace.name) }
     }
 
@@ -216,8 +211,10 @@ impl Cache {
                 let replaced = entry.and_then(|entry| entry.policies.delete(name));
                 replaced.map(|(before, after)| Change::NetworkPolicy(before, after))
             }
-            Kind::ClusterNetworkPolicy => {
-                let replaced = self.cluster_policies.delete(name);
+            Kind::ClusterNetworkPolicy
+            | Kind::AdminNetworkPolicy
+            | Kind::BaselineAdminNetworkPolicy => {
+                let replaced = self.cluster_policies.delete(&(Arc::clone(name), reference.kind));
                 replaced.map(|(before, after)| Change::ClusterNetworkPolicy(before, after))
             }
             Kind::Node => self.nodes.delete(name).map(|_| Change::Node(Arc::clone(name))),
@@ -252,22 +249,25 @@ impl Cache {
             && entry.stage.is_none();
         (entry.explicit, entry.labels, entry.complete) = (false, bare.labels, true);
         (entry.denied_reply, entry.stage) = (None, None);
-        self.sizes.namespaces -= 1;
+        *self.sizes.entry(Kind::Namespace).or_default() -= 1;
         (!same).then(|| Change::Namespace(Arc::clone(name)))
     }
 
-    /// A change, whose objects within namespaces are counted.
+    /// A change, whose objects are counted.
     fn counted(&mut self, change: Option<Change>) -> Change {
         let change = change.unwrap_or(Change::None);
-        let (count, before, after) = match &change {
-            Change::Pod(_, (before, after)) => {
-                (&mut self.sizes.pods, before.is_some(), after.is_some())
-            }
+        let (kind, before, after) = match &change {
+            Change::Pod(_, (before, after)) => (Kind::Pod, before.is_some(), after.is_some()),
             Change::NetworkPolicy(before, after) => {
-                (&mut self.sizes.policies, before.is_some(), after.is_some())
+                (Kind::NetworkPolicy, before.is_some(), after.is_some())
+            }
+            Change::ClusterNetworkPolicy(before, after) => {
+                let Some(policy) = after.as_ref().or(before.as_ref()) else { return change };
+                (policy.kind, before.is_some(), after.is_some())
             }
             _ => return change,
         };
+        let count = self.sizes.entry(kind).or_default();
         *count = *count + usize::from(after) - usize::from(before);
         change
     }
@@ -282,8 +282,8 @@ impl Cache {
         &self.nodes
     }
 
-    /// All cluster network policies, by name.
-    pub(crate) fn cluster_policies(&self) -> &Store<Arc<str>, ClusterNetworkPolicy> {
+    /// All cluster network policies and admin network policies, by name, then kind.
+    pub(crate) fn cluster_policies(&self) -> &Store<(Arc<str>, Kind), ClusterNetworkPolicy> {
         &self.cluster_policies
     }
 

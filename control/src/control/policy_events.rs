@@ -52,7 +52,7 @@ impl Control {
             }
             Change::ClusterNetworkPolicy(before, after) => {
                 policy_change(before, after, |it: &ClusterNetworkPolicy| {
-                    ((Kind::ClusterNetworkPolicy, None, &it.name), it.staging.stage(default))
+                    ((it.kind, None, &it.name), it.staging.stage(default))
                 })
             }
             Change::ClusterEgressFirewall(before, after) => {

@@ -8,19 +8,20 @@ use super::{Acl, Control};
 use crate::cache::Store;
 use crate::configurator::{ClusterWide, Policies};
 use crate::model::{
-    ClusterEgressFirewall, ClusterNetworkPolicy, Direction, NetworkPolicy, Pod, Stage, Staging,
-    Tier,
+    ClusterEgressFirewall, ClusterNetworkPolicy, Direction, Kind, NetworkPolicy, Pod, Stage,
+    Staging, Tier,
 };
 
 /// A policy that may be staged.
 trait Staged {
-    fn name(&self) -> &Arc<str>;
+    /// Its name among policies that share a store, of which another one may replace it.
+    fn name(&self) -> (Kind, &Arc<str>);
     fn staging(&self) -> &Staging;
 }
 
 impl Staged for NetworkPolicy {
-    fn name(&self) -> &Arc<str> {
-        &self.key.name
+    fn name(&self) -> (Kind, &Arc<str>) {
+        (Kind::NetworkPolicy, &self.key.name)
     }
 
     fn staging(&self) -> &Staging {
@@ -29,8 +30,8 @@ impl Staged for NetworkPolicy {
 }
 
 impl Staged for ClusterNetworkPolicy {
-    fn name(&self) -> &Arc<str> {
-        &self.name
+    fn name(&self) -> (Kind, &Arc<str>) {
+        (self.kind, &self.name)
     }
 
     fn staging(&self) -> &Staging {
@@ -39,8 +40,8 @@ impl Staged for ClusterNetworkPolicy {
 }
 
 impl Staged for ClusterEgressFirewall {
-    fn name(&self) -> &Arc<str> {
-        &self.name
+    fn name(&self) -> (Kind, &Arc<str>) {
+        (Kind::ClusterEgressFirewall, &self.name)
     }
 
     fn staging(&self) -> &Staging {
@@ -61,12 +62,15 @@ impl View {
     /// The policies of one kind in this view; names are compared with those in `policies` alone.
     fn select<K, P: Staged>(self, policies: &Store<K, P>) -> impl Iterator<Item = &Arc<P>> {
         let replacing = policies.values().filter(|_| self.of == Stage::Staged);
-        let replaced: HashSet<&Arc<str>> = replacing
-            .filter_map(|it| it.staging().replaces.as_ref().filter(|name| *name != it.name()))
+        let replaced: HashSet<(Kind, &Arc<str>)> = replacing
+            .filter_map(|it| {
+                let (kind, own) = it.name();
+                Some((kind, it.staging().replaces.as_ref().filter(|name| *name != own)?))
+            })
             .collect();
         policies.values().filter(move |it| match self.of {
             Stage::Enforced => it.staging().stage(self.default) == Stage::Enforced,
-            Stage::Staged => !replaced.contains(it.name()),
+            Stage::Staged => !replaced.contains(&it.name()),
         })
     }
 }
@@ -99,7 +103,7 @@ impl Control {
                 .filter(|it| it.tier == tier && it.selects(namespace, pod_labels))
                 .map(|policy| ClusterWide::Policy(Arc::clone(policy)))
                 .collect();
-            // Stable: equal priorities stay in the order of their names.
+            // Stable: equal priorities stay in the order of their names, then kinds.
             list.sort_by_key(ClusterWide::priority);
             list
         };

@@ -3,16 +3,20 @@
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-use super::{Direction, Labels, Node, PolicyRule, Report, Selector, Staging};
+use super::{Direction, Kind, Labels, Node, PolicyRule, Report, Selector, Staging};
 
-/// A policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
+/// A policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, or one of the v1alpha1 kinds before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterNetworkPolicy {
+    /// ClusterNetworkPolicy, AdminNetworkPolicy or BaselineAdminNetworkPolicy.
+    #[serde(default = "cluster_network_policy")]
+    pub kind: Kind,
     /// Its name.
     pub name: Arc<str>,
     /// Before or after the NetworkPolicies.
     pub tier: Tier,
-    /// 0 to 1000, lower first; equal ones in the order of their names.
+    /// 0 to 1000, lower first; equal ones in the order of their names, then of their kinds.
+    /// [`ClusterNetworkPolicy::LAST`] where the kind has none.
     pub priority: u16,
     /// Namespace selector of its subject.
     pub namespaces: Selector,
@@ -123,7 +127,15 @@ impl ClusterHostFirewall {
     }
 }
 
+/// The kind of policies that were saved before there were others.
+fn cluster_network_policy() -> Kind {
+    Kind::ClusterNetworkPolicy
+}
+
 impl ClusterNetworkPolicy {
+    /// Behind every priority.
+    pub const LAST: u16 = 1001;
+
     /// Returns whether its subject selects pods with these labels, in such a namespace.
     pub fn selects(&self, namespace: &Labels, pod: &Labels) -> bool {
         self.namespaces.matches(namespace) && self.pods.matches(pod)

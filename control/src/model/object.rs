@@ -25,7 +25,8 @@ pub enum Object {
     EndpointSlice(EndpointSlice),
     /// networking.k8s.io/v1 NetworkPolicy.
     NetworkPolicy(NetworkPolicy),
-    /// policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
+    /// policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, or v1alpha1 AdminNetworkPolicy or
+    /// BaselineAdminNetworkPolicy.
     ClusterNetworkPolicy(ClusterNetworkPolicy),
     /// podgate.io/v1alpha1 ClusterEgressFirewall.
     ClusterEgressFirewall(ClusterEgressFirewall),
@@ -54,7 +55,7 @@ impl Object {
             Self::NetworkPolicy(it) => {
                 of(Kind::NetworkPolicy, Some(&it.key.namespace), &it.key.name)
             }
-            Self::ClusterNetworkPolicy(it) => of(Kind::ClusterNetworkPolicy, None, &it.name),
+            Self::ClusterNetworkPolicy(it) => of(it.kind, None, &it.name),
             Self::ClusterEgressFirewall(it) => of(Kind::ClusterEgressFirewall, None, &it.name),
             Self::ClusterHostFirewall(it) => of(Kind::ClusterHostFirewall, None, &it.name),
             Self::NodeAddresses(it) => of(Kind::NodeAddresses, None, &it.node),
@@ -79,6 +80,10 @@ pub enum Kind {
     NetworkPolicy,
     /// policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
     ClusterNetworkPolicy,
+    /// policy.networking.k8s.io/v1alpha1 AdminNetworkPolicy.
+    AdminNetworkPolicy,
+    /// policy.networking.k8s.io/v1alpha1 BaselineAdminNetworkPolicy.
+    BaselineAdminNetworkPolicy,
     /// podgate.io/v1alpha1 ClusterEgressFirewall.
     ClusterEgressFirewall,
     /// podgate.io/v1alpha1 ClusterHostFirewall.
@@ -89,7 +94,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Namespace,
         Self::Pod,
         Self::Node,
@@ -97,6 +102,8 @@ impl Kind {
         Self::EndpointSlice,
         Self::NetworkPolicy,
         Self::ClusterNetworkPolicy,
+        Self::AdminNetworkPolicy,
+        Self::BaselineAdminNetworkPolicy,
         Self::ClusterEgressFirewall,
         Self::ClusterHostFirewall,
         Self::NodeAddresses,
@@ -112,6 +119,8 @@ impl Kind {
             Self::EndpointSlice => "EndpointSlice",
             Self::NetworkPolicy => "NetworkPolicy",
             Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            Self::AdminNetworkPolicy => "AdminNetworkPolicy",
+            Self::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
             Self::ClusterEgressFirewall => "ClusterEgressFirewall",
             Self::ClusterHostFirewall => "ClusterHostFirewall",
             Self::NodeAddresses => "NodeAddresses",
@@ -125,6 +134,9 @@ impl Kind {
             Self::EndpointSlice => "discovery.k8s.io/v1",
             Self::NetworkPolicy => "networking.k8s.io/v1",
             Self::ClusterNetworkPolicy => "policy.networking.k8s.io/v1alpha2",
+            Self::AdminNetworkPolicy | Self::BaselineAdminNetworkPolicy => {
+                "policy.networking.k8s.io/v1alpha1"
+            }
             Self::ClusterEgressFirewall | Self::ClusterHostFirewall | Self::NodeAddresses => {
                 "podgate.io/v1alpha1"
             }
@@ -141,6 +153,8 @@ impl Kind {
             Self::EndpointSlice => "endpointslices",
             Self::NetworkPolicy => "networkpolicies",
             Self::ClusterNetworkPolicy => "clusternetworkpolicies",
+            Self::AdminNetworkPolicy => "adminnetworkpolicies",
+            Self::BaselineAdminNetworkPolicy => "baselineadminnetworkpolicies",
             Self::ClusterEgressFirewall => "clusteregressfirewalls",
             Self::ClusterHostFirewall => "clusterhostfirewalls",
             Self::NodeAddresses => "nodeaddresses",
@@ -149,10 +163,16 @@ impl Kind {
 
     /// Whether objects of this kind deny connections.
     pub const fn closes(self) -> bool {
+        matches!(self, Self::NetworkPolicy) || self.is_cluster_policy()
+    }
+
+    /// Whether objects of this kind are cluster-wide policies.
+    pub const fn is_cluster_policy(self) -> bool {
         matches!(
             self,
-            Self::NetworkPolicy
-                | Self::ClusterNetworkPolicy
+            Self::ClusterNetworkPolicy
+                | Self::AdminNetworkPolicy
+                | Self::BaselineAdminNetworkPolicy
                 | Self::ClusterEgressFirewall
                 | Self::ClusterHostFirewall
         )
@@ -160,26 +180,12 @@ impl Kind {
 
     /// Whether an API server may not know the kind: it comes with a CustomResourceDefinition.
     pub const fn may_be_absent(self) -> bool {
-        matches!(
-            self,
-            Self::ClusterNetworkPolicy
-                | Self::ClusterEgressFirewall
-                | Self::ClusterHostFirewall
-                | Self::NodeAddresses
-        )
+        matches!(self, Self::NodeAddresses) || self.is_cluster_policy()
     }
 
     /// Whether objects of this kind live in namespaces.
     pub const fn is_namespaced(self) -> bool {
-        !matches!(
-            self,
-            Self::Namespace
-                | Self::Node
-                | Self::ClusterNetworkPolicy
-                | Self::ClusterEgressFirewall
-                | Self::ClusterHostFirewall
-                | Self::NodeAddresses
-        )
+        !matches!(self, Self::Namespace | Self::Node) && !self.may_be_absent()
     }
 }
 

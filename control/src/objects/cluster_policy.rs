@@ -1,6 +1,9 @@
-//! ClusterNetworkPolicy (policy.networking.k8s.io/v1alpha2), read part by part.
+//! ClusterNetworkPolicy (policy.networking.k8s.io/v1alpha2) and its forerunners AdminNetworkPolicy and
+//! BaselineAdminNetworkPolicy (v1alpha1), read part by part.
 //!
-//! Meaning: <https://network-policy-api.sigs.k8s.io/>. A rule that cannot be read fails
+//! Meaning: <https://network-policy-api.sigs.k8s.io/>. The forerunners have the tier in the kind, and
+//! spell `Accept` and the ports of rules differently; they are read as the ClusterNetworkPolicy that
+//! says the same. A rule that cannot be read fails
 //! closed, as the API demands of peers of unknown kinds: an `Accept` matches nothing, a
 //! `Deny` or `Pass` (or what may have been one) becomes deny-all.
 
@@ -8,8 +11,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::cluster_rules::{RuleSchema, deny_all, rules, spec, subject};
-use super::{ObjectRef, report, staging};
+use super::cluster_rules::{PortSchema, RuleSchema, deny_all, rules, spec, subject};
+use super::{Kind, ObjectRef, report, staging};
 use crate::FieldFault;
 use crate::model::{ClusterNetworkPolicy, Direction, Tier, Verdict};
 
@@ -26,8 +29,33 @@ const SCHEMA: RuleSchema = RuleSchema {
     from: &["namespaces", "pods"],
     to: &["namespaces", "pods", "nodes", "networks", "domainNames"],
     most: 25,
-    named_ports: true,
+    most_networks: 25,
+    ports: PortSchema::Protocols { named: true },
 };
+
+/// The rule schema of AdminNetworkPolicy.
+const ADMIN_SCHEMA: RuleSchema = RuleSchema {
+    kind: "AdminNetworkPolicy",
+    actions: &[
+        ("Allow", Verdict::Accept, true),
+        ("Deny", Verdict::Deny, false),
+        ("Pass", Verdict::Pass, false),
+    ],
+    most: 100,
+    ports: PortSchema::Ports,
+    ..SCHEMA
+};
+
+/// The rule schema of BaselineAdminNetworkPolicy.
+const BASELINE_SCHEMA: RuleSchema = RuleSchema {
+    kind: "BaselineAdminNetworkPolicy",
+    actions: &[("Allow", Verdict::Accept, true), ("Deny", Verdict::Deny, false)],
+    to: &["namespaces", "pods", "nodes", "networks"],
+    ..ADMIN_SCHEMA
+};
+
+/// The only name of a BaselineAdminNetworkPolicy.
+const BASELINE: &str = "default";
 
 /// The policy as far as it could be read, and what could not be.
 pub(super) fn cluster_network_policy(
@@ -36,29 +64,38 @@ pub(super) fn cluster_network_policy(
 ) -> (ClusterNetworkPolicy, Faults) {
     let mut faults = Vec::new();
     let nothing = Map::new();
-    let known = ["tier", "priority", "subject", "ingress", "egress"];
-    let (spec, may_deny) = spec(value, &known, &mut faults);
+    let kind = reference.kind;
+    let (schema, known): (_, &[&str]) = match kind {
+        Kind::AdminNetworkPolicy => (&ADMIN_SCHEMA, &["priority", "subject", "ingress", "egress"]),
+        Kind::BaselineAdminNetworkPolicy => (&BASELINE_SCHEMA, &["subject", "ingress", "egress"]),
+        _ => (&SCHEMA, &["tier", "priority", "subject", "ingress", "egress"]),
+    };
+    let (spec, may_deny) = spec(value, known, &mut faults);
     let spec = spec.unwrap_or(&nothing);
-    let tier = match spec.get("tier").and_then(Value::as_str) {
-        Some("Admin") => Some(Tier::Admin),
-        Some("Baseline") => Some(Tier::Baseline),
+    let before = faults.len();
+    let tier = match (kind, spec.get("tier").and_then(Value::as_str)) {
+        (Kind::AdminNetworkPolicy, _) | (_, Some("Admin")) => Tier::Admin,
+        (Kind::BaselineAdminNetworkPolicy, _) | (_, Some("Baseline")) => Tier::Baseline,
         _ => {
             faults.push(FieldFault::new("spec.tier", "is neither \"Admin\" nor \"Baseline\""));
-            None
+            Tier::Admin
         }
     };
-    let priority = match spec.get("priority").and_then(Value::as_u64) {
-        Some(priority @ 0..=1000) => Some(priority as u16),
+    let priority = match (kind, spec.get("priority").and_then(Value::as_u64)) {
+        (Kind::BaselineAdminNetworkPolicy, _) => ClusterNetworkPolicy::LAST,
+        (_, Some(priority @ 0..=1000)) => priority as u16,
         _ => {
             faults.push(FieldFault::new("spec.priority", "is no number from 0 to 1000"));
-            None
+            0
         }
     };
-    let before = faults.len();
+    if kind == Kind::BaselineAdminNetworkPolicy && *reference.name != *BASELINE {
+        faults.push(FieldFault::new("metadata.name", format!("is not {BASELINE:?}")));
+    }
     let (namespaces, pods) = subject(spec.get("subject"), &mut faults);
-    let head_is_fine = faults.len() == before && tier.is_some() && priority.is_some();
+    let head_is_fine = faults.len() == before;
     let mut rules_of = |direction| {
-        let mut rules = rules(spec, direction, &reference.name, &SCHEMA, &mut faults);
+        let mut rules = rules(spec, direction, &reference.name, schema, &mut faults);
         if !head_is_fine {
             // Its subject or order is unknown: a permission could apply to the wrong pods, and a
             // passed connection could be permitted by a policy of lower priority.
@@ -66,15 +103,16 @@ pub(super) fn cluster_network_policy(
             rules.iter_mut().for_each(|rule| rule.verdict = Verdict::Deny);
         }
         if may_deny {
-            rules.push(deny_all(rules.len(), direction, &reference.name, &SCHEMA));
+            rules.push(deny_all(rules.len(), direction, &reference.name, schema));
         }
         rules
     };
     let (ingress, egress) = (rules_of(Direction::Ingress), rules_of(Direction::Egress));
     let policy = ClusterNetworkPolicy {
+        kind,
         name: Arc::clone(&reference.name),
-        tier: tier.unwrap_or(Tier::Admin),
-        priority: priority.unwrap_or(0),
+        tier,
+        priority,
         namespaces,
         pods,
         ingress,
@@ -94,8 +132,12 @@ mod tests {
     use serde_json::json;
 
     fn parse(spec: Value) -> (ClusterNetworkPolicy, Vec<String>) {
-        match read(json!({"apiVersion": "policy.networking.k8s.io/v1alpha2",
-            "kind": "ClusterNetworkPolicy", "metadata": {"name": "c"}, "spec": spec}))
+        parse_kind(Kind::ClusterNetworkPolicy, "c", spec)
+    }
+
+    fn parse_kind(kind: Kind, name: &str, spec: Value) -> (ClusterNetworkPolicy, Vec<String>) {
+        match read(json!({"apiVersion": kind.api_version(), "kind": kind.name(),
+            "metadata": {"name": name}, "spec": spec}))
         {
             Read::Object(Object::ClusterNetworkPolicy(policy), faults) => {
                 (policy, faults.into_iter().map(|fault| fault.field).collect())
@@ -124,6 +166,186 @@ mod tests {
         assert_eq!(policy.egress[0].rule.peers.as_ref().map(Vec::len), Some(3));
         assert_eq!(policy.egress[0].rule.ports.as_ref().map(Vec::len), Some(3));
         assert_eq!(policy.ingress[0].rule.ports.as_ref().map(Vec::len), Some(3));
+    }
+
+    const ADMIN: Kind = Kind::AdminNetworkPolicy;
+    const BASE: Kind = Kind::BaselineAdminNetworkPolicy;
+
+    /// A policy without origins, which name its kind.
+    fn meaning(mut policy: ClusterNetworkPolicy) -> ClusterNetworkPolicy {
+        for rule in policy.ingress.iter_mut().chain(&mut policy.egress) {
+            rule.rule.origin = "".into();
+        }
+        (policy.kind, policy.name) = (Kind::ClusterNetworkPolicy, "".into());
+        policy
+    }
+
+    #[test]
+    fn the_kinds_of_v1alpha1_mean_what_a_cluster_network_policy_says() {
+        let subject = json!({"pods": {"namespaceSelector": {"matchLabels": {"a": "b"}},
+            "podSelector": {"matchExpressions": [{"key": "k", "operator": "Exists"}]}}});
+        let peers =
+            json!([{"namespaces": {}}, {"pods": {"namespaceSelector": {}, "podSelector": {}}}]);
+        let around = json!([{"nodes": {}}, {"networks": ["10.0.0.0/8", "fd00::/8"]},
+            {"namespaces": {"matchLabels": {"x": "y"}}}]);
+        let ports = json!([{"portNumber": {"protocol": "UDP", "port": 53}}, {"portNumber": {"port": 80}},
+            {"portRange": {"start": 8080, "end": 8090}},
+            {"portRange": {"protocol": "SCTP", "start": 1, "end": 65535}}]);
+        let protocols = json!([{"udp": {"destinationPort": {"number": 53}}},
+            {"tcp": {"destinationPort": {"number": 80}}},
+            {"tcp": {"destinationPort": {"range": {"start": 8080, "end": 8090}}}},
+            {"sctp": {"destinationPort": {"range": {"start": 1, "end": 65535}}}}]);
+        let old = |more: Value| {
+            let mut spec = json!({"subject": subject, "ingress": [
+                    {"name": "in", "action": "Allow", "from": peers, "ports": ports},
+                    {"action": "Deny", "from": peers, "ports": [{"namedPort": "http"}]}],
+                "egress": [{"action": "Deny", "to": around, "ports": ports}]});
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            spec
+        };
+        let new = |tier: &str, priority: u16| {
+            json!({"tier": tier, "priority": priority, "subject": subject, "ingress": [
+                    {"action": "Accept", "from": peers, "protocols": protocols},
+                    {"action": "Deny", "from": peers, "protocols": [{"destinationNamedPort": "http"}]}],
+                "egress": [{"action": "Deny", "to": around, "protocols": protocols}]})
+        };
+        let (admin, faults) = parse_kind(ADMIN, "a", old(json!({"priority": 7})));
+        assert_eq!((admin.kind, faults), (ADMIN, vec![]));
+        assert_eq!(&*admin.ingress[1].rule.origin, "AdminNetworkPolicy a ingress[1]");
+        assert_eq!(meaning(admin), meaning(parse(new("Admin", 7)).0));
+        let (base, faults) = parse_kind(BASE, "default", old(json!({})));
+        assert_eq!((base.kind, faults), (BASE, vec![]));
+        assert_eq!(&*base.egress[0].rule.origin, "BaselineAdminNetworkPolicy default egress[0]");
+        let mut last = parse(new("Baseline", 1000)).0;
+        last.priority = 1001;
+        assert_eq!(meaning(base), meaning(last));
+        let names = json!([{"domainNames": ["example.org"]}]);
+        let rules = json!([{"action": "Pass", "to": peers}, {"action": "Allow", "to": names}]);
+        let (admin, faults) = parse_kind(
+            ADMIN,
+            "a",
+            json!({"priority": 0, "subject": {"namespaces": {}}, "egress": rules}),
+        );
+        let rules = json!([{"action": "Pass", "to": peers}, {"action": "Accept", "to": names}]);
+        let (wanted, _) = parse(json!({"tier": "Admin", "priority": 0,
+            "subject": {"namespaces": {}}, "egress": rules}));
+        assert_eq!((meaning(admin), faults), (meaning(wanted), vec![]));
+    }
+
+    #[test]
+    fn rules_that_v1alpha1_forbids_are_faults_and_close() {
+        let to = json!([{"namespaces": {}}]);
+        let number = |value: Value| json!({"action": "Deny", "to": to, "ports": [value]});
+        for (kind, rule, field) in [
+            (ADMIN, json!({"action": "Accept", "to": to}), "action"),
+            (BASE, json!({"action": "Pass", "to": to}), "action"),
+            (ADMIN, json!({"action": "Deny", "to": to, "protocols": [{"tcp": {}}]}), "protocols"),
+            (ADMIN, json!({"action": "Deny"}), "to"),
+            (ADMIN, json!({"action": "Deny", "to": to, "from": to}), "from"),
+            (ADMIN, json!({"action": "Deny", "to": to, "ports": []}), "ports"),
+            (ADMIN, number(json!({})), "ports[0]"),
+            (ADMIN, number(json!({"port": 80})), "ports[0].port"),
+            (ADMIN, number(json!({"portNumber": 80})), "ports[0].portNumber"),
+            (ADMIN, number(json!({"portNumber": {}})), "ports[0].portNumber.port"),
+            (ADMIN, number(json!({"portNumber": {"port": 0}})), "ports[0].portNumber.port"),
+            (ADMIN, number(json!({"portNumber": {"port": "80"}})), "ports[0].portNumber.port"),
+            (
+                ADMIN,
+                number(json!({"portNumber": {"port": 80, "protocol": "ICMP"}})),
+                "ports[0].portNumber.protocol",
+            ),
+            (
+                ADMIN,
+                number(json!({"portNumber": {"port": 80, "protocol": 6}})),
+                "ports[0].portNumber.protocol",
+            ),
+            (
+                ADMIN,
+                number(json!({"portNumber": {"port": 80, "endPort": 90}})),
+                "ports[0].portNumber.endPort",
+            ),
+            (ADMIN, number(json!({"portRange": {"start": 9, "end": 1}})), "ports[0].portRange.end"),
+            (ADMIN, number(json!({"portRange": {"start": 9}})), "ports[0].portRange.end"),
+            (ADMIN, number(json!({"namedPort": "80"})), "ports[0].namedPort"),
+            (
+                ADMIN,
+                json!({"action": "Deny", "to": [{"nodes": {}}], "ports": [{"namedPort": "http"}]}),
+                "ports[0].namedPort",
+            ),
+            (
+                ADMIN,
+                json!({"action": "Deny", "to": [{"networks": vec!["10.0.0.0/8"; 26]}]}),
+                "to[0].networks",
+            ),
+            // The peers of its first versions.
+            (
+                ADMIN,
+                json!({"action": "Deny", "to": [{"namespaces": {"namespaceSelector": {}}}]}),
+                "to[0].namespaces.namespaceSelector",
+            ),
+            (
+                ADMIN,
+                json!({"action": "Deny", "to": [{"domainNames": ["example.org"]}]}),
+                "to[0].domainNames",
+            ),
+            (
+                BASE,
+                json!({"action": "Deny", "to": [{"domainNames": ["example.org"]}]}),
+                "to[0].domainNames",
+            ),
+        ] {
+            let mut spec = json!({"subject": {"namespaces": {}}, "egress": [rule]});
+            if kind == ADMIN {
+                spec["priority"] = json!(1);
+            }
+            let (policy, faults) = parse_kind(kind, "default", spec.clone());
+            assert_eq!(faults, [format!("spec.egress[0].{field}")], "{rule}");
+            let closed = &policy.egress[0];
+            assert_eq!((closed.verdict, &closed.rule.peers), (Verdict::Deny, &None), "{rule}");
+            // One that permits matches nothing; in an AdminNetworkPolicy it may have names.
+            if rule["action"] == "Deny" && (kind, field) != (ADMIN, "to[0].domainNames") {
+                spec["egress"][0]["action"] = json!("Allow");
+                let (policy, _) = parse_kind(kind, "default", spec);
+                assert_eq!(policy.egress, [], "{rule}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_readable_head_the_kinds_of_v1alpha1_permit_nothing() {
+        let everywhere = json!({"namespaces": {}});
+        for (kind, name, head, field) in [
+            (ADMIN, "a", json!({"subject": everywhere}), "spec.priority"),
+            (ADMIN, "a", json!({"priority": 1001, "subject": everywhere}), "spec.priority"),
+            (ADMIN, "a", json!({"priority": 1}), "spec.subject"),
+            (BASE, "default", json!({}), "spec.subject"),
+            (BASE, "other", json!({"subject": everywhere}), "metadata.name"),
+        ] {
+            let mut spec = head.clone();
+            spec["ingress"] = json!([{"action": "Allow", "from": [{"namespaces": {}}]},
+                {"action": "Deny", "from": [{"namespaces": {}}]}]);
+            let (policy, faults) = parse_kind(kind, name, spec);
+            assert_eq!(faults, [field], "{head}");
+            let left: Vec<_> =
+                policy.ingress.iter().map(|it| (it.rule.index, it.verdict)).collect();
+            assert_eq!(left, [(1, Verdict::Deny)], "{head}");
+        }
+        // Fields of the other kinds may be misspelt rules here.
+        for (kind, more) in
+            [(ADMIN, "tier"), (BASE, "priority"), (Kind::ClusterNetworkPolicy, "ports")]
+        {
+            let mut spec = json!({"subject": everywhere, more: 1});
+            match kind {
+                BASE => {}
+                ADMIN => spec["priority"] = json!(1),
+                _ => (spec["priority"], spec["tier"]) = (json!(1), json!("Admin")),
+            }
+            let (policy, faults) = parse_kind(kind, "default", spec);
+            assert_eq!(faults, [format!("spec.{more}")]);
+            assert!(
+                policy.ingress[0].rule.peers.is_none() && policy.egress[0].rule.peers.is_none()
+            );
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The rules of cluster policies, read part by part.
 //!
-//! ClusterNetworkPolicy and ClusterEgressFirewall spell subjects, peers and protocols alike;
-//! [`RuleSchema`] has the differences: names of actions and kinds of peers. A rule that cannot be
+//! The kinds of cluster policies spell subjects, peers and protocols alike; [`RuleSchema`] has the
+//! differences: names of actions, kinds of peers, and the spelling of ports. A rule that cannot be
 //! read fails closed: one that permits matches nothing, any other becomes deny-all.
 
 use std::sync::Arc;
@@ -29,10 +29,31 @@ pub(super) struct RuleSchema {
     pub(super) from: &'static [&'static str],
     /// Fields of a peer of egress rules.
     pub(super) to: &'static [&'static str],
-    /// Whether rules about pods alone may name ports.
-    pub(super) named_ports: bool,
-    /// The most rules, peers, networks or protocols that a list may have.
+    /// The most rules, peers or ports that a list may have.
     pub(super) most: usize,
+    /// The most networks or domain names that a peer may have.
+    pub(super) most_networks: usize,
+    /// The spelling of ports.
+    pub(super) ports: PortSchema,
+}
+
+/// The field of a rule that has its ports, and the form of its elements.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PortSchema {
+    /// `protocols`: `tcp`, `udp`, `sctp` with `destinationPort`, or, if rules about pods alone may
+    /// name ports, `destinationNamedPort`.
+    Protocols { named: bool },
+    /// `ports`: `portNumber`, `portRange` with a `protocol`, or `namedPort`.
+    Ports,
+}
+
+impl PortSchema {
+    fn field(self) -> &'static str {
+        match self {
+            Self::Protocols { .. } => "protocols",
+            Self::Ports => "ports",
+        }
+    }
 }
 
 /// Namespace and pod selector of the subject, as far as they could be read.
@@ -187,7 +208,7 @@ fn rule(
         Direction::Ingress => ("from", "to"),
         Direction::Egress => ("to", "from"),
     };
-    let known = ["name", "action", from_or_to, "protocols"];
+    let known = ["name", "action", from_or_to, schema.ports.field()];
     for name in value.as_object().into_iter().flat_map(Map::keys) {
         if !known.contains(&name.as_str()) {
             let problem =
@@ -196,7 +217,7 @@ fn rule(
         }
     }
     let mut peers = Vec::new();
-    let mut only_pods = schema.named_ports;
+    let mut only_pods = !matches!(schema.ports, PortSchema::Protocols { named: false });
     match list(value, field, from_or_to, schema.most, faults) {
         Some(list) => {
             for (field, value) in list {
@@ -205,12 +226,14 @@ fn rule(
         }
         None => faults.push(FieldFault::new(format!("{field}.{from_or_to}"), "is required")),
     }
-    let ports = list(value, field, "protocols", schema.most, faults).map(|list| {
+    let ports = list(value, field, schema.ports.field(), schema.most, faults).map(|list| {
         let mut ports = Vec::new();
         for (field, value) in list {
-            if let Err(fault) = protocol(value, &field, only_pods, &mut ports) {
-                faults.push(fault);
-            }
+            let read = match schema.ports {
+                PortSchema::Protocols { .. } => protocol(value, &field, only_pods, &mut ports),
+                PortSchema::Ports => port(value, &field, only_pods, &mut ports),
+            };
+            faults.extend(read.err());
         }
         ports
     });
@@ -270,7 +293,7 @@ fn peer(
         }
         Ok(("networks", _)) => {
             for (field, value) in
-                list(value, field, "networks", schema.most, faults).into_iter().flatten()
+                list(value, field, "networks", schema.most_networks, faults).into_iter().flatten()
             {
                 match reader::network(value.as_str().unwrap_or_default(), || field) {
                     Ok(net) => peers.push(Peer::Block(net, Vec::new())),
@@ -289,8 +312,9 @@ fn peer(
             faults.push(FieldFault::new(format!("{field}.domainNames"), problem));
         }
         Ok(_) => {
-            for (field, value) in
-                list(value, field, "domainNames", schema.most, faults).into_iter().flatten()
+            for (field, value) in list(value, field, "domainNames", schema.most_networks, faults)
+                .into_iter()
+                .flatten()
             {
                 match value.as_str().unwrap_or_default().parse() {
                     Ok(name) => peers.push(Peer::Name(name)),
@@ -316,22 +340,9 @@ fn protocol(
         "tcp" => Protocol::Tcp,
         "udp" => Protocol::Udp,
         "sctp" => Protocol::Sctp,
-        _ => {
-            let name = reader::port_name(value.as_str().unwrap_or_default(), || field.clone())?;
-            if !only_pods {
-                return Err(FieldFault::new(field, "goes with namespaces and pods only"));
-            }
-            let named = |protocol| Ports { protocol, port: PortSpec::Name(Arc::clone(&name)) };
-            ports.extend(Protocol::ALL.map(named));
-            return Ok(());
-        }
+        _ => return named_port(value, field, only_pods, ports),
     };
-    let Value::Object(fields) = value else {
-        return Err(FieldFault::new(field, "is no object"));
-    };
-    if let Some(unknown) = fields.keys().find(|name| *name != "destinationPort") {
-        return Err(FieldFault::new(format!("{field}.{unknown}"), "unknown field"));
-    }
+    let fields = fields(value, &field, &["destinationPort"])?;
     let port = match fields.get("destinationPort").filter(|value| !value.is_null()) {
         None => PortSpec::All,
         Some(value) => PortSpec::Range(destination_port(value, &(field + ".destinationPort"))?),
@@ -340,20 +351,84 @@ fn protocol(
     Ok(())
 }
 
+/// An element of `ports`.
+fn port(
+    value: &Value,
+    field: &str,
+    only_pods: bool,
+    ports: &mut Vec<Ports>,
+) -> Result<(), FieldFault> {
+    let (name, value) = one_of(value, field, &["portNumber", "portRange", "namedPort"])?;
+    let field = format!("{field}.{name}");
+    let (known, range): (&[&str], _) = match name {
+        "portNumber" => (&["protocol", "port"], false),
+        "portRange" => (&["protocol", "start", "end"], true),
+        _ => return named_port(value, field, only_pods, ports),
+    };
+    let fields = fields(value, &field, known)?;
+    let protocol = fields.get("protocol").filter(|value| !value.is_null());
+    let protocol = protocol.map(|value| value.as_str().unwrap_or_default());
+    let protocol = reader::protocol(protocol, || format!("{field}.protocol"))?;
+    let port = match range {
+        true => port_range(value, &field)?,
+        false => PortRange::one(number(fields.get("port"), format!("{field}.port"))?),
+    };
+    ports.push(Ports { protocol, port: PortSpec::Range(port) });
+    Ok(())
+}
+
+/// The name of a port, of any protocol.
+fn named_port(
+    value: &Value,
+    field: String,
+    only_pods: bool,
+    ports: &mut Vec<Ports>,
+) -> Result<(), FieldFault> {
+    let name = reader::port_name(value.as_str().unwrap_or_default(), || field.clone())?;
+    if !only_pods {
+        return Err(FieldFault::new(field, "goes with namespaces and pods only"));
+    }
+    let named = |protocol| Ports { protocol, port: PortSpec::Name(Arc::clone(&name)) };
+    ports.extend(Protocol::ALL.map(named));
+    Ok(())
+}
+
+/// The fields of an object, which must be `known`.
+fn fields<'v>(
+    value: &'v Value,
+    field: &str,
+    known: &[&str],
+) -> Result<&'v Map<String, Value>, FieldFault> {
+    let Value::Object(fields) = value else {
+        return Err(FieldFault::new(field, "is no object"));
+    };
+    match fields.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(unknown) => Err(FieldFault::new(format!("{field}.{unknown}"), "unknown field")),
+        None => Ok(fields),
+    }
+}
+
 /// A number or a range.
 fn destination_port(value: &Value, field: &str) -> Result<PortRange, FieldFault> {
-    let number = |value: Option<&Value>, field: String| {
-        let number = value.and_then(Value::as_i64).and_then(|it| i32::try_from(it).ok());
-        reader::port(number.unwrap_or(-1), || field)
-    };
     let (name, value) = one_of(value, field, &["number", "range"])?;
-    if name == "number" {
-        return number(Some(value), format!("{field}.number")).map(PortRange::one);
+    let field = format!("{field}.{name}");
+    match name {
+        "number" => number(Some(value), field).map(PortRange::one),
+        _ => port_range(value, &field),
     }
-    let first = number(value.get("start"), format!("{field}.range.start"))?;
-    let last = number(value.get("end"), format!("{field}.range.end"))?;
+}
+
+/// `start` to `end`.
+fn port_range(value: &Value, field: &str) -> Result<PortRange, FieldFault> {
+    let first = number(value.get("start"), format!("{field}.start"))?;
+    let last = number(value.get("end"), format!("{field}.end"))?;
     match first <= last {
         true => Ok(PortRange { first, last }),
-        false => Err(FieldFault::new(format!("{field}.range.end"), format!("is below {first}"))),
+        false => Err(FieldFault::new(format!("{field}.end"), format!("is below {first}"))),
     }
+}
+
+fn number(value: Option<&Value>, field: String) -> Result<u16, FieldFault> {
+    let number = value.and_then(Value::as_i64).and_then(|it| i32::try_from(it).ok());
+    reader::port(number.unwrap_or(-1), || field)
 }

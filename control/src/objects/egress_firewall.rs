@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::cluster_rules::{RuleSchema, deny_all, rules, spec, subject};
+use super::cluster_rules::{PortSchema, RuleSchema, deny_all, rules, spec, subject};
 use super::{ObjectRef, report, staging};
 use crate::FieldFault;
 use crate::model::{ClusterEgressFirewall, Direction, Selector, Verdict};
@@ -21,7 +21,8 @@ const SCHEMA: RuleSchema = RuleSchema {
     from: &[],
     to: &["namespaces", "pods", "nodes", "networks", "apiServer", "domainNames"],
     most: 100,
-    named_ports: true,
+    most_networks: 100,
+    ports: PortSchema::Protocols { named: true },
 };
 
 /// The firewall as far as it could be read, and what could not be.

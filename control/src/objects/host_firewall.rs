@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::cluster_rules::{RuleSchema, deny_all, rules, spec};
+use super::cluster_rules::{PortSchema, RuleSchema, deny_all, rules, spec};
 use super::selector::selector;
 use super::{ObjectRef, report, staging};
 use crate::FieldFault;
@@ -21,7 +21,8 @@ const SCHEMA: RuleSchema = RuleSchema {
     from: &["namespaces", "pods", "nodes", "networks"],
     to: &["namespaces", "pods", "nodes", "networks", "apiServer"],
     most: 100,
-    named_ports: false,
+    most_networks: 100,
+    ports: PortSchema::Protocols { named: false },
 };
 
 /// The firewall as far as it could be read, and what could not be.

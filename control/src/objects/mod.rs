@@ -8,7 +8,8 @@
 //!   says) and permits by the rules that could be read.
 //! - Of a **ClusterNetworkPolicy**, an `Accept` rule that could not be read matches nothing, any
 //!   other becomes deny-all. Without a readable tier, priority or subject, `Accept` rules match
-//!   nothing and `Pass` rules deny, for the subject as far as it could be read.
+//!   nothing and `Pass` rules deny, for the subject as far as it could be read. An
+//!   **AdminNetworkPolicy** and a **BaselineAdminNetworkPolicy** likewise; their `Allow` is `Accept`.
 //! - A **ClusterEgressFirewall** likewise; without a readable subject its `Allow` rules match
 //!   nothing.
 //! - A **ClusterHostFirewall** likewise, for the nodes as far as its selector could be read; its
@@ -136,7 +137,9 @@ fn read_kind(reference: ObjectRef, value: Value) -> (Object, Vec<FieldFault>) {
         Kind::NetworkPolicy => {
             with(policy::network_policy(reference, &value), Object::NetworkPolicy)
         }
-        Kind::ClusterNetworkPolicy => with(
+        Kind::ClusterNetworkPolicy
+        | Kind::AdminNetworkPolicy
+        | Kind::BaselineAdminNetworkPolicy => with(
             cluster_policy::cluster_network_policy(reference, &value),
             Object::ClusterNetworkPolicy,
         ),
@@ -173,9 +176,14 @@ mod tests {
 
     #[test]
     fn a_policy_kind_that_is_not_enforced_is_never_skipped_in_silence() {
-        let value = json!({"apiVersion": "policy.networking.k8s.io/v1alpha1",
-            "kind": "AdminNetworkPolicy", "metadata": {"name": "a"}});
-        assert!(matches!(read(value), Read::Refused(_)));
+        for (api_version, kind) in [
+            ("policy.networking.k8s.io/v1alpha2", "AdminNetworkPolicy"),
+            ("policy.networking.k8s.io/v1alpha1", "ClusterNetworkPolicy"),
+            ("policy.networking.k8s.io/v1alpha1", "NodeNetworkPolicy"),
+        ] {
+            let value = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "a"}});
+            assert!(matches!(read(value), Read::Refused(_)), "{api_version} {kind}");
+        }
         let value = json!({"apiVersion": "apps/v1", "kind": "Deployment"});
         assert_eq!(read(value), Read::OtherKind("Deployment".into()));
     }

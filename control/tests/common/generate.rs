@@ -44,6 +44,7 @@ fn edit() -> impl Strategy<Value = Edit> {
         2 => namespace().prop_map(Edit::Apply),
         6 => policy().prop_map(Edit::Apply),
         3 => cluster_policy().prop_map(Edit::Apply),
+        2 => admin_policy().prop_map(Edit::Apply),
         2 => firewall().prop_map(Edit::Apply),
         1 => node().prop_map(Edit::Apply),
         1 => api_server().prop_map(Edit::Apply),
@@ -51,6 +52,8 @@ fn edit() -> impl Strategy<Value = Edit> {
         1 => select(&SLICES).prop_map(|(s, n)| Edit::Delete("EndpointSlice", s, n)),
         1 => select(&NODES).prop_map(|n| Edit::Delete("Node", "", n)),
         1 => select(&CLUSTER_POLICIES).prop_map(|n| Edit::Delete("ClusterNetworkPolicy", "", n)),
+        1 => select(&CLUSTER_POLICIES).prop_map(|n| Edit::Delete("AdminNetworkPolicy", "", n)),
+        1 => Just(Edit::Delete("BaselineAdminNetworkPolicy", "", "default")),
         1 => (select(&NAMESPACES), select(&PODS)).prop_map(|(s, n)| Edit::Delete("Pod", s, n)),
         1 => select(&NAMESPACES).prop_map(|n| Edit::Delete("Namespace", "", n)),
         1 => (select(&NAMESPACES), select(&POLICIES))
@@ -239,6 +242,57 @@ fn cluster_policy() -> impl Strategy<Value = Value> {
             "spec": {"tier": tier, "priority": priority, "subject": subject,
                      "ingress": ingress, "egress": egress}})
     })
+}
+
+/// An AdminNetworkPolicy or BaselineAdminNetworkPolicy, which spell actions and ports in their own way.
+fn admin_policy() -> impl Strategy<Value = Value> {
+    cluster_policy().prop_map(|mut policy| {
+        let is_admin = policy["spec"]["tier"] == "Admin";
+        policy["apiVersion"] = json!("policy.networking.k8s.io/v1alpha1");
+        let spec = policy["spec"].as_object_mut().unwrap();
+        spec.remove("tier");
+        let rules = spec.iter_mut().filter(|(field, _)| field.ends_with("gress"));
+        for rule in rules.flat_map(|(_, rules)| rules.as_array_mut().unwrap()) {
+            let rule = rule.as_object_mut().unwrap();
+            let action = match rule["action"].as_str().unwrap() {
+                "Deny" => "Deny",
+                "Pass" if is_admin => "Pass",
+                _ => "Allow",
+            };
+            rule.insert("action".into(), json!(action));
+            if let Some(protocols) = rule.remove("protocols") {
+                let ports = protocols.as_array().unwrap().iter().map(admin_port);
+                rule.insert("ports".into(), ports.collect());
+            }
+        }
+        if is_admin {
+            policy["kind"] = json!("AdminNetworkPolicy");
+        } else {
+            spec.remove("priority");
+            policy["kind"] = json!("BaselineAdminNetworkPolicy");
+            policy["metadata"]["name"] = json!("default");
+        }
+        policy
+    })
+}
+
+fn admin_port(protocol: &Value) -> Value {
+    let (name, value) = protocol.as_object().unwrap().iter().next().unwrap();
+    if name == "destinationNamedPort" {
+        return json!({"namedPort": value});
+    }
+    let port = &value["destinationPort"];
+    // Where it is absent, it is TCP.
+    let protocol = Some(name.to_uppercase()).filter(|it| it != "TCP");
+    let (field, mut port) = match (port.get("number"), port.get("range")) {
+        (Some(number), _) => ("portNumber", json!({"port": number})),
+        (_, Some(range)) => ("portRange", range.clone()),
+        _ => ("portRange", json!({"start": 1, "end": 65535})),
+    };
+    if let Some(protocol) = protocol {
+        port["protocol"] = json!(protocol);
+    }
+    json!({field: port})
 }
 
 fn pods_of_namespaces() -> impl Strategy<Value = Value> {

@@ -107,18 +107,45 @@ fn policies_that_nothing_enforces() {
                   metadata: {name: x, namespace: shop}\nspec: {}\n";
     let misspelt = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicies\n\
                     metadata: {name: y, namespace: shop}\nspec: {}\n";
-    let admin = "---\napiVersion: policy.networking.k8s.io/v1alpha1\nkind: AdminNetworkPolicy\n\
-                 metadata: {name: z}\nspec: {}\n";
-    let found = findings(&(shop() + calico + misspelt + admin));
+    let found = findings(&(shop() + calico + misspelt));
     let said: Vec<String> = found.iter().map(|it| format!("{} {}", it.code, it.object)).collect();
     assert_eq!(
         said,
+        ["not-enforced-here NetworkPolicy shop/x", "not-enforced-here NetworkPolicies shop/y"]
+    );
+}
+
+#[test]
+fn the_kinds_of_v1alpha1_are_checked_as_cluster_network_policies_are() {
+    let policy = |kind: &str, name: &str, spec: &str| {
+        format!(
+            "---\napiVersion: policy.networking.k8s.io/v1alpha1\nkind: {kind}\nmetadata: {{name: \
+             {name}}}\nspec:\n  subject: {{namespaces: {{}}}}\n{spec}"
+        )
+    };
+    let rules = "  priority: 1\n  ingress:\n  - {action: Deny, from: [{namespaces: {}}]}\n  \
+                 - {action: Allow, from: [{namespaces: {}}]}\n";
+    let base = "  egress:\n  - {action: Deny, to: [{pods: {namespaceSelector: {}, podSelector: \
+                {matchLabels: {app: nobody}}}}]}\n";
+    let fault = "  priority: 1\n  ingress:\n  - {action: Accept, from: [{namespaces: {}}]}\n";
+    let said = |policies: &str| -> Vec<String> {
+        let found = findings(&(shop() + policies));
+        found.iter().map(|it| format!("{} {}: {}", it.code, it.object, it.message)).collect()
+    };
+    let sound = policy("AdminNetworkPolicy", "closed", rules)
+        + &policy("BaselineAdminNetworkPolicy", "default", base);
+    assert_eq!(
+        said(&sound),
         [
-            "not-enforced-here NetworkPolicy shop/x",
-            "not-enforced-here NetworkPolicies shop/y",
-            "not-enforced-here AdminNetworkPolicy z",
+            "shadowed-rule AdminNetworkPolicy closed: never decides: an earlier rule matches the same \
+             connections",
+            "peer-selects-no-pod BaselineAdminNetworkPolicy default: the peer selects no pod",
         ]
     );
+    let wrong = said(&policy("AdminNetworkPolicy", "wrong", fault));
+    let invalid = "invalid AdminNetworkPolicy wrong: spec.ingress[0].action: is none of \"Allow\", \
+                   \"Deny\", \"Pass\"";
+    assert!(wrong.iter().any(|it| it == invalid), "{wrong:?}");
 }
 
 #[test]

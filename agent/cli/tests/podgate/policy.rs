@@ -417,3 +417,85 @@ spec:
     assert_eq!(code, 1);
     assert!(said.contains("169.254.169.254: an address of the cluster or a special one"), "{said}");
 }
+
+#[test]
+fn the_kinds_of_v1alpha1_count_in_every_offline_command() {
+    let policies = SHOP.to_owned()
+        + "---
+apiVersion: policy.networking.k8s.io/v1alpha1
+kind: AdminNetworkPolicy
+metadata: {name: monitoring}
+spec:
+  priority: 10
+  subject: {namespaces: {}}
+  ingress:
+  - name: metrics
+    action: Allow
+    from: [{namespaces: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]
+    ports: [{portNumber: {protocol: TCP, port: 9187}}]
+  - action: Pass
+    from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}}]
+    ports: [{portRange: {protocol: TCP, start: 5000, end: 6000}}]
+  - action: Deny
+    from: [{namespaces: {matchLabels: {kubernetes.io/metadata.name: shop}}}]
+    ports: [{portRange: {start: 9000, end: 10000}}]
+---
+apiVersion: policy.networking.k8s.io/v1alpha1
+kind: BaselineAdminNetworkPolicy
+metadata: {name: default}
+spec:
+  subject: {namespaces: {}}
+  ingress:
+  - action: Deny
+    from: [{namespaces: {}}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: scraper, namespace: monitoring}
+spec: {template: {metadata: {labels: {app: scraper}}}}
+";
+    let cases = "\
+- {from: monitoring/app=scraper, to: shop/app=db, port: 9187, expect: allow}
+- {from: monitoring/app=scraper, to: shop/app=db, port: 5432, expect: deny}
+- {from: shop/app=web, to: shop/app=db, port: 5432, expect: allow}
+- {from: shop/app=web, to: shop/app=db, port: 5433, expect: deny}
+- {from: shop/app=db, to: shop/app=web, port: 9000, expect: deny}
+- {from: shop/app=db, to: shop/app=web, port: 80, expect: deny}
+- {from: internet, to: shop/app=web, port: 80, expect: allow}
+- {from: any-pod, to: shop/app=web, port: 80, expect: deny}
+";
+    let statements = "- {name: no pod reaches the web, from: any-pod, to: shop/app=web, protocol: TCP, \
+                      port: 80, expect: deny}\n";
+    let folder = Folder::new(&[
+        ("shop.yaml", SHOP),
+        ("all.yaml", &policies),
+        ("cases.yaml", cases),
+        ("statements.yaml", statements),
+    ]);
+    let (code, out, errors) = folder.run("test --manifests all.yaml cases.yaml");
+    assert_eq!(code, 0, "{out}{errors}");
+    let by = |connection: &str| {
+        let (_, out, errors) =
+            folder.run(&format!("explain {connection} --manifests all.yaml -o json"));
+        let answer: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{errors}"));
+        answer["by"].clone()
+    };
+    let admin = by("monitoring/scraper shop/db --port 9187");
+    assert_eq!(admin, json!(["AdminNetworkPolicy monitoring ingress[0]"]));
+    let base = by("shop/db shop/web --port 80");
+    assert_eq!(base, json!(["BaselineAdminNetworkPolicy default ingress[0]"]));
+    let (code, out, errors) = folder.run("prove --manifests all.yaml statements.yaml");
+    assert_eq!(code, 0, "{out}{errors}");
+    let (code, out, errors) = folder.run("diff all.yaml shop.yaml");
+    assert_eq!(code, 1, "{out}{errors}");
+    assert!(out.contains("BaselineAdminNetworkPolicy default ingress[0]"), "{out}");
+    let (code, out, errors) = folder.run("lint all.yaml --strict");
+    assert_eq!(code, 0, "{out}{errors}");
+    // What the schema forbids makes the set unusable, as with a ClusterNetworkPolicy.
+    let wrong = policies.replace("action: Allow", "action: Accept");
+    fs::write(folder.0.path().join("all.yaml"), wrong).unwrap();
+    let (code, _, errors) = folder.run("test --manifests all.yaml cases.yaml");
+    assert_eq!(code, 2);
+    let fault = "(AdminNetworkPolicy monitoring): spec.ingress[0].action: is none of";
+    assert!(errors.contains(fault), "{errors}");
+}

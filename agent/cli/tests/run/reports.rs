@@ -23,6 +23,10 @@ fn the_status_of_cluster_policies_says_what_is_enforced() {
     server.apply(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
         "metadata": {"name": "api", "generation": 7},
         "spec": {"egress": [{"action": "Deny", "to": [{"apiServer": {}}]}]}}));
+    server.apply(json!({"apiVersion": "policy.networking.k8s.io/v1alpha1",
+        "kind": "BaselineAdminNetworkPolicy", "metadata": {"name": "default", "generation": 3},
+        "spec": {"subject": {"namespaces": {}},
+            "ingress": [{"action": "Allow", "from": [{"namespaces": {}}]}]}}));
     let files = NodeFiles::new("reports");
     let node = start(&files, &server, Kernel::default());
     let condition = |plural: &str, name: &str| {
@@ -37,6 +41,7 @@ fn the_status_of_cluster_policies_says_what_is_enforced() {
     assert!(said["message"].as_str().unwrap().starts_with("spec.egress[0].to[0].domainNames"));
     until(|| condition("clusteregressfirewalls", "api")["status"] == "True");
     assert_eq!(condition("clusteregressfirewalls", "api")["observedGeneration"], 7);
+    until(|| condition("baselineadminnetworkpolicies", "default")["status"] == "True");
     let faults = node.status().faults;
     assert!(faults[0].starts_with("ClusterNetworkPolicy names: spec.egress[0].to[0].domainNames"));
 

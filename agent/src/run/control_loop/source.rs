@@ -28,14 +28,6 @@ pub(super) struct Initial {
 /// Time that listed kinds wait for the others if a saved state covers these.
 const LATE: Duration = Duration::from_secs(1);
 
-/// Returns whether objects of this kind get a condition in their status.
-fn is_reported(kind: Kind) -> bool {
-    matches!(
-        kind,
-        Kind::ClusterNetworkPolicy | Kind::ClusterEgressFirewall | Kind::ClusterHostFirewall
-    )
-}
-
 fn labels_of(pod: &Pod) -> PodLabels {
     pod.labels.iter().map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect()
 }
@@ -313,7 +305,7 @@ impl ControlLoop {
             Event::Apply(object, faults) => {
                 info.last_event = Some(now);
                 self.reports.note(object);
-                if is_reported(object.reference().kind) {
+                if object.reference().kind.is_cluster_policy() {
                     self.report_soon();
                 }
                 let unenforced = names::unenforced(self.shared.config.enforcer, object);
@@ -333,7 +325,7 @@ impl ControlLoop {
                 info.last_event = Some(now);
                 self.reports.forget_if(|object| object.kind == *kind);
                 objects.iter().for_each(|object| self.reports.note(object));
-                if is_reported(*kind) {
+                if kind.is_cluster_policy() {
                     self.report_soon();
                 }
                 let enforcer = self.shared.config.enforcer;

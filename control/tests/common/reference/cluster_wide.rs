@@ -5,7 +5,8 @@
 use super::*;
 
 impl Cluster {
-    /// The first rule of the first policy, by priority and name, that matches.
+    /// The first rule of the first policy that matches: by priority, then name, of one name the
+    /// ClusterNetworkPolicy first. The BaselineAdminNetworkPolicy, which has no priority, is the last.
     pub(super) fn tier(
         &self,
         tier: &str,
@@ -13,16 +14,24 @@ impl Cluster {
         is_ingress: bool,
         connection: Connection,
     ) -> Said {
-        let mut policies: Vec<(&String, &Value)> = self
+        let mut policies: Vec<_> = self
             .cluster_policies
             .iter()
-            .filter(|(_, policy)| policy["spec"]["tier"] == tier)
+            .filter_map(|((kind, name), policy)| {
+                let (own, is_older) = match kind.as_str() {
+                    "AdminNetworkPolicy" => ("Admin", true),
+                    "BaselineAdminNetworkPolicy" => ("Baseline", true),
+                    _ => (policy["spec"]["tier"].as_str().unwrap(), false),
+                };
+                let priority = policy["spec"]["priority"].as_i64().unwrap_or(i64::MAX);
+                (own == tier).then_some((priority, name, is_older, policy))
+            })
             .collect();
-        policies.sort_by_key(|(name, policy)| (policy["spec"]["priority"].as_i64(), *name));
-        for (_, policy) in policies {
+        policies.sort_by_key(|(priority, name, is_older, _)| (*priority, *name, *is_older));
+        for (.., policy) in policies {
             match self.first_match(&policy["spec"], pod, is_ingress, connection).as_deref() {
                 None => {}
-                Some("Accept") => return Said::Accept,
+                Some("Accept" | "Allow") => return Said::Accept,
                 Some("Deny") => return Said::Deny,
                 Some(_) => return Said::Nothing,
             }
@@ -63,6 +72,10 @@ impl Cluster {
                 && rule.get("protocols").is_none_or(|protocols| {
                     let mut protocols = protocols.as_array().unwrap().iter();
                     protocols.any(|it| is_protocol(it, target, connection))
+                })
+                && rule.get("ports").is_none_or(|ports| {
+                    let mut ports = ports.as_array().unwrap().iter();
+                    ports.any(|it| is_admin_port(it, target, connection))
                 });
             if fits {
                 return Some(rule["action"].as_str().unwrap().to_owned());
@@ -123,16 +136,7 @@ fn is_protocol(protocol: &Value, target: Option<&Pod>, connection: Connection) -
         "tcp" => TCP,
         "udp" => UDP,
         "sctp" => SCTP,
-        _ => {
-            return ["TCP", "UDP", "SCTP"].iter().any(|protocol| {
-                let port = NetworkPolicyPort {
-                    port: Some(IntOrString::String(value.as_str().unwrap().to_owned())),
-                    protocol: Some((*protocol).to_owned()),
-                    end_port: None,
-                };
-                is_port(&port, target, connection)
-            });
-        }
+        _ => return is_named_port(value, target, connection),
     };
     let port = &value["destinationPort"];
     let bound = |value: &Value| value.as_u64().unwrap() as u16;
@@ -144,4 +148,33 @@ fn is_protocol(protocol: &Value, target: Option<&Pod>, connection: Connection) -
             }
             (None, None) => true,
         }
+}
+
+/// A port of AdminNetworkPolicy and BaselineAdminNetworkPolicy.
+fn is_admin_port(port: &Value, target: Option<&Pod>, connection: Connection) -> bool {
+    let (kind, value) = port.as_object().unwrap().iter().next().unwrap();
+    let (first, last) = match kind.as_str() {
+        "portNumber" => ("port", "port"),
+        "portRange" => ("start", "end"),
+        _ => return is_named_port(value, target, connection),
+    };
+    let bound = |field: &str| value[field].as_u64().unwrap() as u16;
+    let number = match value["protocol"].as_str() {
+        Some("UDP") => UDP,
+        Some("SCTP") => SCTP,
+        _ => TCP,
+    };
+    number == connection.protocol && (bound(first)..=bound(last)).contains(&connection.port)
+}
+
+/// A name of a port, which may be one of each protocol.
+fn is_named_port(name: &Value, target: Option<&Pod>, connection: Connection) -> bool {
+    ["TCP", "UDP", "SCTP"].iter().any(|protocol| {
+        let port = NetworkPolicyPort {
+            port: Some(IntOrString::String(name.as_str().unwrap().to_owned())),
+            protocol: Some((*protocol).to_owned()),
+            end_port: None,
+        };
+        is_port(&port, target, connection)
+    })
 }

@@ -30,8 +30,8 @@ pub(crate) struct Cluster {
     pub(crate) pods: BTreeMap<(String, String), Pod>,
     pub(crate) policies: BTreeMap<(String, String), NetworkPolicy>,
     pub(crate) nodes: BTreeMap<String, Node>,
-    /// ClusterNetworkPolicies by name.
-    pub(crate) cluster_policies: BTreeMap<String, Value>,
+    /// ClusterNetworkPolicies, AdminNetworkPolicies and BaselineAdminNetworkPolicies by kind and name.
+    pub(crate) cluster_policies: BTreeMap<(String, String), Value>,
     /// ClusterEgressFirewalls by name.
     pub(crate) firewalls: BTreeMap<String, Value>,
     /// Services and endpoint slices by namespace and name.
@@ -65,7 +65,8 @@ impl Cluster {
             Edit::Apply(value) => {
                 let text = |field: &str| value["metadata"][field].as_str().unwrap_or("").to_owned();
                 let (namespace, name) = (text("namespace"), text("name"));
-                match value["kind"].as_str().unwrap() {
+                let kind = value["kind"].as_str().unwrap();
+                match kind {
                     "Namespace" => {
                         let object = serde_json::from_value(value.clone()).unwrap();
                         self.namespaces.insert(name, object);
@@ -78,8 +79,10 @@ impl Cluster {
                         let object = serde_json::from_value(value.clone()).unwrap();
                         self.nodes.insert(name, object);
                     }
-                    "ClusterNetworkPolicy" => {
-                        self.cluster_policies.insert(name, value.clone());
+                    "ClusterNetworkPolicy"
+                    | "AdminNetworkPolicy"
+                    | "BaselineAdminNetworkPolicy" => {
+                        self.cluster_policies.insert((kind.to_owned(), name), value.clone());
                     }
                     "ClusterEgressFirewall" => {
                         self.firewalls.insert(name, value.clone());
@@ -98,7 +101,11 @@ impl Cluster {
                     "Namespace" => drop(self.namespaces.remove(*name)),
                     "Pod" => drop(self.pods.remove(&key)),
                     "Node" => drop(self.nodes.remove(*name)),
-                    "ClusterNetworkPolicy" => drop(self.cluster_policies.remove(*name)),
+                    "ClusterNetworkPolicy"
+                    | "AdminNetworkPolicy"
+                    | "BaselineAdminNetworkPolicy" => {
+                        drop(self.cluster_policies.remove(&((*kind).to_owned(), key.1)));
+                    }
                     "ClusterEgressFirewall" => drop(self.firewalls.remove(*name)),
                     "Service" => drop(self.services.remove(&key)),
                     "EndpointSlice" => drop(self.slices.remove(&key)),

@@ -26,10 +26,6 @@ impl Findings<'_> {
             let message =
                 format!("{kind} is no kind of {version}, so nothing enforces it; {known} is");
             self.add(source, "kind", "not-enforced-here", message);
-        } else if matches!(kind, "AdminNetworkPolicy" | "BaselineAdminNetworkPolicy") {
-            let message =
-                format!("{version} {kind} is not enforced; a ClusterNetworkPolicy of v1alpha2 is");
-            self.add(source, "kind", "not-enforced-here", message);
         }
     }
 

@@ -118,7 +118,6 @@ fn add_sources(file: &str, document: usize, tree: Located, sources: &mut Vec<Sou
     let name = text(&["metadata", "name"]).unwrap_or_default();
     let namespace = text(&["metadata", "namespace"]).unwrap_or_else(|| "default".into());
     let object = match &*kind {
-        "AdminNetworkPolicy" | "BaselineAdminNetworkPolicy" => format!("{kind} {name}"),
         kind if is_of_cluster(kind) => format!("{kind} {name}"),
         _ => format!("{kind} {namespace}/{name}"),
     };

@@ -25,7 +25,7 @@ impl Findings<'_> {
             match object {
                 Object::NetworkPolicy(policy) => self.network_policy(&cluster, policy),
                 Object::ClusterNetworkPolicy(policy) => {
-                    let name = format!("ClusterNetworkPolicy {}", policy.name);
+                    let name = object.reference().to_string();
                     self.subject(&cluster, &name, &policy.namespaces, &policy.pods);
                     for (field, rules) in [("ingress", &policy.ingress), ("egress", &policy.egress)]
                     {
