@@ -110,7 +110,10 @@ impl Driver {
             None if self.watch.progress() == before => self.failures.add(Instant::now()),
             None => {}
         }
-        if let Some(trouble) = trouble.as_ref().filter(|it| it.is_news()) {
+        // A kind that every API server has is not absent: it is not answered.
+        let is_news =
+            |it: &&Trouble| it.is_news() || **it == Trouble::Absent && next != Next::WhenInstalled;
+        if let Some(trouble) = trouble.as_ref().filter(is_news) {
             self.standing = Standing::Unanswered;
             self.send(Event::Trouble(self.watch.kind(), trouble.to_string())).await?;
         }
@@ -212,7 +215,8 @@ impl Driver {
         };
         self.send(Event::Responded(self.watch.kind(), took)).await?;
         self.absent_since = None;
-        if self.standing != Standing::Current {
+        // Whether another version can be read shows with its list.
+        if self.standing != Standing::Current && !self.watch.is_foreign() {
             self.become_answered().await?;
         }
         let mut body = std::pin::pin!(body);
@@ -272,7 +276,7 @@ impl Driver {
             if std::mem::take(&mut self.is_failing) {
                 self.outage.is_over(self.failures.count() > 0, &self.pace);
             }
-            if self.standing != Standing::Current {
+            if self.standing != Standing::Current && self.watch.is_listed() {
                 self.standing = Standing::Current;
                 self.send(Event::Current(self.watch.kind())).await?;
             }

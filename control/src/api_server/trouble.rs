@@ -55,7 +55,7 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Expired => f.write_str("the version held has expired"),
-            Self::Absent => f.write_str("the kind is not installed"),
+            Self::Absent => f.write_str("404: the API server does not have the kind"),
             Self::Silent => f.write_str("the connection fell silent"),
             Self::Later(text, _)
             | Self::NotStreaming(text)

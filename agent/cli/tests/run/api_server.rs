@@ -240,6 +240,43 @@ fn a_kind_that_is_not_installed_holds_nothing_up() {
     assert!(metrics.contains("podgate_watch_installed{kind=\"ClusterNetworkPolicy\"} 0\n"));
 }
 
+/// The series that `PodgateWatchDown` of `deploy/monitoring/alerts.yaml` watches, all the time.
+#[test]
+fn a_version_that_cannot_be_read_keeps_its_denials_and_shows_first() {
+    let server = ApiServer::new();
+    cluster(&server);
+    let denial = |field: &str| {
+        json!({"apiVersion": "policy.networking.k8s.io/v1alpha1", "kind": "AdminNetworkPolicy",
+            "metadata": {"name": "closed"}, "spec": {"priority": 1, "subject": {"namespaces": {}},
+                field: [{"action": "Deny", "from": [{"namespaces": {}}]}]}})
+    };
+    server.apply(denial("ingress"));
+    let files = NodeFiles::new("unreadable-version");
+    let node = start(&files, &server, Kernel::default());
+    until(|| ready(&node));
+    let (_db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    refused(&node, &web, WEB, 80);
+    // What was called ingress has another name in the version that comes.
+    server.apply(denial("inbound"));
+    server.serve_in("adminnetworkpolicies", "v9");
+    let said = "watch of AdminNetworkPolicy, ";
+    let why = "is served in policy.networking.k8s.io/v9 only, which cannot be read: \
+               AdminNetworkPolicy closed: spec.inbound: unknown field";
+    until(|| node.status().attention().first().is_some_and(|it| it.ends_with(why)));
+    for _ in 0..50 {
+        let first = node.status().attention().remove(0);
+        assert!(first.starts_with(said) && first.ends_with(why), "{first}");
+        let metrics = node.http("GET /metrics HTTP/1.1").1;
+        for (series, value) in [("watch_up", 0), ("watch_installed", 1)] {
+            let line = format!("podgate_{series}{{kind=\"AdminNetworkPolicy\"}} {value}\n");
+            assert!(metrics.contains(&line), "{metrics}");
+        }
+        std::thread::sleep(Duration::from_millis(40));
+    }
+    refused(&node, &web, WEB, 81);
+    assert_eq!(node.status().source.state, "failing");
+}
+
 #[test]
 fn a_start_from_the_saved_state_does_not_wait_for_the_slowest_kind() {
     let server = ApiServer::new();

@@ -93,7 +93,7 @@ impl Watch {
 
     /// Whether it is read in a version that this program was not written for. What cannot be read in
     /// full then stands for a meaning that is unknown: nothing is taken over.
-    fn is_foreign(&self) -> bool {
+    pub(super) fn is_foreign(&self) -> bool {
         self.version != self.kind.api_version()
     }
 
@@ -104,6 +104,11 @@ impl Watch {
     /// Returns whether there was progress since the last call.
     pub(super) fn take_fruit(&mut self) -> bool {
         std::mem::take(&mut self.has_fruit)
+    }
+
+    /// Whether every object of the kind is known; of a list, parts may still be missing.
+    pub(super) fn is_listed(&self) -> bool {
+        matches!(self.state, State::From(_))
     }
 
     /// Whether the last progress was an event or a bookmark of a watch, rather than a list.
@@ -284,7 +289,6 @@ impl Watch {
         let version = version(&list["metadata"])
             .ok_or_else(|| Trouble::Other("a list has no resourceVersion".into()))?;
         let rest = list["metadata"]["continue"].as_str().unwrap_or("").to_owned();
-        self.progresses(false);
         let mut events = Vec::new();
         let mut read = Found::new();
         for item in items {
@@ -294,6 +298,7 @@ impl Watch {
                 Err(fault) => events.push(Event::Fault(*fault)),
             }
         }
+        self.progresses(false);
         if let State::List { found, next, .. } = &mut self.state {
             found.extend(read);
             if rest.is_empty() {
