@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Adapt;
 use super::located::{Located, WITHIN};
-use super::yaml::{parse_yaml, yaml_problem};
+use super::yaml::{parse_manifest, parse_yaml, yaml_problem};
 use crate::objects::{self, Read};
 use crate::{Fault, FieldFault, Object, ObjectRef, Position};
 
@@ -61,17 +61,12 @@ pub(super) fn read(file: &Path, text: &[u8], adapt: &mut Adapt<'_>) -> Content {
             }));
         }
     } else {
-        let mut reader = text;
-        for value in parse_yaml(&mut reader) {
-            let failed = value.is_err();
+        for value in parse_manifest(text) {
             each(value.map_err(|error| {
                 let position =
                     error.location().map(|it| Position { line: it.line(), column: it.column() });
                 (format!("is no YAML: {}", yaml_problem(&error)), position)
             }));
-            if failed {
-                break;
-            }
         }
     }
     content.documents = number;
@@ -257,6 +252,58 @@ mod tests {
             ["f.yaml: document 2 (Pod x/b): metadata.labels.on: \
               invalid type: integer `1`, expected a string"]
         );
+    }
+
+    /// `sigs.k8s.io/yaml`, which kubectl reads with, resolves plain scalars as YAML 1.1; `y` and `n`
+    /// too, which are names here.
+    #[test]
+    fn plain_scalars_are_what_kubectl_takes_them_for() {
+        let of = |text: &str| {
+            let mut value = Value::Null;
+            let document = format!("kind: Pod\napiVersion: v1\nx: {text}\n");
+            super::read(Path::new("f.yaml"), document.as_bytes(), &mut |_, _, read| {
+                value = read["x"].clone();
+                None
+            });
+            value
+        };
+        for (text, meant) in [
+            ("yes", true.into()),
+            ("No", false.into()),
+            ("on", true.into()),
+            ("OFF", false.into()),
+            ("y", "y".into()),
+            ("N", "N".into()),
+            ("true", true.into()),
+            ("0400", 256.into()),
+            ("-010", (-8).into()),
+            ("0o400", 256.into()),
+            ("0x1F", 31.into()),
+            ("0b11", 3.into()),
+            ("1_000", 1000.into()),
+            ("0", 0.into()),
+            ("~", Value::Null),
+            ("\"yes\"", "yes".into()),
+            ("'0400'", "0400".into()),
+            ("!!str no", "no".into()),
+            ("yesterday", "yesterday".into()),
+            ("10.0.0.0/8", "10.0.0.0/8".into()),
+            ("1:30", "1:30".into()),
+            ("2026-11-25", "2026-11-25".into()),
+        ] {
+            assert_eq!(of(text), meant, "{text}");
+        }
+        let content = yaml(
+            "kind: Pod\napiVersion: v1\nmetadata:\n  name: a\n  labels: {canary: yes}\nspec:\n  \
+             hostNetwork: yes\n  volumes: [{secret: {defaultMode: 0400}}]\n",
+        );
+        assert_eq!(
+            faults(&content),
+            ["f.yaml: document 1 (Pod default/a): metadata.labels.canary: \
+              invalid type: boolean `true`, expected a string"]
+        );
+        let (Object::Pod(pod), _) = &content.objects[0] else { panic!("{content:?}") };
+        assert!(!pod.is_on_pod_network());
     }
 
     #[test]

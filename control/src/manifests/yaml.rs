@@ -1,15 +1,83 @@
 //! The YAML parser: its limits, and its errors in plain words.
 //!
-//! Booleans are `true` and `false` alone (YAML 1.2), so that a pod may be called `y` and a label say
-//! `no`. Duplicate keys are errors. Aliases are bounded; every other limit follows from the size of the
+//! Manifests are read as kubectl reads them (YAML 1.1): plain `yes`, `no`, `on` and `off` are booleans,
+//! and `0400` is octal. Unlike there, `y` and `n` are text, so that a namespace may be called so. In
+//! Podgate's own files booleans are `true` and `false` alone (YAML 1.2). Duplicate keys are errors. Aliases are bounded; every other limit follows from the size of the
 //! text.
 
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use serde_saphyr::Error;
 
 /// Parses the documents of a text one by one, up to the first error; empty ones may be left out.
 pub fn parse_yaml<T: DeserializeOwned + 'static>(
     text: &mut &[u8],
+) -> impl Iterator<Item = Result<T, Error>> {
+    parse(text, false, false)
+}
+
+/// Parses the documents of a manifest, up to the first error.
+pub(super) fn parse_manifest(text: &[u8]) -> Vec<Result<Value, Error>> {
+    let mut documents = parse_all(text, false);
+    if documents.iter().flatten().any(has_word) {
+        // Text in quotes stays text.
+        for (document, with_booleans) in documents.iter_mut().zip(parse_all(text, true)) {
+            if let (Ok(document), Ok(with_booleans)) = (document, with_booleans) {
+                take_booleans(document, with_booleans);
+            }
+        }
+    }
+    documents
+}
+
+fn parse_all(mut text: &[u8], yaml_1_1_booleans: bool) -> Vec<Result<Value, Error>> {
+    let mut documents = Vec::new();
+    for document in parse(&mut text, yaml_1_1_booleans, true) {
+        let failed = document.is_err();
+        documents.push(document);
+        if failed {
+            break;
+        }
+    }
+    documents
+}
+
+/// Whether a value holds text that is a boolean without its quotes.
+fn has_word(value: &Value) -> bool {
+    match value {
+        Value::String(text) => {
+            ["yes", "no", "on", "off"].iter().any(|word| text.eq_ignore_ascii_case(word))
+        }
+        Value::Array(items) => items.iter().any(has_word),
+        Value::Object(fields) => fields.values().any(has_word),
+        _ => false,
+    }
+}
+
+/// Takes over the booleans of the same value read with them, except `y` and `n`.
+fn take_booleans(value: &mut Value, with_booleans: Value) {
+    match (value, with_booleans) {
+        (value @ Value::String(_), Value::Bool(boolean)) if has_word(value) => {
+            *value = boolean.into();
+        }
+        (Value::Array(items), Value::Array(others)) => {
+            items.iter_mut().zip(others).for_each(|(item, other)| take_booleans(item, other));
+        }
+        (Value::Object(fields), Value::Object(mut others)) => {
+            for (name, field) in fields {
+                if let Some(other) = others.remove(name) {
+                    take_booleans(field, other);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn parse<T: DeserializeOwned + 'static>(
+    text: &mut &[u8],
+    yaml_1_1_booleans: bool,
+    octal: bool,
 ) -> impl Iterator<Item = Result<T, Error>> {
     let most = 1_000 + text.len();
     let budget = serde_saphyr::budget! {
@@ -21,8 +89,12 @@ pub fn parse_yaml<T: DeserializeOwned + 'static>(
         max_aliases: 1_000,
         max_anchors: 1_000,
     };
-    let options =
-        serde_saphyr::options! { budget: budget, strict_booleans: true, with_snippet: false };
+    let options = serde_saphyr::options! {
+        budget: budget,
+        strict_booleans: !yaml_1_1_booleans,
+        legacy_octal_numbers: octal,
+        with_snippet: false,
+    };
     serde_saphyr::read_with_options(text, options)
 }
 
