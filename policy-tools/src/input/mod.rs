@@ -6,6 +6,7 @@
 
 pub mod located;
 pub(crate) mod staged;
+mod unrendered;
 mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,7 @@ use serde_json::Value;
 use strsim::osa_distance;
 
 use staged::Staged;
+use unrendered::Unrendered;
 use workloads::Workloads;
 
 /// Objects, and what is known about them beyond the model.
@@ -40,6 +42,8 @@ pub struct Manifests {
     pub sources: Vec<Value>,
     /// Input that was left out, in words.
     pub skipped: Vec<String>,
+    /// Folders that another program has to render: a file of each, and what to run.
+    pub(crate) unrendered: Vec<(PathBuf, String)>,
 }
 
 /// The text without a leading byte order mark.
@@ -72,15 +76,20 @@ impl Manifests {
         // Below a cluster, files are read twice.
         let staged = Staged::new(paths, cluster, cluster.is_some())?;
         let (mut found, faults, _) = Self::read_staged(&staged);
+        let unrendered = found.unrendered.iter();
+        let unrendered = unrendered.map(|(file, note)| format!("{}: {note}", file.display()));
         if !faults.is_empty() {
-            return Err(faults.iter().map(|fault| staged.named(&fault.to_string())).collect());
+            let faults = faults.iter().map(ToString::to_string).chain(unrendered);
+            return Err(faults.map(|fault| staged.named(&fault)).collect());
         }
+        found.skipped.splice(..0, unrendered.collect::<Vec<_>>());
         for note in &mut found.skipped {
             *note = staged.named(note);
         }
         if found.objects.is_empty() {
             let nothing = |path: &PathBuf| format!("{}: holds no objects", name(path));
-            return Err(paths.iter().map(nothing).collect());
+            let notes = found.skipped.drain(..found.unrendered.len());
+            return Err(paths.iter().map(nothing).chain(notes).collect());
         }
         Ok(found)
     }
@@ -100,11 +109,18 @@ impl Manifests {
             paths.push(live.clone());
         }
         let mut foreign = BTreeMap::new();
+        let mut unrendered = Unrendered::default();
+        let is_named = |file: &Path| paths.iter().any(|path| path == file);
         let loaded = manifests::load_adapted(&paths, &mut |file, document, value| {
             if staged.live.as_deref() == Some(file) && replaced.contains(&identity(&value)) {
                 return None;
             }
-            if is_foreign(&value) && !paths.iter().any(|path| path == file) {
+            if unrendered.is_kustomization(file, &value)
+                || !is_named(file) && unrendered.is_of_chart(file)
+            {
+                return None;
+            }
+            if is_foreign(&value) && !is_named(file) {
                 foreign.insert(file.to_path_buf(), document);
                 return None;
             }
@@ -122,14 +138,19 @@ impl Manifests {
             found.skipped.push(format!("{}: skipped: no Kubernetes object", file.display()));
         }
         // A template of a chart is no YAML until it is rendered.
-        let is_named = |file: &Path| paths.iter().any(|path| path == file);
-        let is_template = |fault: &Fault| {
+        let mut is_template = |fault: &Fault| {
             fault.file.as_deref().is_some_and(|file| {
                 !is_named(file) && fault.object.is_none() && holds_template(file)
             })
         };
-        let (templates, faults): (Vec<Fault>, Vec<Fault>) =
-            loaded.faults.into_iter().partition(is_template);
+        let mut is_of_chart = |fault: &Fault| {
+            fault
+                .file
+                .as_deref()
+                .is_some_and(|file| !is_named(file) && unrendered.is_of_chart(file))
+        };
+        let faults = loaded.faults.into_iter().filter(|fault| !is_of_chart(fault));
+        let (templates, faults): (Vec<Fault>, Vec<Fault>) = faults.partition(&mut is_template);
         let templates: BTreeSet<PathBuf> =
             templates.into_iter().filter_map(|fault| fault.file).collect();
         for file in templates {
@@ -141,6 +162,7 @@ impl Manifests {
             let kinds: Vec<String> = kinds.collect();
             found.skipped.push(format!("skipped objects of other kinds: {}", kinds.join(", ")));
         }
+        found.unrendered = unrendered.notes(&staged.paths);
         found.objects = loaded.objects;
         found.workloads = workloads.finish(&mut found.objects);
         (found, faults, files)

@@ -92,3 +92,117 @@ fn a_template_of_a_chart_is_skipped_inside_a_folder_and_a_fault_by_name() {
     fs::write(folder.path().join("broken.yaml"), "kind: [").unwrap();
     assert!(Manifests::load(&[folder.path().to_path_buf()]).is_err());
 }
+
+/// Writes files below a folder.
+fn files(folder: &TempDir, files: &[(&str, &str)]) {
+    for (name, text) in files {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+}
+
+const NETWORK_POLICY: &str = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n";
+
+#[test]
+fn a_chart_is_left_out_and_the_command_that_renders_it_is_named() {
+    let folder = TempDir::new("sources");
+    let quoted = NETWORK_POLICY.to_owned()
+        + "metadata: {name: \"{{ .Release.Name }}\"}\nspec: {podSelector: {}}\n";
+    files(
+        &folder,
+        &[
+            ("shop/Chart.yaml", "apiVersion: v2\nname: shop\nversion: 0.1.0\n"),
+            ("shop/values.yaml", "on: true\n"),
+            ("shop/templates/pod.yaml", "{{- if .Values.on }}\nkind: Pod\n{{- end }}\n"),
+            ("shop/templates/policy.yaml", &quoted),
+            ("shop/charts/db/Chart.yaml", "apiVersion: v2\nname: db\n"),
+            ("shop/charts/db/templates/policy.yaml", &quoted),
+        ],
+    );
+    let chart = folder.path().join("shop");
+    let (at, shown) = (chart.join("Chart.yaml"), chart.display());
+    let note = format!(
+        "{}: skipped: a Helm chart; run `helm template {shown} > all.yaml` and read all.yaml",
+        at.display()
+    );
+    for path in [chart.clone(), folder.path().to_path_buf(), chart.join("templates")] {
+        let nothing = format!("{}: holds no objects", path.display());
+        assert_eq!(
+            Manifests::load(std::slice::from_ref(&path)).unwrap_err(),
+            [nothing, note.clone()]
+        );
+        let said = lint(std::slice::from_ref(&path), None).unwrap_err();
+        assert_eq!(said.last(), Some(&note), "{said:?}");
+    }
+    // Beside a chart, objects count.
+    fs::write(folder.path().join("policy.json"), policy(1).to_string()).unwrap();
+    let found = Manifests::load(&[folder.path().to_path_buf()]).unwrap();
+    assert_eq!((found.objects.len(), found.skipped), (1, vec![note]));
+}
+
+#[test]
+fn a_kustomization_that_changes_objects_is_named_with_the_command() {
+    let folder = TempDir::new("sources");
+    let policy = |spec: &str| NETWORK_POLICY.to_owned() + "metadata: {name: web}\n" + spec;
+    files(
+        &folder,
+        &[
+            ("base/kustomization.yaml", "resources: [policy.yaml]\n"),
+            ("base/policy.yaml", &policy("spec: {podSelector: {}}\n")),
+            (
+                "prod/kustomization.yml",
+                "kind: Kustomization\nresources: [../base]\npatches: [{path: patch.yaml}]\n",
+            ),
+            ("prod/patch.yaml", &policy("spec: {podSelector: {}, ingress: [{}]}\n")),
+        ],
+    );
+    let path = |name: &str| folder.path().join(name);
+    let load = |name: &str| Manifests::load(&[path(name)]);
+    let note = |cause: &str| {
+        format!(
+            "{}: a kustomization is not applied, {cause}; run `kubectl kustomize {} > all.yaml` and \
+             read all.yaml",
+            path("prod/kustomization.yml").display(),
+            path("prod").display()
+        )
+    };
+    assert_eq!(load("base").unwrap().skipped, Vec::<String>::new(), "its files are what it makes");
+    assert_eq!(load("prod").unwrap().skipped, [note("it is read as it stands")]);
+    let faults = load("").unwrap_err();
+    assert!(faults[0].contains("differs from document 1 of"), "{faults:?}");
+    let both = note("base and overlay are read as they stand");
+    assert_eq!(faults[1..], *std::slice::from_ref(&both));
+    let found = lint(&[path("")], None).unwrap();
+    let said: Vec<String> = found.iter().map(|it| format!("{}: {}", it.file, it.message)).collect();
+    assert!(said.contains(&both), "{said:?}");
+    // Without a patch of the same object, both may be read, with the note.
+    fs::write(path("prod/kustomization.yml"), "resources: [../base]\nnamespace: prod\n").unwrap();
+    fs::remove_file(path("prod/patch.yaml")).unwrap();
+    assert_eq!(load("").unwrap().skipped, [both]);
+    fs::write(path("prod/kustomization.yml"), "resources: [../base]\n").unwrap();
+    assert_eq!(load("").unwrap().skipped, Vec::<String>::new());
+}
+
+#[test]
+fn lists_of_a_kind_are_read_and_checked_as_their_items_are() {
+    let folder = TempDir::new("sources");
+    let list = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicyList\nitems:\n\
+                - metadata: {name: web, namespace: shop}\n  spec: {podSelector: {matchLabels: {app: wbe}}}\n\
+                ---\napiVersion: policy.networking.k8s.io/v1alpha1\nkind: AdminNetworkPolicyList\n\
+                items:\n- metadata: {name: all}\n  spec: {priority: 1, subject: {namespaces: {}}}\n\
+                ---\napiVersion: apps/v1\nkind: DeploymentList\nitems:\n\
+                - metadata: {name: web, namespace: shop}\n  spec: {template: {metadata: {labels: \
+                {app: web}}}}\n";
+    files(&folder, &[("lists.yaml", list)]);
+    let found = Manifests::load(&[folder.path().to_path_buf()]).unwrap();
+    let names: Vec<String> =
+        found.objects.iter().map(|object| object.reference().to_string()).collect();
+    assert_eq!(names, ["NetworkPolicy shop/web", "AdminNetworkPolicy all", "Pod shop/web"]);
+    let found = lint(&[folder.path().to_path_buf()], None).unwrap();
+    let said = |it: &policy_tools::policy::lint::Finding| {
+        format!("{}:{} {} {}", it.line, it.column, it.object, it.code)
+    };
+    let said: Vec<String> = found.iter().map(said).collect();
+    assert_eq!(said, ["5:23 NetworkPolicy shop/web selects-no-pod"]);
+}

@@ -69,12 +69,13 @@ pub fn lint(paths: &[PathBuf], cluster: Option<&Path>) -> Result<Vec<Finding>, V
         match text.and_then(|text| documents(&text)) {
             Ok(found) => {
                 for (n, document) in found.into_iter().enumerate() {
-                    add_sources(&name, n + 1, document, &mut sources);
+                    add_sources(&name, n + 1, document, None, &mut sources);
                 }
             }
             Err(problem) => unreadable.push(format!("{name}: {problem}")),
         }
     }
+    let unrendered = manifests.unrendered.iter().map(|(file, note)| (named(file), note.clone()));
     let no_file = faults.iter().filter(|fault| fault.document.is_none());
     unreadable.extend(no_file.map(|fault| staged.named(&fault.to_string())));
     if !unreadable.is_empty() {
@@ -84,12 +85,16 @@ pub fn lint(paths: &[PathBuf], cluster: Option<&Path>) -> Result<Vec<Finding>, V
         return Err(faults.iter().map(|fault| staged.named(&fault.to_string())).collect());
     }
     if sources.is_empty() {
-        return Err(paths
-            .iter()
-            .map(|path| format!("{}: holds no objects", path.display()))
-            .collect());
+        let nothing = paths.iter().map(|path| format!("{}: holds no objects", path.display()));
+        let notes = unrendered.map(|(file, note)| format!("{file}: {note}"));
+        return Err(nothing.chain(notes).collect());
     }
     let mut findings = Findings { sources: &sources, found: BTreeSet::new() };
+    // Most often the cause of faults.
+    for (file, message) in unrendered.filter(|_| !faults.is_empty()) {
+        let (object, code) = (String::new(), "not-rendered");
+        findings.found.insert(Finding { file, line: 1, column: 1, object, code, message });
+    }
     for source in &sources {
         findings.foreign(source);
         findings.types(source);
@@ -102,16 +107,23 @@ pub fn lint(paths: &[PathBuf], cluster: Option<&Path>) -> Result<Vec<Finding>, V
     Ok(findings.found.into_iter().collect())
 }
 
-/// The objects of a document, of a list each item.
-fn add_sources(file: &str, document: usize, tree: Located, sources: &mut Vec<Source>) {
+/// The objects of a document, of a list each item, which may leave its kind to the list.
+fn add_sources(
+    file: &str,
+    document: usize,
+    tree: Located,
+    list: Option<&str>,
+    sources: &mut Vec<Source>,
+) {
     let text = |path: &[&str]| {
         let at = path.iter().try_fold(&tree, |at, field| at.get(field));
         at.and_then(Located::text).map(str::to_owned)
     };
-    let Some(kind) = text(&["kind"]) else { return };
+    let Some(kind) = text(&["kind"]).or(list.map(str::to_owned)) else { return };
     if kind.ends_with("List") && tree.get("items").is_some_and(Located::is_list) {
+        let list = kind.strip_suffix("List").filter(|kind| !kind.is_empty());
         for item in tree.get("items").into_iter().flat_map(Located::elements) {
-            add_sources(file, document, item.clone(), sources);
+            add_sources(file, document, item.clone(), list, sources);
         }
         return;
     }

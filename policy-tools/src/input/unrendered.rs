@@ -1,0 +1,142 @@
+//! Folders whose objects another program makes: charts of Helm, and kustomizations.
+//!
+//! Templates of a chart are left out. The files of a kustomization are read as they stand; where that
+//! is not what it makes, a note says which command makes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::Value;
+
+/// The names that kustomize looks for.
+const KUSTOMIZATIONS: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
+
+/// The charts and kustomizations among files.
+#[derive(Debug, Default)]
+pub(super) struct Unrendered {
+    /// Folders of charts.
+    charts: BTreeSet<PathBuf>,
+    /// By folder.
+    kustomizations: BTreeMap<PathBuf, Kustomization>,
+}
+
+#[derive(Debug)]
+struct Kustomization {
+    file: PathBuf,
+    /// It changes objects or makes some, or refers to what is not there.
+    changes: bool,
+    /// The files and folders that it refers to.
+    resources: Vec<PathBuf>,
+}
+
+impl Unrendered {
+    /// Returns whether a file is part of a chart, which it notes.
+    pub(super) fn is_of_chart(&mut self, file: &Path) -> bool {
+        let chart = file.ancestors().skip(1).find(|folder| {
+            let inside = file.strip_prefix(folder).unwrap_or(file);
+            let first = inside.components().next().map(Component::as_os_str);
+            let is_part = first.is_some_and(|first| {
+                first == "templates" || first == "charts" || first == "Chart.yaml"
+            });
+            let is_values = inside.components().count() == 1
+                && first.is_some_and(|first| first.to_string_lossy().starts_with("values"));
+            (is_part || is_values) && folder.join("Chart.yaml").is_file()
+        });
+        let is_one = chart.is_some();
+        self.charts.extend(chart.map(Path::to_owned));
+        is_one
+    }
+
+    /// Returns whether a document is a kustomization, which it notes.
+    pub(super) fn is_kustomization(&mut self, file: &Path, value: &Value) -> bool {
+        let named = |name: &std::ffi::OsStr| KUSTOMIZATIONS.iter().any(|it| name == *it);
+        let Some(folder) = file.parent().filter(|_| file.file_name().is_some_and(named)) else {
+            return false;
+        };
+        let resources = ["resources", "bases", "components"].iter();
+        let resources = resources.flat_map(|field| value[field].as_array()).flatten();
+        let resources = resources.map(|it| normal(&folder.join(it.as_str().unwrap_or_default())));
+        let resources: Vec<PathBuf> = resources.collect();
+        let plain = ["apiVersion", "kind", "metadata", "resources", "bases"];
+        let mut fields = value.as_object().into_iter().flat_map(serde_json::Map::keys);
+        let changes = fields.any(|field| !plain.contains(&field.as_str()))
+            || !resources.iter().all(|it| it.exists());
+        let (file, folder) = (file.to_owned(), normal(folder));
+        self.kustomizations.insert(folder, Kustomization { file, changes, resources });
+        true
+    }
+
+    /// The file that stands for each folder to render, and what to run; `paths` is what was read.
+    pub(super) fn notes(&self, paths: &[PathBuf]) -> Vec<(PathBuf, String)> {
+        let all = self.charts.iter();
+        // A chart in another one is rendered with it.
+        let charts = all.filter(|it| !it.ancestors().skip(1).any(|it| self.charts.contains(it)));
+        let charts = charts.map(|chart| {
+            let folder = display(chart);
+            let note = format!(
+                "skipped: a Helm chart; run `helm template {folder} > all.yaml` and read all.yaml"
+            );
+            (chart.join("Chart.yaml"), note)
+        });
+        let paths: Vec<PathBuf> = paths.iter().map(|path| normal(path)).collect();
+        let resources = self.kustomizations.values().flat_map(|it| &it.resources);
+        let resources: BTreeSet<&PathBuf> = resources.collect();
+        let roots = self.kustomizations.iter().filter(|(folder, _)| !resources.contains(folder));
+        let kustomizations =
+            roots.filter(|(folder, _)| self.is_changed(folder, &paths, &mut BTreeSet::new()));
+        let kustomizations = kustomizations.map(|(folder, root)| {
+            let is_overlay = root.resources.iter().any(|it| self.kustomizations.contains_key(it));
+            let cause = if is_overlay { "base and overlay are read as they stand" } else { "it is read as it stands" };
+            let folder = display(folder);
+            let note = format!(
+                "a kustomization is not applied, {cause}; run `kubectl kustomize {folder} > all.yaml` \
+                 and read all.yaml"
+            );
+            (root.file.clone(), note)
+        });
+        charts.chain(kustomizations).collect()
+    }
+
+    /// Returns whether the files of a kustomization are not what it makes.
+    fn is_changed<'a>(
+        &'a self,
+        folder: &'a Path,
+        paths: &[PathBuf],
+        visited: &mut BTreeSet<&'a Path>,
+    ) -> bool {
+        let is_read = |it: &Path| paths.iter().any(|path| it.starts_with(path));
+        visited.insert(folder)
+            && self.kustomizations.get(folder).is_some_and(|it| {
+                it.changes
+                    || it
+                        .resources
+                        .iter()
+                        .any(|it| !is_read(it) || self.is_changed(it, paths, visited))
+            })
+    }
+}
+
+/// A path without `.` and `..`, as far as its own text tells.
+fn normal(path: &Path) -> PathBuf {
+    let mut parts = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir
+                if matches!(parts.components().next_back(), Some(Component::Normal(_))) =>
+            {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    parts
+}
+
+/// A folder as a command takes it.
+fn display(folder: &Path) -> String {
+    match folder.as_os_str().is_empty() {
+        true => ".".into(),
+        false => folder.display().to_string(),
+    }
+}
