@@ -41,7 +41,7 @@ pub struct ServiceEndpoint {
     /// no other endpoint is left (KEP-1669).
     pub ready: bool,
     /// The consumers it is meant for.
-    pub hints: Hints,
+    pub hints: Option<Arc<Hints>>,
 }
 
 /// The views of all services.
@@ -145,13 +145,10 @@ fn view(cache: &Cache, service: &Arc<Service>, refused: Vec<RefusedIp>) -> (Serv
                     };
                     let Some(number) = number else { continue };
                     // Two slices may list an endpoint while it moves between them.
-                    let known =
-                        list.entry((*address, number)).or_insert((false, None, Hints::default()));
+                    let known = list.entry((*address, number)).or_insert((false, None, None));
                     known.0 |= ready;
                     known.1 = endpoint.node.clone().or(known.1.take());
-                    if endpoint.hints != Hints::default() {
-                        known.2 = endpoint.hints.clone();
-                    }
+                    known.2 = endpoint.hints.clone().or(known.2.take());
                 }
             }
         }

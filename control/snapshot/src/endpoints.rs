@@ -49,16 +49,17 @@ fn hinted<'e>(
 ) -> Vec<&'e ServiceEndpoint> {
     let ready: Vec<_> = endpoints.iter().copied().filter(|it| it.ready).collect();
     let has = |names: &[Arc<str>], wanted: &str| names.iter().any(|name| **name == *wanted);
-    let by_node = ready.iter().all(|it| !it.hints.nodes.is_empty());
-    let by_zone = ready.iter().all(|it| !it.hints.zones.is_empty());
-    let of_node = ready.iter().copied().filter(|it| by_node && has(&it.hints.nodes, node));
+    let nodes = |it: &'e ServiceEndpoint| it.hints.as_ref().map_or(&[][..], |it| &it.nodes);
+    let zones = |it: &'e ServiceEndpoint| it.hints.as_ref().map_or(&[][..], |it| &it.zones);
+    let by_node = ready.iter().all(|it| !nodes(it).is_empty());
+    let by_zone = ready.iter().all(|it| !zones(it).is_empty());
+    let of_node = ready.iter().copied().filter(|it| by_node && has(nodes(it), node));
     let of_node: Vec<_> = of_node.collect();
     if !of_node.is_empty() {
         return of_node;
     }
     let of_zone = ready.iter().copied();
-    let of_zone =
-        of_zone.filter(|it| by_zone && zone.is_some_and(|zone| has(&it.hints.zones, zone)));
+    let of_zone = of_zone.filter(|it| by_zone && zone.is_some_and(|zone| has(zones(it), zone)));
     let of_zone: Vec<_> = of_zone.collect();
     if of_zone.is_empty() { endpoints.to_vec() } else { of_zone }
 }

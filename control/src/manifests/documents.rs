@@ -70,6 +70,8 @@ pub(super) fn read(file: &Path, text: &[u8], adapt: &mut Adapt<'_>) -> Content {
         }
     }
     content.documents = number;
+    // Most documents have one object, and there may be thousands of them.
+    content.objects.shrink_to_fit();
     locate(&mut content.faults, text);
     content
 }

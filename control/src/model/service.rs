@@ -93,9 +93,9 @@ pub struct Endpoint {
     pub terminating: bool,
     /// `nodeName`.
     pub node: Option<Arc<str>>,
-    /// `hints`.
-    #[serde(default)]
-    pub hints: Hints,
+    /// `hints`, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hints: Option<Arc<Hints>>,
 }
 
 /// The consumers an endpoint is meant for; an empty list is no hint.

@@ -28,6 +28,7 @@ mod cluster_policy;
 mod cluster_rules;
 mod egress_firewall;
 mod host_firewall;
+mod interned;
 mod pod;
 mod policy;
 mod policy_rule;

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::ObjectRef;
+use super::interned::node_name;
 use super::reader::{self, elements, readable, readable_labels};
 use crate::model::{ContainerPort, HostPort, Pod, Protocol};
 use crate::{FieldFault, PodKey};
@@ -124,7 +125,7 @@ fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
         created: created(&object.metadata),
         uid: uid(&mut object.metadata),
         labels: Arc::new(object.metadata.labels.into_iter().flatten().collect()),
-        node: spec.node_name.filter(|name| !name.is_empty()).map(Arc::from),
+        node: spec.node_name.as_deref().filter(|name| !name.is_empty()).map(node_name),
         addresses,
         host_network: spec.host_network.unwrap_or(false),
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),

@@ -1,5 +1,6 @@
 //! Services and endpoint slices.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -9,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::interned::node_name;
 use super::{ObjectRef, reader};
 use crate::FieldFault;
 use crate::model::{
@@ -178,12 +180,13 @@ fn service_port(index: usize, port: core::ServicePort) -> Result<ServicePort, Fi
 
 /// `hints` of an endpoint. They only restrict the choice of an endpoint, so an unreadable one is
 /// ignored.
-fn hints(value: &Value) -> Hints {
+fn hints(value: &Value) -> Option<Arc<Hints>> {
     let names = |field: &str| {
         let list = value[field].as_array().into_iter().flatten();
         list.filter_map(|it| it["name"].as_str().map(Arc::from)).collect()
     };
-    Hints { zones: names("forZones"), nodes: names("forNodes") }
+    let hints = Hints { zones: names("forZones"), nodes: names("forNodes") };
+    (hints != Hints::default()).then(|| Arc::new(hints))
 }
 
 /// The slice as far as it could be read, and what could not be.
@@ -197,18 +200,19 @@ pub(super) fn endpoint_slice(reference: &ObjectRef, value: &Value) -> (EndpointS
         let texts = endpoint.addresses.iter().enumerate();
         let conditions = endpoint.conditions.unwrap_or_default();
         let ready = conditions.ready.unwrap_or(true);
+        let addresses = texts.map(|(nth, text)| reader::address(text, || field(nth)));
+        let mut addresses: Vec<IpAddr> = sieve(addresses, &mut faults);
+        addresses.shrink_to_fit();
         endpoints.push(Endpoint {
-            addresses: sieve(
-                texts.map(|(nth, text)| reader::address(text, || field(nth))),
-                &mut faults,
-            ),
+            addresses,
             ready,
             serving: conditions.serving.unwrap_or(ready),
             terminating: conditions.terminating.unwrap_or(false),
-            node: endpoint.node_name.map(Arc::from),
+            node: endpoint.node_name.as_deref().map(node_name),
             hints: hints(&value["endpoints"][index]["hints"]),
         });
     }
+    endpoints.shrink_to_fit();
     let listed: Vec<(usize, discovery::EndpointPort)> = elements(value, "ports", &mut faults);
     // Ports that could not be read are not those of the service.
     let has_ports = value.get("ports").and_then(Value::as_array).is_some_and(|it| !it.is_empty());

@@ -53,7 +53,7 @@ impl Maglev {
                 filled += 1;
                 if filled == size {
                     return match count <= usize::from(u8::MAX) {
-                        true => Self::Few(table.into_iter().map(|n| n as u8).collect()),
+                        true => Self::Few(table.iter().map(|n| *n as u8).collect()),
                         false => Self::Many(table.into()),
                     };
                 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::Object;
-use control::model::{Endpoint, EndpointSlice, Hints, Key, Pod};
+use control::model::{Endpoint, EndpointSlice, Key, Pod};
 
 /// Gives services with a selector and no endpoint slice the pods that they select, and endpoints
 /// the cluster nodes that they are on.
@@ -54,7 +54,7 @@ pub(super) fn complete(
                     serving: true,
                     terminating: false,
                     node: pod.node.clone(),
-                    hints: Hints::default(),
+                    hints: None,
                 })
             })
         });
