@@ -43,6 +43,7 @@ mod error;
 mod events;
 mod http;
 mod hubble;
+mod identities;
 mod input;
 mod kernel;
 mod names;

@@ -14,14 +14,14 @@ use serde_json::Value;
 use super::events::Event;
 use super::shared_status::SharedStatus;
 use super::table::{Selection, Table};
-use super::{session_rules, status};
+use super::{identities, session_rules, status};
 use crate::config::Enforcer;
 use local_api::{ApiError, ErrorKind, Show, Verdict};
 use observe::time::utc;
 use observe::verdicts::protocol_name;
 
 /// The tables and their descriptions.
-pub const TABLES: [(&str, &str); 10] = [
+pub const TABLES: [(&str, &str); 12] = [
     ("ports", "ports with their interfaces, modes and counters"),
     ("runtime", "cost of each graph node, and the packets that flow offload left to it"),
     ("errors", "packet outcomes, with their meaning"),
@@ -29,6 +29,8 @@ pub const TABLES: [(&str, &str); 10] = [
     ("names", "addresses that DNS gave for domain names of policies"),
     ("graph", "the graph, in Graphviz' language"),
     ("tables", "the rules in force for each pod"),
+    ("identities", "sets of addresses that no rule tells apart, with the rules that name them"),
+    ("addresses", "identities of an ADDRESS, or of all addresses that have a name"),
     ("staged", "connections that staged policies would deny or allow"),
     ("session-rules", "verdicts for an L4 stack, of a POD or of all"),
     ("config", "options and their values"),
@@ -49,7 +51,7 @@ pub(crate) fn show(
 ) -> Result<Value, ApiError> {
     let Show { what, pod, filters, sort, limit } = wanted;
     let bad = |text: String| ApiError::new(ErrorKind::BadRequest, text);
-    if let (Some(_), true) = (pod, what != "session-rules") {
+    if pod.is_some() && !matches!(what.as_str(), "session-rules" | "addresses") {
         return Err(bad(format!("'{}' is not shown for one pod", what.escape_debug())));
     }
     let limit = limit.map_or(MOST_ROWS, |limit| limit as usize);
@@ -77,6 +79,13 @@ fn whole(
         "errors" => errors(shared),
         "names" => shared.names.show(&shared.state().snapshot),
         "tables" => tables_of(&shared.state().rules, None),
+        "identities" => identities::identities(shared),
+        "addresses" => {
+            let is_none = |text: &str| format!("'{}' is no IP address", text.escape_debug());
+            let bad = |text| ApiError::new(ErrorKind::BadRequest, is_none(text));
+            let only = pod.map(|text| text.parse().map_err(|_| bad(text))).transpose()?;
+            identities::addresses(shared, only)
+        }
         "staged" => staged(shared)?,
         "config" => config(shared),
         other => {

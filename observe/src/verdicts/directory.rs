@@ -1,6 +1,6 @@
 //! The names and labels that events get, by address.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -87,6 +87,15 @@ impl Directory {
         addresses.sort_unstable();
         addresses.dedup();
         addresses
+    }
+
+    /// Every address with its name, sorted: a pod, a service or a domain name, in this order of preference.
+    pub fn names(&self) -> Vec<(IpAddr, Arc<str>)> {
+        let known = self.known.read();
+        let all = [&known.domains, &known.services, &known.cluster, &known.local];
+        let all: BTreeMap<IpAddr, &Arc<str>> =
+            all.into_iter().flatten().map(|(address, name)| (*address, name)).collect();
+        all.into_iter().map(|(address, name)| (address, Arc::clone(name))).collect()
     }
 
     /// Whether a pod with an address satisfies `is_it`.

@@ -143,7 +143,8 @@ impl Verdict {
 pub struct Show {
     /// Name of the table; the switch lists the names it knows when it meets another one.
     pub what: String,
-    /// The pod, for tables that can be limited to one: `ns/pod`, or `pod` in namespace `default`.
+    /// What a table is limited to, where it can be: of `session-rules` a pod, `ns/pod`, or `pod` in namespace
+    /// `default`; of `addresses` an IP address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
     /// Conditions that rows meet, such as `to=shop/db` or `bytes>1000`.

@@ -18,8 +18,8 @@ pub struct Args {
     #[arg(value_parser = PossibleValuesParser::new(TABLES.map(|(name, _)| name)))]
     what: String,
 
-    /// Pod of session-rules: NS/POD, or POD in namespace default
-    #[arg(value_name = "POD")]
+    /// Pod of session-rules, NS/POD or POD in namespace default; address of addresses
+    #[arg(value_name = "POD|ADDRESS")]
     pod: Option<String>,
 
     /// Only rows that meet this condition: COLUMN=VALUE, also with !=, >, <, >= and <=; VALUE may end in
@@ -55,7 +55,7 @@ fn after_help() -> String {
     let tables: Vec<String> =
         TABLES.iter().map(|(name, meaning)| format!("  {name:15}{meaning}")).collect();
     format!(
-        "Tables:\n{}\n\nExamples:\n  podgate show runtime\n  podgate show session-rules default/db -o json\n  podgate show sessions --filter to=default/db --filter state=established\n  podgate show sessions --filter 'from=shop/*' --sort bytes --limit 20\n  podgate show errors --view mine --reset",
+        "Tables:\n{}\n\nExamples:\n  podgate show runtime\n  podgate show session-rules default/db -o json\n  podgate show addresses 10.1.2.3\n  podgate show sessions --filter to=default/db --filter state=established\n  podgate show sessions --filter 'from=shop/*' --sort bytes --limit 20\n  podgate show errors --view mine --reset",
         tables.join("\n")
     )
 }

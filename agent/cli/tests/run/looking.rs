@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use agent::config::{Config, Options};
 use agent::run::Status;
-use local_api::{ObserveFilters, Request, TraceAdd, Verdict};
+use local_api::{ObserveFilters, Request, Show, TraceAdd, Verdict};
 use observe::trace::Line;
 use observe::verdicts::Event;
+use serde_json::json;
 use testkit::packet;
 
 use crate::node::{Node, NodeFiles, POLICY, cluster, remote_pod, until};
@@ -114,10 +115,11 @@ fn observers_choose_and_follow() {
 #[test]
 fn every_table_can_be_shown() {
     let files = NodeFiles::new("show");
-    files.manifest("cluster.yaml", &cluster(&["db", "web"]));
+    files.manifest("cluster.yaml", &cluster(&["db", "web", "api"]));
     files.manifest("policy.yaml", POLICY);
     let node = Node::start(&files);
     let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    let _api = node.attach("api", API);
     db.send(&syn(DB, WEB, 80));
     web.expects(&syn(DB, WEB, 80), WEB);
     let expected = [
@@ -128,6 +130,8 @@ fn every_table_can_be_shown() {
         ("names", "TTL-LEFT"),
         ("graph", "parse -> anti-spoofing"),
         ("tables", "NetworkPolicy default/db"),
+        ("identities", "PEER-SETS"),
+        ("addresses", "default/web"),
         ("staged", "CONNECTIONS"),
         ("session-rules", "10.1.0.2/32"),
         ("config", "frames-per-port"),
@@ -137,6 +141,16 @@ fn every_table_can_be_shown() {
         let shown = node.show(what).unwrap();
         assert!(shown.contains(text), "{what}:\n{shown}");
     }
+    let address = |text: &str| {
+        let show = Show { what: "addresses".into(), pod: Some(text.into()), ..Show::default() };
+        node.client().call(&Request::Show(show))
+    };
+    let known = &address(API).unwrap()["rows"][0];
+    let expected = (&json!("default/api"), &json!("NetworkPolicy default/db ingress[0]"));
+    assert_eq!((&known[1], &known[4]), expected, "{known}");
+    let unknown = address("203.0.113.9").unwrap();
+    assert_eq!(unknown["rows"][0], json!(["203.0.113.9", "", 0, "", ""]));
+    assert!(address("web").unwrap_err().to_string().contains("'web' is no IP address"));
     let error = node.show("nothing").unwrap_err();
     assert!(error.to_string().contains("sessions"), "{error}");
 }
