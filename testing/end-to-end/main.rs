@@ -12,6 +12,7 @@ mod foreign;
 mod host_firewall;
 mod host_ports;
 mod hostile;
+mod journal;
 mod lan;
 mod mtu;
 mod names;

@@ -37,7 +37,7 @@ pub use flow_export::FlowExport;
 pub use metrics::Metrics;
 pub use network::Network;
 pub use options::Options;
-pub use text::{Cores, HubbleAddress, OnOff, PortSpan};
+pub use text::{Bytes, Cores, HubbleAddress, OnOff, PortSpan};
 
 use local_api::DEFAULT_SOCKET;
 
@@ -113,6 +113,8 @@ pub struct Config {
     pub flow_offload_grace: Duration,
     /// The file that verdicts are written to.
     pub flow_export: FlowExport,
+    /// Size of the journal; `None` for none.
+    pub journal: Option<Bytes>,
     /// Where the Hubble Observer API is answered.
     pub hubble: Hubble,
     /// Level of the log.
@@ -307,6 +309,7 @@ impl Config {
                 .flow_offload_grace
                 .map_or(flow_offload::Options::default().grace, |span| span.0),
             flow_export,
+            journal: options.journal,
             hubble,
             log_level: options.log_level.unwrap_or(LogLevel::Info),
             log_format: options.log_format.unwrap_or(LogFormat::Text),
@@ -364,6 +367,8 @@ impl Config {
         described.push(("flow-offload", on_off(self.flow_offload)));
         described.push(("flow-offload-grace", Span(self.flow_offload_grace).to_string()));
         described.extend(self.flow_export.describe());
+        let journal = self.journal.map(|size| size.to_string()).unwrap_or_default();
+        described.push(("journal", journal));
         described.extend(self.hubble.describe());
         described.push(("log-level", format!("{:?}", self.log_level).to_lowercase()));
         described.push(("log-format", format!("{:?}", self.log_format).to_lowercase()));

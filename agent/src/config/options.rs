@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::choices::{Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode};
-use super::text::{Cores, HubbleAddress, OnOff, PortSpan};
+use super::text::{Bytes, Cores, HubbleAddress, OnOff, PortSpan};
 use cli_runtime::{Networks, Span, Underlay};
 use control::model::DeniedReply;
 
@@ -271,6 +271,11 @@ pub struct Options {
     #[arg(long, env = "PODGATE_FLOW_EXPORT_FILTER", value_name = "TERMS")]
     pub flow_export_filter: Option<String>,
 
+    /// Keep the connections of each hour in the folder journal of the state directory, within this size, for
+    /// podgate policy replay-journal; 256MB is enough for weeks [default: none, off]
+    #[arg(long, env = "PODGATE_JOURNAL", value_name = "SIZE")]
+    pub journal: Option<Bytes>,
+
     /// Address of the Hubble Observer API: an address over TLS, or unix:PATH for this user. Clients
     /// authenticate by certificate, or by a token that the API server reviews [default: none, off]
     #[arg(long, env = "PODGATE_HUBBLE_LISTEN", value_name = "ADDRESS:PORT|unix:PATH")]
@@ -334,7 +339,7 @@ impl Options {
             dns_timeout icmp_timeout other_timeout unanswered_timeout session_accounting dns_min_ttl attach_timeout host_port
             node_addresses mtu uplink underlay vxlan_network vxlan_port vxlan_group masquerade
             translation_ports link_local_destinations external_ips service_networks flow_offload flow_offload_grace flow_export
-            flow_export_max_size_mb flow_export_max_backups flow_export_filter hubble_listen
+            flow_export_max_size_mb flow_export_max_backups flow_export_filter journal hubble_listen
             hubble_cert_file hubble_key_file hubble_client_ca_file log_level log_format
         }
     }

@@ -89,6 +89,7 @@ fn a_file_may_say_everything() {
         flow-export-max-size-mb: 20
         flow-export-max-backups: 0
         flow-export-filter: verdict=dropped
+        journal: 256MB
         hubble-listen: '[::]:4244'
         hubble-cert-file: /etc/hubble/tls.crt
         hubble-key-file: /etc/hubble/tls.key
@@ -157,6 +158,7 @@ fn a_file_may_say_everything() {
         "flow-export-max-size-mb=20",
         "flow-export-max-backups=0",
         "flow-export-filter=verdict=dropped",
+        "journal=256MB",
         "hubble-listen=[::]:4244",
         "hubble-cert-file=/etc/hubble/tls.crt",
         "hubble-key-file=/etc/hubble/tls.key",
@@ -223,6 +225,8 @@ fn faults_name_their_place() {
             "hubble-listen: unix:///run/h.sock\nhubble-client-ca-file: /a",
             "hubble-client-ca-file: goes with an address",
         ),
+        ("journal: 256\u{a0}MB", "is no size; write a number and"),
+        ("journal: 0", "is no size"),
         ("flow-export: /", "flow-export: names no file"),
         ("flow-export-max-size-mb: 0", "flow-export-max-size-mb: 0 is not between"),
         ("host-port: perhaps", "neither on nor off"),

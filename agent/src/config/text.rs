@@ -16,6 +16,10 @@ pub enum OnOff {
     Off,
 }
 
+/// A number of bytes: `256MB`, `1GiB` or `1048576`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
 /// Ports from the first to the last: `61000-65535`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortSpan(pub u16, pub u16);
@@ -35,6 +39,42 @@ pub struct Cores(pub Vec<usize>);
 
 /// No machine has more cores; keeps `0-4000000000` from filling the memory.
 const MOST_CORES: usize = 4096;
+
+/// Units of sizes: decimal ones, and those of IEC 80000-13.
+const UNITS: [(&str, u64); 6] = [
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+];
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let of_unit = |(unit, bytes): (&str, u64)| Some((text.strip_suffix(unit)?, bytes));
+        let (number, unit) = UNITS.into_iter().find_map(of_unit).unwrap_or((text, 1));
+        let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+        bytes.filter(|bytes| *bytes > 0).map(Self).ok_or_else(|| {
+            format!(
+                "'{}' is no size; write a number and KB, MB, GB, KiB, MiB or GiB",
+                text.escape_debug()
+            )
+        })
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |(_, unit): &&(&str, u64)| self.0.is_multiple_of(*unit);
+        match UNITS.iter().filter(fits).max_by_key(|(_, unit)| *unit) {
+            Some((name, unit)) => write!(f, "{}{name}", self.0 / unit),
+            None => self.0.fmt(f),
+        }
+    }
+}
 
 impl FromStr for PortSpan {
     type Err = String;
@@ -153,11 +193,22 @@ macro_rules! read_as_text {
     )*};
 }
 
-read_as_text!(OnOff Cores HubbleAddress PortSpan);
+read_as_text!(OnOff Bytes Cores HubbleAddress PortSpan);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [("256MB", 256_000_000), ("2GiB", 2 << 30), ("1048577", 1_048_577)] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)));
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
+        for text in ["", "0", "MB", "-1MB", "1.5GB", "1 MB", "99999999999GiB"] {
+            assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn cores() {

@@ -45,6 +45,7 @@ mod http;
 mod hubble;
 mod identities;
 mod input;
+mod journal;
 mod kernel;
 mod names;
 mod other_switch;
@@ -71,10 +72,12 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use dataplane::{Frame, Memory};
-use observe::verdicts::EventBroker;
+use observe::verdicts::{EventBroker, Past, Wanted};
 use telemetry::TlsOptions;
 
+use crate::config::Bytes;
 use events::Event;
+use journal::Journal;
 use thread::Thread;
 
 pub use error::StartError;
@@ -195,6 +198,16 @@ fn start_parts(
         let counts = Arc::clone(&shared.flow_export);
         let run = move || observe::export::run(&observer, &export, &counts);
         running.threads.push(Thread::start("flow-export", run)?);
+    }
+    if let Some(Bytes(most_bytes)) = shared.config.journal {
+        let all = Box::new(|_: &_| true);
+        let wanted = Wanted { matches: all, past: Past::Newest(0), follow: true };
+        let observer = broker.observe(wanted);
+        let folder = shared.config.state_dir.join("journal");
+        let journal = Journal { folder, most_bytes, node: shared.config.node_name.clone() };
+        let counts = Arc::clone(&shared.journal);
+        let run = move || journal::run(&observer, &journal, &counts);
+        running.threads.push(Thread::start("journal", run)?);
     }
     running.threads.push(Thread::start("verdicts", move || broker.run())?);
     let socket = &shared.config.socket;

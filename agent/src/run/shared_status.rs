@@ -13,6 +13,7 @@ use ipnet::IpNet;
 use parking_lot::Mutex;
 
 use super::durations::Durations;
+use super::journal::JournalCounts;
 use super::kernel::Programming;
 use super::names::Names;
 use super::recent::Recent;
@@ -35,6 +36,8 @@ pub struct SharedStatus {
     pub trace: observe::trace::Store,
     /// Counts of exported and lost verdicts.
     pub(crate) flow_export: Arc<observe::export::ExportCounts>,
+    /// State of the journal.
+    pub(crate) journal: Arc<JournalCounts>,
     /// State of flow offload.
     flow_offload: Mutex<FlowOffload>,
     /// Keeps the connections of the packet trace out of the kernel's hands.
@@ -159,6 +162,7 @@ impl SharedStatus {
             names,
             trace: observe::trace::Store::default(),
             flow_export: Arc::default(),
+            journal: Arc::default(),
             flow_offload: Mutex::default(),
             traced: Mutex::default(),
             started_at: SystemTime::now(),

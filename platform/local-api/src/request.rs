@@ -118,7 +118,7 @@ fn is_false(value: &bool) -> bool {
 }
 
 /// The verdict about a packet or connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Verdict {
     /// It was forwarded.
     #[serde(rename = "forward", alias = "forwarded")]

@@ -11,15 +11,30 @@ mod picture;
 pub mod policy;
 mod prove;
 pub mod replay;
+mod replay_journal;
 mod suggest;
 mod test;
 
 use std::process::ExitCode;
+use std::time::SystemTime;
 
-use cli_runtime::{UNUSABLE, fail};
+use cli_runtime::{Span, UNUSABLE, fail};
 
 /// What the work of a command ends with: an exit code, or why the input cannot be used.
 type Ended = Result<ExitCode, Vec<String>>;
+
+/// A moment: of RFC 3339, or so long ago as a span such as `10m` says.
+///
+/// # Errors
+/// If the text is neither, naming the flag.
+pub fn moment(flag: &str, text: &str) -> Result<SystemTime, String> {
+    let ago = |span: Span| SystemTime::now().checked_sub(span.0).unwrap_or(SystemTime::UNIX_EPOCH);
+    let found = text.parse().ok().map(ago).or_else(|| observe::time::moment(text));
+    found.ok_or_else(|| {
+        let text = text.escape_debug();
+        format!("{flag}: '{text}' is neither a span such as 10m nor a moment of RFC 3339")
+    })
+}
 
 /// A number with what it counts: `1 warning`, `2 warnings`.
 fn counted(count: usize, what: &str) -> String {

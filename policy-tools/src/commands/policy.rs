@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::input::{Input, Resolve, read, refuse, warn_ignored};
-use super::{Ended, diff, explain, lint, picture, prove, suggest, test};
+use super::{Ended, diff, explain, lint, picture, prove, replay_journal, suggest, test};
 use crate::input::name;
 use crate::probe::grid::Grid;
 use crate::probe::report::{self, Line};
@@ -33,6 +33,8 @@ pub enum Command {
     Picture(picture::Draw),
     /// Generate policies that allow observed connections
     Suggest(suggest::Suggest),
+    /// List past connections that other policies would decide otherwise
+    ReplayJournal(replay_journal::ReplayJournal),
 }
 
 /// Help of a command ends in examples, in its short form too.
@@ -110,6 +112,7 @@ pub fn run(command: &Command) -> ExitCode {
         Command::Lint(lint) => lint.run(),
         Command::Picture(picture) => picture.run(),
         Command::Suggest(suggest) => suggest.run(),
+        Command::ReplayJournal(replay) => replay.run(),
     };
     ended.unwrap_or_else(refuse)
 }

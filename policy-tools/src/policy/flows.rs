@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use control::model::Service;
 use control::{Object, PodKey, View};
+use observe::journal::Row;
 use observe::verdicts::{End, Event, Verdict};
 
 use crate::input::Manifests;
@@ -73,6 +74,22 @@ pub fn read(text: &str) -> Result<Vec<Event>, Vec<String>> {
 pub fn flows(manifests: &Manifests, events: &[Event]) -> BTreeSet<Flow> {
     let parties = Parties::new(manifests);
     events.iter().flat_map(|event| parties.flows(event)).collect()
+}
+
+/// The connections of a journal, with their number, and when the last one was seen.
+pub fn of_journal(manifests: &Manifests, rows: &[Row]) -> BTreeMap<Flow, (u64, String)> {
+    let parties = Parties::new(manifests);
+    let mut found: BTreeMap<Flow, (u64, String)> = BTreeMap::new();
+    for row in rows {
+        for flow in parties.flows(&row.event) {
+            let (count, last) = found.entry(flow).or_default();
+            *count += row.count;
+            if row.last > *last {
+                last.clone_from(&row.last);
+            }
+        }
+    }
+    found
 }
 
 struct Parties<'a> {

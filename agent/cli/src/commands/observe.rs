@@ -2,7 +2,6 @@
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
-use std::str::FromStr as _;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::ValueEnum;
@@ -15,6 +14,7 @@ use cli_runtime::{NO, Output, UNUSABLE, fail};
 use local_api::{Client, ClientError, ObserveFilters, Request, Verdict};
 use observe::time::utc;
 use observe::verdicts::Event;
+use policy_tools::commands::moment;
 
 /// Shortest and longest wait before a connection to the next switch.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
@@ -273,24 +273,12 @@ fn filters(args: &Args) -> Result<ObserveFilters, String> {
         policy: args.policy.clone(),
         to_service: args.to_service.clone(),
         node: args.node.clone(),
-        since: args.since.as_deref().map(|text| moment("--since", text)).transpose()?,
-        until: args.until.as_deref().map(|text| moment("--until", text)).transpose()?,
+        since: args.since.as_deref().map(|text| moment("--since", text).map(utc)).transpose()?,
+        until: args.until.as_deref().map(|text| moment("--until", text).map(utc)).transpose()?,
         staged: args.staged,
         not: args.not,
         first: args.first,
         last: args.last.unwrap_or(if whole { u32::MAX } else { usual }),
         follow: args.follow,
-    })
-}
-
-/// A moment, as given or so long ago.
-pub(super) fn moment(flag: &str, text: &str) -> Result<String, String> {
-    if let Ok(span) = Span::from_str(text) {
-        let begin = SystemTime::now().checked_sub(span.0);
-        return Ok(utc(begin.unwrap_or(SystemTime::UNIX_EPOCH)));
-    }
-    observe::time::moment(text).map(|_| text.to_owned()).ok_or_else(|| {
-        let text = text.escape_debug();
-        format!("{flag}: '{text}' is neither a span such as 10m nor a moment of RFC 3339")
     })
 }

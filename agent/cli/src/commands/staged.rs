@@ -7,11 +7,11 @@ use agent::run::Table;
 use cli_runtime::{NO, Output, UNUSABLE, fail, write};
 use local_api::{Request, Show};
 use observe::verdicts::is_by;
+use policy_tools::commands::moment;
 use serde_json::Value;
 
 use super::Ended;
 use super::call::{Socket, no_answer};
-use super::observe::moment;
 
 /// Arguments of `podgate policy staged`.
 #[derive(Debug, clap::Args)]
@@ -58,8 +58,7 @@ impl Wanted {
     /// # Errors
     /// If one cannot be used.
     pub fn check(&self) -> Result<Option<SystemTime>, String> {
-        let since = self.since.as_deref().map(|text| moment("--since", text)).transpose()?;
-        Ok(since.as_deref().and_then(observe::time::moment))
+        self.since.as_deref().map(|text| moment("--since", text)).transpose()
     }
 
     /// Keeps the wanted rows of a switch's table.

@@ -84,6 +84,17 @@ pub(super) fn text(shared: &SharedStatus) -> String {
         );
         page.sample(&[], of(&shared.flow_export.dropped));
     }
+    if shared.config.journal.is_some() {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        page.family("journal_bytes", "gauge", "Size of the journal's files.");
+        page.sample(&[], of(&shared.journal.bytes));
+        page.family(
+            "journal_lost_total",
+            "counter",
+            "Verdicts that came too fast for the journal.",
+        );
+        page.sample(&[], of(&shared.journal.lost));
+    }
     page.family(
         "policy_denied_packets_total",
         "counter",

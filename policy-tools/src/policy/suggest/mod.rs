@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::flows::{Flow, Party};
 use crate::input::Manifests;
-use crate::probe::{Endpoint, Port, Prober, Question, Verdict};
+use crate::probe::{Answer, Endpoint, Port, Prober, Question, Verdict};
 use labels::Workloads;
 
 /// Policies suggested from flows.
@@ -121,32 +121,11 @@ impl Suggestion {
                 other => return Err(format!("a policy that cannot be read: {policy}: {other:?}")),
             }
         }
-        let workloads = Workloads::new(manifests);
-        let ends = |party: &Party| match party {
-            Party::Workload(namespace, name) => workloads.pods(namespace, name),
-            Party::Node(name) => vec![Endpoint::Node(name.as_str().into())],
-            Party::Address(address) => vec![Endpoint::Address(*address)],
-        };
-        let all = wanted.iter().flat_map(|flow| [&flow.from, &flow.to]).flat_map(ends);
-        let mut prober = Prober::new(proved, all.filter_map(|end| end.address()))?;
-        for flow in wanted {
-            let (from, to) = (ends(&flow.from), ends(&flow.to));
-            let port = flow.port.map(Port::Number);
-            let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (from, to)));
-            let questions = pairs.map(|(from, to)| Question {
-                from,
-                to,
-                protocol: flow.protocol,
-                port: port.as_ref(),
-            });
-            let questions: Vec<Question<'_>> = questions.collect();
-            let answers = prober.answer(questions);
+        let decided = decide(manifests, proved, &wanted)?;
+        for (flow, answers) in wanted.into_iter().zip(decided) {
             match answers.into_iter().find(|answer| answer.verdict == Verdict::Deny) {
                 None => self.allowed.push(flow),
-                Some(answer) => {
-                    let by: String = answer.by.iter().map(|by| format!(", by {by}")).collect();
-                    self.denied.push((flow, format!("{}{by}", answer.reason)));
-                }
+                Some(answer) => self.denied.push((flow, reason(&answer))),
             }
         }
         Ok(())
@@ -174,6 +153,46 @@ impl Suggestion {
         }
         text
     }
+}
+
+/// Opens each connection between all pods of its workloads in `manifests`, by the policies of `decides`. No
+/// answer for a workload that is not there.
+///
+/// # Errors
+/// When there are more pods than addresses or ports for them.
+pub fn decide(
+    manifests: &Manifests,
+    decides: Manifests,
+    flows: &[Flow],
+) -> Result<Vec<Vec<Answer>>, String> {
+    let workloads = Workloads::new(manifests);
+    let ends = |party: &Party| match party {
+        Party::Workload(namespace, name) => workloads.pods(namespace, name),
+        Party::Node(name) => vec![Endpoint::Node(name.as_str().into())],
+        Party::Address(address) => vec![Endpoint::Address(*address)],
+    };
+    let all = flows.iter().flat_map(|flow| [&flow.from, &flow.to]).flat_map(ends);
+    let mut prober = Prober::new(decides, all.filter_map(|end| end.address()))?;
+    let mut decided = Vec::with_capacity(flows.len());
+    for flow in flows {
+        let (from, to) = (ends(&flow.from), ends(&flow.to));
+        let port = flow.port.map(Port::Number);
+        let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (from, to)));
+        let questions = pairs.map(|(from, to)| Question {
+            from,
+            to,
+            protocol: flow.protocol,
+            port: port.as_ref(),
+        });
+        decided.push(prober.answer(questions.collect::<Vec<Question<'_>>>()));
+    }
+    Ok(decided)
+}
+
+/// Why a connection is denied or allowed.
+pub fn reason(answer: &Answer) -> String {
+    let by: String = answer.by.iter().map(|by| format!(", by {by}")).collect();
+    format!("{}{by}", answer.reason)
 }
 
 /// A connection in words, such as `shop/web to shop/db TCP 5432`.

@@ -1,0 +1,296 @@
+//! The journal of a node: the connections of each hour, aggregated, on disk.
+//!
+//! ```text
+//! 2026-11-25T08.json.gz   an hour that is over
+//! 2026-11-25T09.json      the present hour; replaced as a whole, so a reader finds whole lines
+//! ```
+//!
+//! A file begins with a [`Head`]; every other line is a [`Row`]. Names are hours in UTC, so their order is
+//! that of time.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use flate2::read::GzDecoder;
+use local_api::Verdict;
+use serde::{Deserialize, Serialize};
+
+use crate::time::{moment, utc_seconds};
+use crate::verdicts::{End, Event};
+
+/// The version of the format.
+const VERSION: u32 = 1;
+/// Length of an hour's name, as in `2026-11-25T09`.
+const NAME: usize = 13;
+/// Rows of one hour; connections that would make further ones are counted alone.
+const MOST: usize = 100_000;
+/// Bytes of a file, after decompression, that are read at most.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// The first line of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// The version of the format.
+    pub podgate_journal: u32,
+    /// The node.
+    pub node: Arc<str>,
+    /// Connections of the hour that are in no row.
+    pub left_out: u64,
+}
+
+/// Connections of the same ends, destination port and verdict within an hour.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// The verdict about the first of them; without the initiator's port.
+    #[serde(flatten)]
+    pub event: Event,
+    /// Connections.
+    pub count: u64,
+    /// When the last of them was decided about, RFC 3339 in UTC.
+    pub last: String,
+}
+
+/// The part of a verdict that rows are told apart by.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Key {
+    from: (Option<Arc<str>>, Option<IpAddr>),
+    to: (Option<Arc<str>>, Option<IpAddr>, Option<u16>),
+    protocol: Option<String>,
+    verdict: Verdict,
+    reason: String,
+    by: Vec<Arc<str>>,
+}
+
+impl Key {
+    fn of(event: &Event) -> Self {
+        let Event { from, to, .. } = event;
+        Self {
+            from: (from.pod.clone(), from.ip.filter(|_| from.pod.is_none())),
+            to: (to.pod.clone(), to.ip, to.port),
+            protocol: event.protocol.clone(),
+            verdict: event.verdict,
+            reason: event.reason.clone(),
+            by: event.by.clone(),
+        }
+    }
+}
+
+/// The name of the hour of a moment.
+pub fn hour_of(time: SystemTime) -> String {
+    let mut name = utc_seconds(time);
+    name.truncate(NAME);
+    name
+}
+
+/// The rows of one hour.
+#[derive(Debug, Default)]
+pub struct Hour {
+    rows: HashMap<Key, Row>,
+    left_out: u64,
+}
+
+impl Hour {
+    /// Continues an hour of which a file has a part.
+    ///
+    /// # Errors
+    /// If it is no file of a journal.
+    pub fn resume(path: &Path) -> io::Result<Self> {
+        let (head, rows) = read_file(path)?;
+        let rows = rows.into_iter().map(|row| (Key::of(&row.event), row)).collect();
+        Ok(Self { rows, left_out: head.left_out })
+    }
+
+    /// Counts a connection, if policies decided about it.
+    pub fn count(&mut self, event: &Event) {
+        let is_decision = event.verdict == Verdict::Forwarded || event.reason == "policy-denied";
+        if !is_decision || event.staged.is_some() {
+            return;
+        }
+        let (key, is_full) = (Key::of(event), self.rows.len() >= MOST);
+        match self.rows.get_mut(&key) {
+            Some(row) => {
+                row.count += 1;
+                row.last.clone_from(&event.time);
+            }
+            None if is_full => self.left_out += 1,
+            None => {
+                let end = |end: &End, port| End { port, labels: None, ..end.clone() };
+                let event = Event {
+                    from: end(&event.from, None),
+                    to: end(&event.to, event.to.port),
+                    tcp_flags: None,
+                    ..event.clone()
+                };
+                let last = event.time.clone();
+                self.rows.insert(key, Row { event, count: 1, last });
+            }
+        }
+    }
+
+    /// Writes a file.
+    ///
+    /// # Errors
+    /// As `out` has them.
+    pub fn write(&self, node: &str, out: &mut impl io::Write) -> io::Result<()> {
+        let head = Head { podgate_journal: VERSION, node: node.into(), left_out: self.left_out };
+        serde_json::to_writer(&mut *out, &head)?;
+        out.write_all(b"\n")?;
+        for row in self.rows.values() {
+            serde_json::to_writer(&mut *out, row)?;
+            out.write_all(b"\n")?;
+        }
+        Ok(())
+    }
+}
+
+/// The files of a journal, oldest first.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if let Some((hour, "json" | "json.gz")) = name.split_once('.')
+            && hour.len() == NAME
+        {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The rows of a journal, and the number of connections that are in no row; with `since` of connections at
+/// this moment or later.
+///
+/// # Errors
+/// Each file that cannot be read.
+pub fn read(folder: &Path, since: Option<SystemTime>) -> Result<(Vec<Row>, u64), Vec<String>> {
+    let files = files(folder).map_err(|error| vec![format!("{}: {error}", folder.display())])?;
+    let first = since.map(hour_of).unwrap_or_default();
+    let (mut rows, mut left_out, mut faults) = (Vec::new(), 0, Vec::new());
+    for path in files {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.get(..NAME).is_some_and(|hour| hour < first.as_str()) {
+            continue;
+        }
+        match read_file(&path) {
+            Ok((head, found)) => {
+                left_out += head.left_out;
+                let is_late = |row: &Row| since.is_none_or(|it| moment(&row.last) >= Some(it));
+                rows.extend(found.into_iter().filter(is_late));
+            }
+            Err(error) => faults.push(format!("{}: {error}", path.display())),
+        }
+    }
+    if faults.is_empty() { Ok((rows, left_out)) } else { Err(faults) }
+}
+
+fn read_file(path: &Path) -> io::Result<(Head, Vec<Row>)> {
+    let file = File::open(path)?;
+    let is_compressed = path.extension().is_some_and(|it| it == "gz");
+    let bytes: Box<dyn Read> =
+        if is_compressed { Box::new(GzDecoder::new(file)) } else { Box::new(file) };
+    let mut lines = BufReader::new(bytes.take(MOST_BYTES)).lines();
+    let damaged = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+    let first = lines.next().transpose()?.unwrap_or_default();
+    let head: Head = serde_json::from_str(&first)
+        .map_err(|error| damaged(format!("line 1: is no head of a journal: {error}")))?;
+    if head.podgate_journal != VERSION {
+        let version = head.podgate_journal;
+        return Err(damaged(format!("has version {version}; this program reads {VERSION}")));
+    }
+    let mut rows = Vec::new();
+    for (n, line) in lines.enumerate() {
+        let row = serde_json::from_str(&line?);
+        rows.push(row.map_err(|error| damaged(format!("line {}: {error}", n + 2)))?);
+    }
+    Ok((head, rows))
+}
+
+/// How long ago the hour of a file began.
+pub fn age(path: &Path, now: SystemTime) -> Option<Duration> {
+    let name = path.file_name()?.to_str()?.get(..NAME)?;
+    now.duration_since(moment(&format!("{name}:00:00Z"))?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::TempDir;
+
+    use super::*;
+    use crate::verdicts::denied;
+
+    fn write(hour: &Hour, path: &Path) {
+        let mut bytes = Vec::new();
+        hour.write("node-a", &mut bytes).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+
+    fn at(time: &str, from: &str, port: u16) -> Event {
+        let from = End { pod: Some(from.into()), port: Some(port), ..denied().from };
+        Event { time: time.into(), from, ..denied() }
+    }
+
+    #[test]
+    fn connections_of_the_same_ends_are_one_row_of_an_hour() {
+        let folder = TempDir::new("journal");
+        let path = folder.path().join("2026-11-25T09.json");
+        let mut hour = Hour::default();
+        hour.count(&at("2026-11-25T09:00:01.000Z", "default/web", 4000));
+        hour.count(&at("2026-11-25T09:10:00.000Z", "default/web", 4001));
+        hour.count(&Event { reason: "malformed-ip".into(), ..denied() });
+        write(&hour, &path);
+        // The next process continues.
+        let mut hour = Hour::resume(&path).unwrap();
+        hour.count(&at("2026-11-25T09:20:00.000Z", "default/web", 4002));
+        hour.count(&at("2026-11-25T09:30:00.000Z", "default/job", 4003));
+        write(&hour, &path);
+        let (mut rows, left_out) = read(folder.path(), None).unwrap();
+        rows.sort_by_key(|row| row.count);
+        let found: Vec<_> = rows
+            .iter()
+            .map(|row| (row.event.from.to_string(), row.count, row.event.time.as_str(), &*row.last))
+            .collect();
+        let expected = [
+            ("default/job".to_owned(), 1, "2026-11-25T09:30:00.000Z", "2026-11-25T09:30:00.000Z"),
+            ("default/web".to_owned(), 3, "2026-11-25T09:00:01.000Z", "2026-11-25T09:20:00.000Z"),
+        ];
+        assert_eq!((found, left_out), (expected.to_vec(), 0));
+        let since = |text: &str| read(folder.path(), moment(text)).unwrap().0.len();
+        assert_eq!(since("2026-11-25T09:25:00Z"), 1);
+        assert_eq!(since("2026-11-25T10:00:00Z"), 0, "a file before is not opened");
+    }
+
+    #[test]
+    fn what_is_no_file_of_a_journal_is_named() {
+        let folder = TempDir::new("journal-odd");
+        fs::write(
+            folder.path().join("2026-11-25T09.json"),
+            "{\"podgate_journal\":9,\"node\":\"a\",\"left_out\":0}\n",
+        )
+        .unwrap();
+        fs::write(folder.path().join("2026-11-25T10.json"), "{half").unwrap();
+        fs::write(folder.path().join("notes.txt"), "x").unwrap();
+        let faults = read(folder.path(), None).unwrap_err();
+        assert_eq!(faults.len(), 2);
+        assert!(faults[0].ends_with("2026-11-25T09.json: has version 9; this program reads 1"));
+        assert!(faults[1].contains("2026-11-25T10.json: line 1: is no head of a journal"));
+    }
+
+    #[test]
+    fn rows_are_bounded() {
+        let mut hour = Hour::default();
+        for n in 0..MOST + 3 {
+            hour.count(&at("2026-11-25T09:00:01.000Z", &format!("default/p{n}"), 1));
+        }
+        assert_eq!((hour.rows.len(), hour.left_out), (MOST, 3));
+    }
+}

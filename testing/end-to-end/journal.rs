@@ -1,0 +1,67 @@
+//! The journal: real connections, decided again by other policies.
+
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use crate::cluster_node::{ClusterNode, PODGATE, text};
+use crate::requires_the_machine;
+
+/// Admits clients of this role to the database.
+fn admits(role: &str) -> String {
+    let from = json!([{"podSelector": {"matchLabels": {"role": role}}}]);
+    json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "db", "namespace": "default"},
+        "spec": {"podSelector": {"matchLabels": {"role": "db"}}, "ingress": [{"from": from}]}})
+    .to_string()
+}
+
+fn replay(node: &ClusterNode, arguments: &[&str]) -> Output {
+    let mut command = Command::new(PODGATE);
+    command.args(["policy", "replay-journal", "--since", "1h", "--journal"]);
+    command.arg(node.state_dir().join("journal")).arg("--with").arg(node.manifests());
+    command.args(arguments).output().unwrap()
+}
+
+#[test]
+fn past_connections_are_decided_again_by_other_policies() {
+    requires_the_machine!();
+    let node = ClusterNode::start(&["--journal", "16MB"]);
+    let (db, web, job) = (node.pod("db", "db"), node.pod("web", "web"), node.pod("job", "job"));
+    let _redis = db.serve_redis();
+    node.apply("policy", &admits("web"));
+    web.connect(db.v4(), 6379).unwrap();
+    job.connect(db.v4(), 6379).unwrap_err();
+    // Written at the end too; the next process continues the hour.
+    node.stop_switch();
+    node.start_switch();
+    web.connect(db.v4(), 6379).unwrap();
+    assert!(node.metric("podgate_journal_lost_total") == 0.0);
+    node.stop_switch();
+    let same = replay(&node, &[]);
+    assert_eq!(same.status.code(), Some(0), "{same:?}");
+    assert!(text(&same.stdout).contains("2 of 2 kinds of connections"), "{same:?}");
+    node.write("policy", &admits("job"));
+    let other = replay(&node, &["-o", "json"]);
+    assert_eq!(other.status.code(), Some(1), "{other:?}");
+    let lines = text(&other.stdout);
+    let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let row = |from: &str| rows.iter().find(|row| row["from"] == from).expect("a row");
+    assert_eq!(rows.len(), 2, "{lines}");
+    let (denied, allowed) = (row("default/web"), row("default/job"));
+    assert_eq!((&denied["was"], &denied["would"]), (&json!("allow"), &json!("deny")));
+    assert_eq!((&denied["connections"], &denied["port"]), (&json!(2), &json!(6379)), "{lines}");
+    assert_eq!((&allowed["was"], &allowed["would"]), (&json!("deny"), &json!("allow")));
+    assert_eq!(allowed["by"], json!(["NetworkPolicy default/db ingress[0]"]));
+    let shown = text(&replay(&node, &[]).stdout);
+    let line = "default/web to default/db TCP 6379  (2 connections, last ";
+    assert!(shown.contains("Would be denied:\n  ") && shown.contains(line), "{shown}");
+    // What is no journal is said.
+    std::fs::write(node.state_dir().join("journal/2026-11-25T09.json"), "x").unwrap();
+    let mut damaged = Command::new(PODGATE);
+    damaged.args(["policy", "replay-journal", "--journal"]);
+    damaged.arg(node.state_dir().join("journal")).arg("--with").arg(node.manifests());
+    let damaged = damaged.output().unwrap();
+    assert_eq!(damaged.status.code(), Some(2));
+    assert!(text(&damaged.stderr).contains("2026-11-25T09.json: line 1"), "{damaged:?}");
+}
