@@ -60,8 +60,12 @@ fn the_role_grants_what_the_switch_asks_for_and_nothing_else() {
             wanted.insert(format!("{group} {resource} get"));
         }
         // What is enforced of a cluster-wide policy is written into its status.
-        if kind.may_be_absent() {
+        if kind.is_cluster_policy() {
             wanted.insert(format!("{group} {resource}/status patch"));
+        }
+        // Each switch applies the object of its node.
+        if kind == Kind::NodeAddresses {
+            wanted.extend(["create", "patch"].map(|verb| format!("{group} {resource} {verb}")));
         }
     }
     wanted.extend(["create", "patch"].map(|verb| format!(" events {verb}")));
