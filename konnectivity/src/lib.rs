@@ -27,6 +27,7 @@ mod file;
 mod grpc;
 mod identifiers;
 pub mod kubernetes;
+mod memory;
 mod metrics;
 pub mod packet;
 mod raw;

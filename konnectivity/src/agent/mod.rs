@@ -30,6 +30,7 @@ use telemetry::{Page, Pages};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::memory::{Shares, Trimmer};
 use crate::packet::Packet;
 use crate::rules::Rules;
 use crate::server::{StartError, serve_pages};
@@ -48,6 +49,7 @@ pub struct Agent {
 pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) metrics: Metrics,
+    pub(crate) shares: Shares,
     sessions: Mutex<Vec<Arc<Session>>>,
     absent: Mutex<Absent>,
     draining: AtomicBool,
@@ -76,6 +78,7 @@ impl Agent {
         let shared = Arc::new(Shared {
             options,
             metrics: Metrics::default(),
+            shares: Shares::default(),
             sessions: Mutex::default(),
             absent: Mutex::default(),
             draining: AtomicBool::new(false),
@@ -143,8 +146,10 @@ async fn look_after(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(shared.options.probe_interval.min(sync::TICK));
     let rules = shared.options.rules.as_deref();
     let mut generation = rules.map(Rules::generation);
+    let mut trimmer = Trimmer::default();
     loop {
         ticks.tick().await;
+        trimmer.tick(shared.shares.busy(http2::millis()));
         let now = rules.map(Rules::generation);
         let changed = std::mem::replace(&mut generation, now) != now;
         for session in shared.sessions() {

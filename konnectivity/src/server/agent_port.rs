@@ -279,6 +279,7 @@ impl PendingAgent {
             window: wanted.window,
             blocked: AtomicBool::new(false),
             metrics: Arc::clone(&proxy.metrics),
+            shares: Arc::clone(&proxy.shares),
         };
         let backend = Backend::new(stream, wanted.identifiers);
         let count = proxy.server_count().to_string();

@@ -8,6 +8,7 @@ use http2::Link;
 
 use super::metrics::Metrics;
 use crate::grpc::message;
+use crate::memory::Shares;
 use crate::packet::Packet;
 
 /// A stream that an agent opened.
@@ -23,6 +24,7 @@ pub(crate) struct AgentStream {
     /// Reading of the link is paused for a slow reader.
     pub(crate) blocked: AtomicBool,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) shares: Arc<Shares>,
 }
 
 impl AgentStream {

@@ -39,6 +39,7 @@ use proxy::Proxy;
 
 use telemetry::{Page, Pages};
 
+use crate::memory::Trimmer;
 use crate::tls;
 use listen::{Socket, accept_tls, accept_unix, listen, listen_unix, serve_frontend};
 
@@ -222,8 +223,10 @@ pub(crate) fn serve_pages(
 
 async fn look_after(proxy: Arc<Proxy>) {
     let mut ticks = tokio::time::interval(TICK);
+    let mut trimmer = Trimmer::default();
     loop {
         ticks.tick().await;
+        trimmer.tick(proxy.shares.busy(http2::millis()));
         for backend in proxy.backends.all() {
             backend.tick(&proxy.options);
         }

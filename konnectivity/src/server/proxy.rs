@@ -8,6 +8,7 @@ use tokio::sync::{Semaphore, watch};
 use super::backends::Backends;
 use super::metrics::Metrics;
 use super::options::Options;
+use crate::memory::Shares;
 
 /// Agents that may wait for each TokenReview in progress.
 const WAITING: usize = 64;
@@ -18,6 +19,7 @@ pub(crate) struct Proxy {
     pub(crate) options: Arc<Options>,
     pub(crate) backends: Backends,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) shares: Arc<Shares>,
     server_count: AtomicUsize,
     /// One permit a TokenReview.
     pub(crate) reviews: Semaphore,
@@ -33,6 +35,7 @@ impl Proxy {
         Arc::new(Self {
             backends: Backends::new(options.strategies.clone()),
             metrics: Arc::default(),
+            shares: Arc::default(),
             server_count: AtomicUsize::new(options.server_count),
             reviews: Semaphore::new(options.limits.reviews),
             waiting: Arc::new(Semaphore::new(options.limits.reviews * WAITING)),

@@ -19,14 +19,14 @@ use std::time::Duration;
 
 use bench::{Samples, print_table};
 
-use measures::{dials, latency, memory, stalled, throughput};
+use measures::{dials, latency, memory, slow, stalled, throughput};
 use rig::{Programs, Rig};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const HELP: &str = "\
 The API server network proxy: dials a second, throughput of 1 and 100 connections, memory for
-10,000 idle ones, a stalled reader beside 100 busy ones, added latency.
+10,000 idle ones, 100 slow readers, a stalled one beside 100 busy ones, added latency.
 
 Usage: konnectivity [--rounds N] [--seconds N] [--connections N]
                     [--peer-server PROGRAM --peer-agent PROGRAM]
@@ -146,6 +146,7 @@ async fn measure(
     throughput(&mut run, 1).await?;
     // At last: a peer may not survive that its readers go away in the middle of their downloads.
     throughput(&mut run, 100).await?;
+    slow(&mut run).await?;
     stalled(&mut run).await?;
     println!();
     print_table(&head, &run.rows);

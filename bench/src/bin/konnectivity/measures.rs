@@ -16,6 +16,9 @@ use crate::{Result, Run};
 /// Time in which a dial and its close are answered, or counted as unanswered.
 const ANSWER: Duration = Duration::from_secs(5);
 
+/// Time after a round until the memory is looked at.
+const AFTERWARDS: Duration = Duration::from_secs(3);
+
 /// Clients that dial at a time.
 const DIALLERS: usize = 16;
 
@@ -88,12 +91,14 @@ struct Received {
     memory: f64,
 }
 
-/// Lets `count` connections receive at once for `length`.
+/// Lets `count` connections receive at once for `length`, each reader resting for `pause` after each
+/// message.
 async fn received(
     rig: &Arc<Rig>,
     proxied: bool,
     count: usize,
     length: Duration,
+    pause: Duration,
 ) -> Result<Received> {
     let bytes: Arc<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
     let mut tasks: JoinSet<Result<()>> = JoinSet::new();
@@ -106,6 +111,9 @@ async fn received(
                     match tunnel.receive().await {
                         Some(Packet::Data { bytes: some, .. }) => {
                             bytes[at].fetch_add(some.len() as u64, Ordering::Relaxed);
+                            if !pause.is_zero() {
+                                tokio::time::sleep(pause).await;
+                            }
                         }
                         other => return Err(format!("{other:?} instead of data").into()),
                     }
@@ -154,7 +162,7 @@ pub(crate) async fn throughput(run: &mut Run, count: usize) -> Result<()> {
             eprintln!("throughput of {count}, round {round} of {}", run.rounds);
             let (before, begin) = (rig.time()?, Instant::now());
             let Received { rate, spread, memory: during } =
-                received(&rig, proxied, count, run.length).await?;
+                received(&rig, proxied, count, run.length, Duration::ZERO).await?;
             spreads[way].add(spread);
             rates[way].add(rate / 1e6);
             if proxied {
@@ -163,8 +171,8 @@ pub(crate) async fn throughput(run: &mut Run, count: usize) -> Result<()> {
                 {
                     cost[way].add((after - before) / gigabytes);
                 }
-                // The connections' ends reach the server.
-                tokio::time::sleep(Duration::from_secs(1)).await;
+                // The connections' ends reach the server, and it has time to give memory back.
+                tokio::time::sleep(AFTERWARDS).await;
                 memory[0][way].add(during / 1e6);
                 memory[1][way].add(rig.memory()?[0] / 1e6);
             }
@@ -172,12 +180,33 @@ pub(crate) async fn throughput(run: &mut Run, count: usize) -> Result<()> {
     }
     run.row(format!("throughput of {count} (MB/s)"), &rates);
     run.row(format!("most over least bytes of {count}"), &spreads);
-    for (memory, when) in memory.iter().zip(["during", "a second after"]) {
+    for (memory, when) in memory.iter().zip(["during", "three seconds after"]) {
         run.row(format!("server's memory {when} the throughput of {count} (MB)"), memory);
     }
     for (cost, name) in costs.iter().zip(["server", "agent"]) {
         run.row(format!("processor time a gigabyte of {count}, {name} (s)"), cost);
     }
+    Ok(())
+}
+
+/// Downloads whose readers do not keep up: their bytes wait in the proxy.
+pub(crate) async fn slow(run: &mut Run) -> Result<()> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    let rows = || vec![Samples::new(); run.rigs.len()];
+    let (mut during, mut after, mut spreads) = (rows(), rows(), rows());
+    for round in 1..=run.rounds {
+        for (way, rig, proxied) in run.ways().into_iter().filter(|(_, _, proxied)| *proxied) {
+            eprintln!("100 slow readers, round {round} of {}", run.rounds);
+            let received = received(&rig, proxied, 100, run.length, PAUSE).await?;
+            tokio::time::sleep(AFTERWARDS).await;
+            during[way].add(received.memory / 1e6);
+            after[way].add(rig.memory()?[0] / 1e6);
+            spreads[way].add(received.spread);
+        }
+    }
+    run.row("server's memory during 100 slow downloads (MB)", &during);
+    run.row("server's memory three seconds after them (MB)", &after);
+    run.row("most over least bytes of the slow ones", &spreads);
     Ok(())
 }
 
@@ -187,10 +216,10 @@ pub(crate) async fn stalled(run: &mut Run) -> Result<()> {
     let rig = Arc::clone(&run.rigs[0]);
     for round in 1..=run.rounds {
         eprintln!("a stalled reader, round {round} of {}", run.rounds);
-        rates[0].add(received(&rig, true, 100, run.length).await?.rate / 1e6);
+        rates[0].add(received(&rig, true, 100, run.length, Duration::ZERO).await?.rate / 1e6);
         // It asks for data and never takes any.
         let stalled = rig.open(b"s").await?;
-        rates[1].add(received(&rig, true, 100, run.length).await?.rate / 1e6);
+        rates[1].add(received(&rig, true, 100, run.length, Duration::ZERO).await?.rate / 1e6);
         drop(stalled);
     }
     run.row("100 busy connections alone (MB/s)", &rates[..1]);

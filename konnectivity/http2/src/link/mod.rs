@@ -45,7 +45,7 @@ const ROOM: usize = 256 * 1024;
 /// Bytes that a woken sender is expected to queue.
 const QUANTUM: usize = 64 * 1024;
 /// Bytes handed to the socket at a time.
-const FILL: usize = 128 * 1024;
+const FILL: usize = 64 * 1024;
 /// Limit of queued answers to SETTINGS and PING; a peer that reads none of them is disconnected.
 const MOST_CONTROL: usize = 1 << 20;
 

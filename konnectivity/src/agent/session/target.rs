@@ -170,7 +170,7 @@ impl Target {
         }
         let credit = {
             let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
-            window.consume(bytes, queued)
+            window.consume(bytes, queued, &self.session.shared.shares)
         };
         if let Some(credit) = credit {
             let bytes = i64::try_from(credit).unwrap_or(i64::MAX);

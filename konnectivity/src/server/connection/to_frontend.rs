@@ -108,7 +108,7 @@ impl Connection {
         if self.agent.window.is_none() || state.phase != Phase::Established {
             return;
         }
-        if let Some(credit) = state.window.consume(bytes, queued) {
+        if let Some(credit) = state.window.consume(bytes, queued, &self.agent.shares) {
             let bytes = i64::try_from(credit).unwrap_or(i64::MAX);
             let packet = Packet::Credit { connection: self.number(), bytes };
             self.agent.send(&packet);
