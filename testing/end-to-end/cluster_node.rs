@@ -209,6 +209,11 @@ impl ClusterNode {
         self.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
     }
 
+    /// Sets a variable of the switch's environment from the next start on.
+    pub(crate) fn set_variable(&mut self, name: &'static str, value: String) {
+        self.environment.push((name, value.into()));
+    }
+
     /// Gives the switch a wall clock of its own from the next start on, by libfaketime;
     /// [`ClusterNode::set_clock`] sets it. Its monotonic clock stays the machine's.
     pub(crate) fn fake_clock(&mut self, library: &str) {

@@ -1,5 +1,8 @@
 //! Faults: of the process, of interfaces, of the machine.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
 use testkit::pings;
 
 use crate::cluster_node::{PODGATE, flow_offload, text};
@@ -231,4 +234,35 @@ fn the_switch_runs_with_few_privileges() {
         (&privileges["no_new_privileges"], &privileges["seccomp"]),
         (&true.into(), &true.into())
     );
+}
+
+#[test]
+fn the_switch_writes_its_own_files_and_no_others() {
+    requires_the_machine!("ping", "nft");
+    testkit::requires!(confine::files::version().is_some(), "the kernel has no Landlock");
+    let mut node = ClusterNode::start(&[]);
+    node.stop_switch();
+    // In the place of `nft`, which the switch runs: a program that tries to write what root may.
+    let programs = node.path("programs");
+    fs::create_dir(&programs).unwrap();
+    let tried = node.state_dir().join("tried").display().to_string();
+    let cron = "/etc/cron.d/podgate-test";
+    let path = std::env::var("PATH").unwrap();
+    let script = format!(
+        "#!/bin/sh\n(echo x > {cron}) 2> /dev/null && echo wrote >> {tried} || echo refused >> {tried}\n\
+         PATH={path} exec nft \"$@\"\n"
+    );
+    let nft = programs.join("nft");
+    fs::write(&nft, script).unwrap();
+    fs::set_permissions(&nft, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir_all("/etc/cron.d").unwrap();
+    node.set_variable("PATH", format!("{}:{path}", programs.display()));
+    node.start_switch();
+    let (client, server) = (node.pod("client", "a"), node.pod("server", "b"));
+    let said =
+        node.eventually("a program that the switch runs", || fs::read_to_string(&tried).ok());
+    let wrote = fs::remove_file(cron);
+    assert!(said.lines().all(|line| line == "refused") && wrote.is_err(), "{said}");
+    assert_eq!(node.status()["privileges"]["files"], true);
+    assert!(client.pings(server.v4()), "and works");
 }

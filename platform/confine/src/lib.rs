@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   keep(&capabilities::SWITCH) ─▶ bounding, permitted, effective set; no-new-privileges
+//!   files::write_only_below(…)  ─▶ files change in a few folders, and nowhere else
 //!   seccomp::apply()            ─▶ the system calls of `seccomp.rs`, and no others
 //! ```
 //!
-//! Capabilities belong to threads and are inherited: both calls come before the first thread.
+//! They belong to threads and are inherited: the calls come before the first thread.
 
 pub mod capabilities;
+pub mod files;
 #[cfg(feature = "seccomp")]
 pub mod seccomp;
 mod state;

@@ -13,6 +13,9 @@ pub struct State {
     pub no_new_privileges: bool,
     /// Whether a seccomp filter is in force.
     pub seccomp: bool,
+    /// Whether files change in a few folders alone.
+    #[serde(default)]
+    pub files: bool,
 }
 
 /// Names by number (linux/capability.h).
@@ -63,7 +66,9 @@ const NAMES: [&str; 41] = [
 impl State {
     /// As of now; empty where `/proc` is not there.
     pub fn now() -> Self {
-        parse(&fs::read_to_string("/proc/self/status").unwrap_or_default())
+        let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        // The kernel does not report it.
+        Self { files: crate::files::are_confined(), ..parse(&text) }
     }
 }
 
@@ -78,6 +83,7 @@ fn parse(text: &str) -> State {
         capabilities: held.map(|(_, name)| (*name).to_owned()).collect(),
         no_new_privileges: field("NoNewPrivs") == "1",
         seccomp: field("Seccomp") == "2",
+        files: false,
     }
 }
 

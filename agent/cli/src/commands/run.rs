@@ -1,6 +1,6 @@
 //! `podgate run`: the switch of this cluster node, until a signal ends it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use control::api_server::Access;
@@ -15,7 +15,8 @@ use agent::config::{
     manifests_of, online_cores, read_file,
 };
 use agent::run::{
-    Input, KernelInterfaces, StartError, WithoutPorts, await_end_of_another, other_switch, start,
+    Input, KernelInterfaces, StartError, WithoutPorts, await_end_of_another, make_folder,
+    other_switch, start,
 };
 use cli_runtime::{NO, UNUSABLE, fail};
 
@@ -81,10 +82,13 @@ pub(super) fn run(args: &Args) -> Ended {
     };
     Umem::recognize_programs();
     flow_offload::recognize_programs(flow_offload::interfaces());
+    // A confined process cannot see the namespaces of one that is not in the same confinement.
+    let other = other_switch();
     confine::keep(capabilities)
+        .and_then(|()| confine_files(&config))
         .and_then(|()| confine::seccomp::apply())
         .map_err(|error| fail(NO, format_args!("give up privileges: {error}")))?;
-    let running = switch(config).map_err(|error| match error {
+    let running = switch(config, other).map_err(|error| match error {
         StartError::Input(error) => fail(UNUSABLE, error),
         StartError::Failed(error) => fail(NO, error),
     })?;
@@ -104,6 +108,28 @@ pub(super) fn run(args: &Args) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Files that the switch writes beside those of its configuration: sysctls of the network, which a
+/// container may have at the second path, and what programs that it runs throw away.
+const WRITTEN: [&str; 3] = ["/proc/sys/net", "/host/proc/sys/net", "/dev/null"];
+
+/// Has the process write its state, its socket, the export of verdicts and sysctls, and nothing else.
+fn confine_files(config: &Config) -> std::io::Result<()> {
+    fn folder(file: &Path) -> &Path {
+        file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    }
+    let (state, socket) = (config.state_dir.as_path(), folder(&config.socket));
+    // Rules are about what is there. Errors are reported where the folders are used.
+    let _ = make_folder(state).and_then(|()| make_folder(socket));
+    let export = config.flow_export.file.as_deref().map(folder);
+    let folders = [state, socket].into_iter().chain(export);
+    if !confine::files::write_only_below(folders.chain(WRITTEN.map(Path::new)))? {
+        tracing::warn!(
+            "the kernel has no Landlock: nothing keeps the switch from writing other files"
+        );
+    }
+    Ok(())
+}
+
 fn read(args: &Args) -> Result<Config, ConfigError> {
     let mut options = args.options.clone();
     if options.manifests.is_empty() {
@@ -118,7 +144,8 @@ fn read(args: &Args) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-fn switch(config: Config) -> Result<agent::run::Running, StartError> {
+/// Starts the switch; `other` names another one on this node.
+fn switch(config: Config, other: Option<String>) -> Result<agent::run::Running, StartError> {
     if config.manifests.is_empty() && config.api_server.is_none() {
         tracing::warn!(
             "no kubeconfig and no manifests: no pod is known, so every pod stays closed"
@@ -136,7 +163,7 @@ fn switch(config: Config) -> Result<agent::run::Running, StartError> {
         let text = error.to_string();
         StartError::Failed(match error.cause.kind() {
             std::io::ErrorKind::PermissionDenied => text + "; podgate run needs root",
-            std::io::ErrorKind::ResourceBusy => other_switch().unwrap_or(text),
+            std::io::ErrorKind::ResourceBusy => other.clone().unwrap_or(text),
             _ => text,
         })
     };

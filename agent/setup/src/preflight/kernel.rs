@@ -60,6 +60,17 @@ pub(crate) fn tcx() -> Finding {
     }
 }
 
+pub(crate) fn landlock() -> Finding {
+    let finding = |level, detail: String| Finding::new("landlock", level, detail);
+    match confine::files::version() {
+        Some(version) => finding(Level::Good, format!("version {version}")),
+        None => finding(Level::Note, "not available".to_owned()).hint(
+            "the switch could write any file of its user; the systemd unit and the container have \
+             read-only file systems",
+        ),
+    }
+}
+
 pub(crate) fn btf() -> Finding {
     const FILE: &str = "/sys/kernel/btf/vmlinux";
     if Path::new(FILE).exists() {

@@ -74,6 +74,7 @@ pub fn inspect(wanted: &Wanted) -> Report {
     let memory = memory::estimate(wanted, offload);
     findings.push(kernel::tcx());
     findings.push(kernel::btf());
+    findings.push(kernel::landlock());
     findings.push(kernel::nftables(wanted, &capabilities));
     findings.extend(memory::look(wanted, &memory, &capabilities));
     findings.extend(uplink::look(wanted));

@@ -59,9 +59,13 @@ impl fmt::Display for Status {
             packet("consume")
         )?;
         writeln!(f, "Offload:    {}", self.flow_offload.line())?;
-        let confine::State { capabilities, no_new_privileges, seccomp } = &self.privileges;
+        let confine::State { capabilities, no_new_privileges, seccomp, files } = &self.privileges;
         let held = if capabilities.is_empty() { "none".to_owned() } else { capabilities.join(" ") };
-        let marks = [(*no_new_privileges, "no new privileges"), (*seccomp, "seccomp filter")];
+        let marks = [
+            (*no_new_privileges, "no new privileges"),
+            (*seccomp, "seccomp filter"),
+            (*files, "confined files"),
+        ];
         let marks = marks.iter().filter(|(is_on, _)| *is_on).map(|(_, mark)| format!(", {mark}"));
         writeln!(f, "Privileges: {held}{}", marks.collect::<String>())?;
         if self.verdicts_lost > 0 {
@@ -243,6 +247,7 @@ mod tests {
                 capabilities: vec!["NET_ADMIN".into(), "BPF".into()],
                 no_new_privileges: true,
                 seccomp: true,
+                files: true,
             },
         };
         let text = status.to_string();
@@ -263,7 +268,7 @@ Objects:    Pod 4
 Sessions:   2 of 100
 Packets:    5 forwarded, 0 dropped, 0 for the switch itself
 Offload:    unavailable: Linux 5.4: load the programs
-Privileges: NET_ADMIN BPF, no new privileges, seccomp filter
+Privileges: NET_ADMIN BPF, no new privileges, seccomp filter, confined files
 
 PORT  NAME         INTERFACE  MODE                    WORKER  ADDRESS   RX  TX  REFUSED  MISSED  SESSIONS  STATE
 1     default/db   pg1        native, copy            0       10.1.0.2  5   6   0        0       2         up
