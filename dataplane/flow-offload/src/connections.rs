@@ -309,6 +309,7 @@ impl Connections {
                 return None;
             }
             self.remove(context, &victim.id);
+            context.evicted.fetch_add(1, Ordering::Relaxed);
         }
         *pending += count;
         Some((wanted.owner, self.shares.enter(wanted.owner, wanted.id)))
@@ -546,6 +547,7 @@ mod tests {
         table.scan();
         let expected = [(0, (3..13).collect()), (1, vec![1, 2])];
         assert_eq!(table.entered(), BTreeMap::from(expected));
+        assert_eq!(table.context.evicted.load(Ordering::Relaxed), 2);
         table.open(2, 1..40);
         table.scan();
         let counts = table.entered().values().map(Vec::len).collect::<Vec<_>>();
@@ -557,5 +559,6 @@ mod tests {
         table.accept(1, 3);
         assert_eq!(table.entered()[&1], [1, 2, 3]);
         assert_eq!(table.connections.keys.len(), 2 * ROOM);
+        assert_eq!(table.context.evicted.load(Ordering::Relaxed), 8);
     }
 }

@@ -36,13 +36,16 @@ pub(crate) struct Context {
     guarded: Vec<AtomicU32>,
     /// Connections that found no room.
     pub(crate) refused: AtomicU64,
+    /// Connections whose entries made room for others.
+    pub(crate) evicted: AtomicU64,
 }
 
 impl Context {
     pub(crate) fn new(kernel: Kernel, switch: Arc<Switch>, options: Options) -> Self {
         let guards = GUARD_PORTS + u32::from(PORTS);
         let guarded = (0..guards).map(|_| AtomicU32::new(0)).collect();
-        Self { kernel, switch, options, guarded, refused: AtomicU64::new(0) }
+        let [refused, evicted] = [0; 2].map(AtomicU64::new);
+        Self { kernel, switch, options, guarded, refused, evicted }
     }
 
     /// Counts entries by their guards.

@@ -34,6 +34,8 @@ pub struct State {
     pub connections: u64,
     /// Connections that found no room.
     pub refused: u64,
+    /// Connections whose entries made room for others.
+    pub evicted: u64,
     /// What the programs did.
     pub counters: Counters,
     /// What they did each second, lately.
@@ -190,6 +192,7 @@ impl Offload {
         State {
             connections: self.engine.connections.lock().len() as u64,
             refused: self.engine.context.refused.load(Ordering::Relaxed),
+            evicted: self.engine.context.evicted.load(Ordering::Relaxed),
             counters: self.engine.context.kernel.counters(),
             per_second: self.engine.measured.lock().1.clone(),
         }

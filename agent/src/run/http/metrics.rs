@@ -128,6 +128,9 @@ fn flow_offload(page: &mut Page, status: &FlowOffloadStatus) {
     page.sample(&[], status.connections);
     page.family("flow_offload_refused_total", "counter", "Connections that found no room there.");
     page.sample(&[], status.refused);
+    let help = "Connections whose entries made room for others.";
+    page.family("flow_offload_evicted_total", "counter", help);
+    page.sample(&[], status.evicted);
     page.family("flow_offload_packets_total", "counter", "Packets forwarded in the kernel.");
     page.sample(&[], status.packets);
     page.family("flow_offload_bytes_total", "counter", "Their bytes.");

@@ -17,6 +17,9 @@ pub struct FlowOffloadStatus {
     pub connections: u64,
     /// Connections that found no room there, and go through the switch.
     pub refused: u64,
+    /// Connections whose entries made room for another owner's, or for a newer one of their own.
+    #[serde(default)]
+    pub evicted: u64,
     /// Packets that the programs forwarded; those that were still to be cut count as their segments.
     pub packets: u64,
     /// Their bytes.
@@ -46,6 +49,7 @@ impl FlowOffloadStatus {
                 Self {
                     connections: now.connections,
                     refused: now.refused,
+                    evicted: now.evicted,
                     packets: now.counters.packets,
                     bytes: now.counters.bytes,
                     punted: punted.map(|(why, n)| (why.name().to_owned(), *n)).collect(),
@@ -63,10 +67,14 @@ impl FlowOffloadStatus {
         match &self.reason {
             Some(reason) => format!("{}: {reason}", self.state),
             None if self.state == "on" => format!(
-                "on, {} connections, {} packets forwarded, {} left to the switch",
+                "on, {} connections, {} packets forwarded, {} left to the switch{}",
                 self.connections,
                 self.packets,
-                self.punted.values().sum::<u64>()
+                self.punted.values().sum::<u64>(),
+                match self.evicted {
+                    0 => String::new(),
+                    count => format!("; {count} connections made room for others"),
+                }
             ),
             None => self.state.clone(),
         }
