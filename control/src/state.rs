@@ -84,7 +84,7 @@ pub fn load(path: &Path) -> io::Result<Vec<Object>> {
 }
 
 /// The checksum of `bytes`: the same in every process and version.
-pub(crate) fn checksum(bytes: &[u8]) -> u64 {
+pub fn checksum(bytes: &[u8]) -> u64 {
     let mut sum = FnvHasher::default();
     add(&mut sum, bytes);
     sum.finish()

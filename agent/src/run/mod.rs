@@ -49,6 +49,7 @@ mod journal;
 mod kernel;
 mod names;
 mod other_switch;
+mod owners;
 mod pairs;
 mod pods;
 mod port;

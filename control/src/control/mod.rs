@@ -56,6 +56,7 @@ pub struct Control {
     nodes_changed: bool,
     revision: u64,
     departed: BTreeSet<IpAddr>,
+    moved: BTreeSet<IpAddr>,
     any_departed: bool,
     policy_changes: Vec<PolicyChange>,
     services: services::Pending,
@@ -114,6 +115,7 @@ impl Control {
             nodes_changed: false,
             revision: 0,
             departed: BTreeSet::new(),
+            moved: BTreeSet::new(),
             any_departed: false,
             policy_changes: Vec::new(),
             services: services::Pending::default(),
@@ -382,6 +384,22 @@ impl Control {
     /// last call: their sessions have to end. [`Self::commit`] publishes a view for them.
     pub fn take_departed(&mut self) -> BTreeSet<IpAddr> {
         std::mem::take(&mut self.departed)
+    }
+
+    /// Returns the addresses that have become a pod's, another one's or none's since the last call; with the scope of a
+    /// node.
+    pub fn take_moved(&mut self) -> BTreeSet<IpAddr> {
+        std::mem::take(&mut self.moved)
+    }
+
+    /// What [`Self::take_departed`] is to return.
+    pub fn departed(&self) -> impl Iterator<Item = IpAddr> {
+        self.departed.iter().copied()
+    }
+
+    /// Has the sessions of these addresses end, as [`Self::take_departed`] says.
+    pub fn depart(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
+        self.note_departed(addresses);
     }
 
     fn note_departed(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {

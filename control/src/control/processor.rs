@@ -49,11 +49,16 @@ impl Control {
                 });
             }
             Change::ClusterHostFirewall(..) => self.host_acls.is_stale = true,
-            Change::Pod(key, (_, after)) => {
+            Change::Pod(key, (before, after)) => {
                 let pod = after.as_ref();
                 let now = self.addresses_of(pod);
                 self.note_host_pod(&key, pod);
                 let touched = addresses_before.iter().chain(&now).copied().collect();
+                let uid = |pod: &Option<Arc<Pod>>| pod.as_ref().and_then(|pod| pod.uid.clone());
+                let is_other = addresses_before != now || uid(&before) != uid(&after);
+                if is_other && matches!(self.scope, Scope::Node(_)) {
+                    self.moved.extend(&touched);
+                }
                 self.services.pod_changed(&touched);
                 self.cache.addresses_moved(&touched);
                 let owned = |address: &IpAddr| Some((*address, self.pod_at(*address)?.clone()));

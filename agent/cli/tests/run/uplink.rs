@@ -108,10 +108,10 @@ fn tunnel_packets_have_passed_no_router_unless_the_route_leads_by_one() {
     });
 }
 
-/// A pod of another node that is replaced while this switch is away does not get its sessions.
-#[test]
-fn sessions_of_a_remote_pod_end_if_another_has_its_address_after_a_restart() {
-    let files = NodeFiles::new("replaced");
+/// A pod of another node that is replaced while this switch is away does not get its sessions, whatever
+/// `spoil` does to the saved objects meanwhile.
+fn replaced_while_away(label: &str, spoil: impl Fn(&NodeFiles)) {
+    let files = NodeFiles::new(label);
     files.manifest("far.yaml", &remote_pod("far", "10.2.0.9"));
     files.manifest("policy.yaml", POLICY);
     let node = start(&files, Kernel::default());
@@ -122,12 +122,15 @@ fn sessions_of_a_remote_pod_end_if_another_has_its_address_after_a_restart() {
     db.expects(&inside(5000), DB);
 
     // The same pod is there: its answers pass.
-    let node = start_again(&files, node.stop());
+    let kernel = node.stop();
+    spoil(&files);
+    let node = start_again(&files, kernel);
     let db = node.taken_up("db", DB);
     node.kernel.pod("eth0").send(&tunnel(5000, 255));
     db.expects(&inside(5000), DB);
 
     let kernel = node.stop();
+    spoil(&files);
     files.remove("far.yaml");
     files.manifest("next.yaml", &remote_pod("next", "10.2.0.9"));
     let node = start_again(&files, kernel);
@@ -135,4 +138,44 @@ fn sessions_of_a_remote_pod_end_if_another_has_its_address_after_a_restart() {
     node.kernel.pod("eth0").send(&tunnel(5000, 255));
     let event = node.wait_for_event(|event| event.to.port == Some(5000));
     assert_eq!(event.reason, "policy-denied");
+}
+
+#[test]
+fn sessions_of_a_remote_pod_end_if_another_has_its_address_after_a_restart() {
+    replaced_while_away("replaced", |_| {});
+}
+
+#[test]
+fn they_end_also_with_missing_damaged_or_old_saved_objects() {
+    let saved = |files: &NodeFiles| files.path("state/cluster-state");
+    replaced_while_away("replaced-missing", |files| std::fs::remove_file(saved(files)).unwrap());
+    replaced_while_away("replaced-damaged", |files| files.damage("state/cluster-state"));
+    // As of before the pods came, as after a crash.
+    replaced_while_away("replaced-old", |files| {
+        std::fs::write(saved(files), "podgate-state 1\n0 cbf29ce484222325\n").unwrap();
+    });
+    // Without the list of owners, the saved objects tell.
+    replaced_while_away("replaced-unlisted", |files| {
+        std::fs::remove_file(files.path("state/owners")).unwrap();
+    });
+}
+
+/// What cannot be verified is evaluated again: the connection of a pod that is still there goes on.
+#[test]
+fn sessions_go_on_without_any_record_of_the_pods() {
+    let files = NodeFiles::new("unverified");
+    files.manifest("far.yaml", &remote_pod("far", "10.2.0.9"));
+    files.manifest("policy.yaml", POLICY);
+    let node = start(&files, Kernel::default());
+    let db = node.attach("db", DB);
+    db.send(&udp(&format!("{DB}:5000"), "10.2.0.9:1").payload(b"x"));
+    node.wait_for_event(|event| event.to.port == Some(1));
+    let kernel = node.stop();
+    for file in ["state/cluster-state", "state/owners"] {
+        std::fs::remove_file(files.path(file)).unwrap();
+    }
+    let node = start_again(&files, kernel);
+    let db = node.taken_up("db", DB);
+    node.kernel.pod("eth0").send(&tunnel(5000, 255));
+    db.expects(&inside(5000), DB);
 }

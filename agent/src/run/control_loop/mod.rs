@@ -63,6 +63,7 @@ use snapshot::{ServiceMaker, SnapshotMaker};
 
 use super::events::Event;
 use super::kernel::{Completion, InterfaceEvent, Operation, Programming, Programs};
+use super::owners::Owners;
 use super::shared_status::{FlowOffload, SharedStatus};
 use super::source::{ClusterRecord, Source, SourceInfo, StateWriter};
 use attachments::{Attachments, Effects};
@@ -86,6 +87,7 @@ pub(super) struct ControlLoop {
     state_writer: Option<StateWriter>,
     /// The cluster that the saved state belongs to; with an API server.
     cluster: Option<ClusterRecord>,
+    owners: Owners,
     reports: reports::Reports,
     warnings: warnings::WarningSchedule,
     /// Number of the last reading of the manifests.
@@ -221,6 +223,8 @@ impl ControlLoop {
         if self.kernel_rules.enforces_policies() {
             self.policy_log.in_force(self.shared.switch.generation());
         }
+        let sessions = self.shared.switch.sessions();
+        self.owners.settle(&self.control, || sessions.any_departed());
         self.kernel_addresses.reconcile(&self.ports);
         self.host.iter_mut().for_each(|host| host.reconcile(&mut self.ports));
         self.uplink.iter_mut().for_each(|uplink| uplink.reconcile(&mut self.ports));

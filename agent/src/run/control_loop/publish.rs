@@ -39,6 +39,10 @@ impl ControlLoop {
         if change == Change::None {
             return;
         }
+        // Objects of a saved state may be older than the records.
+        if self.initial_sync.is_none() {
+            self.owners.follow(&mut self.control);
+        }
         if self.control.commit().is_some() || change == Change::Snapshot {
             self.publish(change);
         } else {

@@ -44,8 +44,8 @@ impl ControlLoop {
         self.write_warnings();
     }
 
-    /// Loads the objects of the last process before manifests replace them: sessions end whose
-    /// addresses have changed their pods meanwhile.
+    /// Loads the objects of the last process before manifests replace them, where it left no list
+    /// of owners: sessions end whose addresses have changed their pods meanwhile.
     pub(in crate::run) fn take_former(&mut self) {
         let (objects, restored) = load(&self.shared.config.state_dir);
         if let Restored::Refused(why) = &restored {

@@ -23,6 +23,7 @@ use crate::run::error::StartError;
 use crate::run::events::Event;
 use crate::run::kernel::{Completion, HostNetwork, Interfaces, Operation, Programs};
 use crate::run::names::PendingAnswer;
+use crate::run::owners::Owners;
 use crate::run::port::{ManagedPort, State};
 use crate::run::records::Records;
 use crate::run::shared_status::SharedStatus;
@@ -90,6 +91,7 @@ impl ControlLoop {
             let _ = completions.send(Event::Completed(all));
         };
         let ports = Ports::start(Arc::clone(&shared), interfaces, report)?;
+        let (owners, has_owners) = Owners::open(&shared.config.state_dir);
         let mut started = Self {
             control,
             services: match shared.config.host_port {
@@ -107,6 +109,7 @@ impl ControlLoop {
             initial_sync: asks.then(source::Initial::default),
             state_writer,
             cluster: None,
+            owners,
             reports: Default::default(),
             warnings: WarningSchedule::new(Instant::now()),
             reading: 0,
@@ -127,7 +130,9 @@ impl ControlLoop {
             next_check: Instant::now(),
         };
         if let Some(reading) = reading {
-            started.take_former();
+            if !has_owners {
+                started.take_former();
+            }
             started.take_manifests(reading);
         }
         if asks {

@@ -82,7 +82,7 @@ impl Sessions {
 
     /// Whether there are such addresses.
     #[inline]
-    pub(crate) fn any_departed(&self) -> bool {
+    pub fn any_departed(&self) -> bool {
         self.departed.any.load(Ordering::Acquire)
     }
 
