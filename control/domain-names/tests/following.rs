@@ -91,6 +91,44 @@ fn aliases_are_followed_inside_the_answer() {
     assert_eq!(found.addresses, [("2001:db8::1".parse().unwrap(), 20)]);
 }
 
+/// A message with an OPT record (RFC 6891) that holds padding (RFC 7830).
+fn padded(mut message: Vec<u8>, padding: u16) -> Vec<u8> {
+    let additional = u16::from_be_bytes([message[10], message[11]]) + 1;
+    message[10..12].copy_from_slice(&additional.to_be_bytes());
+    message.extend([0, 0, 41, 0x04, 0xd0, 0, 0, 0, 0]);
+    message.extend((padding + 4).to_be_bytes());
+    message.extend([0, 12]);
+    message.extend(padding.to_be_bytes());
+    message.resize(message.len() + usize::from(padding), 0);
+    message
+}
+
+#[test]
+fn padding_and_other_options_change_nothing() {
+    let records = [("www.example.org", 300, "192.0.2.1")];
+    for padding in [0, 1, 400, 468, 4000] {
+        let message = padded(answer(1, "www.example.org", Rtype::A, &records), padding);
+        let expected = [("192.0.2.1".parse().unwrap(), 300)];
+        assert_eq!(response(&message).unwrap().addresses, expected, "{padding}");
+        // Over TCP, in pieces.
+        let mut follower = Follower::default();
+        let ask = padded(ask(1, "www.example.org", Rtype::A), padding.min(468));
+        follower.take(&segment(true, 100, true, b""), wants, NOW);
+        follower.take(&segment(false, 900, true, b""), wants, NOW);
+        let (ask, message) = (framed(&ask), framed(&message));
+        assert!(follower.take(&segment(true, 101, false, &ask), wants, NOW).is_empty());
+        let mut found = Vec::new();
+        for (piece, at) in message.chunks(700).zip((901..).step_by(700)) {
+            found.extend(follower.take(&segment(false, at, false, piece), wants, NOW));
+        }
+        assert_eq!(addresses(&found), [("192.0.2.1".to_owned(), 300)], "{padding}");
+    }
+    // Nobody reads what stands behind the answers: a record that is cut changes nothing either.
+    let mut cut = padded(answer(1, "www.example.org", Rtype::A, &records), 400);
+    cut.truncate(cut.len() - 1);
+    assert_eq!(response(&cut).map(|it| it.addresses.len()), Some(1));
+}
+
 #[test]
 fn a_circle_of_aliases_ends() {
     let records =

@@ -71,6 +71,24 @@ fn an_answer_leaves_when_it_is_released_and_not_before() {
     assert_eq!((rig.free(), tap.late.load(Ordering::Relaxed)), (free, 0));
 }
 
+/// An answer in fragments arrives, and opens nothing: a part of it is no message, and nobody holds it.
+#[test]
+fn an_answer_in_fragments_passes_unread() {
+    let (mut rig, tap, copies) = followed(parts(1));
+    let free = rig.free();
+    ask(&mut rig);
+    copies.try_recv().unwrap();
+    let pieces = udp(SERVER, ASKS).payload(&[7; 2000]).ip_id(9).fragments(1000);
+    for order in [[0, 1, 2], [2, 1, 0]] {
+        let sent = order.map(|n: usize| pieces[n].clone());
+        rig.send_all(RESOLVER, sent.to_vec());
+        let received: Vec<_> = std::iter::from_fn(|| rig.receive(POD)).collect();
+        assert_eq!(received.len(), 3);
+        assert!(copies.try_recv().is_err(), "no copy of any");
+    }
+    assert_eq!((rig.free(), tap.late.load(Ordering::Relaxed)), (free, 0));
+}
+
 #[test]
 fn an_answer_that_nobody_releases_leaves_in_time_and_is_counted() {
     let (mut rig, tap, copies) = followed(parts(1));

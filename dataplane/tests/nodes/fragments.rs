@@ -7,7 +7,7 @@ use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services
 use dataplane::wire::protocol;
 use dataplane::{AclBinding, Outcome, Parts};
 use proptest::prelude::*;
-use testkit::packet::udp;
+use testkit::packet::{tcp, udp};
 
 use crate::nodes::rig::{FRAMES, Rig, assert_is, host, ip, pod, uplink};
 
@@ -127,6 +127,36 @@ fn a_first_fragment_that_is_refused_ends_the_others() {
     assert_eq!(rig.send_all(CLIENT, sent[3..].to_vec()), [Outcome::FragmentUnknown; 3]);
     assert!(rig.receive(SERVER).is_none());
     assert_eq!(rig.free(), FRAMES);
+}
+
+/// Bytes that overlap the headers which decided: of a second first fragment, and of a later one that begins inside
+/// of TCP's header (RFC 1858, RFC 3128).
+#[test]
+fn fragments_that_overlap_headers_carry_nothing_past_policies() {
+    for (client, server) in [("10.1.0.2", "10.1.0.3"), ("[fd01::2]", "[fd01::3]")] {
+        let mut rig = Rig::new(parts());
+        let from = format!("{client}:4000");
+        let of = |port: u16| datagram(&from, &format!("{server}:{port}"), 9);
+        let (allowed, denied) = (of(5353), of(80));
+        assert_eq!(rig.send_all(CLIENT, allowed[..1].to_vec()), [Outcome::PolicyAllowed]);
+        assert_eq!(rig.send_all(CLIENT, denied[..1].to_vec()), [Outcome::PolicyDenied]);
+        assert_eq!(received(&mut rig, SERVER).len(), 1, "not the second");
+        // What follows belongs to the one that the receiver has.
+        assert_eq!(rig.send_all(CLIENT, allowed[1..2].to_vec()), [Outcome::Fragment]);
+        received(&mut rig, SERVER);
+
+        let segment = tcp(&from, &format!("{server}:80")).ip_id(10);
+        for bytes in [&[0; 8][..], &[0; 64]] {
+            let over_the_ports = vec![segment.fragment(8, true, bytes)];
+            assert_eq!(rig.send_all(CLIENT, over_the_ports), [Outcome::MalformedIp]);
+        }
+        // A first fragment without all of its header decides nothing.
+        let cut = vec![segment.fragment(0, true, &[0; 8])];
+        assert_eq!(rig.send_all(CLIENT, cut), [Outcome::MalformedTransport]);
+        assert_eq!(received(&mut rig, SERVER).len(), 0);
+        wait(&mut rig);
+        assert_eq!(rig.free(), FRAMES);
+    }
 }
 
 #[test]
