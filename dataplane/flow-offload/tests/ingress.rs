@@ -51,6 +51,22 @@ fn the_program_of_the_next_process_takes_the_place_of_the_last_ones() {
 }
 
 #[test]
+fn a_discipline_without_an_egress_gets_no_filter_of_the_egress() {
+    testkit::requires_root!();
+    let (namespace, index) = with_interface();
+    namespace.enter(|| {
+        let kernel = Kernel::load(1).unwrap();
+        namespace.exec(words(&format!("tc qdisc add dev {INTERFACE} ingress")));
+        let error = kernel.set_host(index).unwrap_err().to_string();
+        assert!(error.contains("without an egress"), "{error}");
+        assert!(!filters(&namespace).contains("podgate"), "{}", filters(&namespace));
+        namespace.exec(words(&format!("tc qdisc del dev {INTERFACE} ingress")));
+        kernel.set_host(index).unwrap();
+        assert!(!filters(&namespace).contains("podgate"), "{}", filters(&namespace));
+    });
+}
+
+#[test]
 fn a_filter_that_is_taken_off_is_missed() {
     testkit::requires_root!();
     let (namespace, index) = with_interface();

@@ -19,6 +19,8 @@ pub struct LinkAddress {
     pub link: u32,
     /// The address with the length of its network prefix.
     pub address: IpNet,
+    /// The other end's address on a point-to-point link; the prefix is of its network then.
+    pub peer: Option<IpAddr>,
     /// Whether the kernel has not verified yet that the address is unique (RFC 4862, section 5.4), or found
     /// that it is not. No packet can leave from such an address.
     pub tentative: bool,
@@ -33,17 +35,18 @@ impl Netlink {
     /// [`Error::is_exists`] if the interface has it already.
     pub fn add_address(&mut self, link: u32, address: IpNet) -> Result<(), Error> {
         let what = format!("add address {address} to interface {link}");
-        let message = message(link, address);
+        let message = message(link, address, None);
         self.change(&what, RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Takes an address from an interface.
+    /// Takes an address from its interface.
     ///
     /// # Errors
     /// If the interface does not have it (`EADDRNOTAVAIL`).
-    pub fn delete_address(&mut self, link: u32, address: IpNet) -> Result<(), Error> {
+    pub fn delete_address(&mut self, own: &LinkAddress) -> Result<(), Error> {
+        let LinkAddress { link, address, peer, .. } = *own;
         let what = format!("delete address {address} from interface {link}");
-        self.change(&what, RouteNetlinkMessage::DelAddress(message(link, address)), 0)
+        self.change(&what, RouteNetlinkMessage::DelAddress(message(link, address, peer)), 0)
     }
 
     /// All addresses of all interfaces of the namespace, both families, link-local
@@ -67,7 +70,7 @@ impl Netlink {
     }
 }
 
-fn message(link: u32, address: IpNet) -> AddressMessage {
+fn message(link: u32, address: IpNet, peer: Option<IpAddr>) -> AddressMessage {
     let mut message = AddressMessage::default();
     message.header = AddressHeader {
         family: netlink::family(address.addr()),
@@ -78,7 +81,7 @@ fn message(link: u32, address: IpNet) -> AddressMessage {
     };
     // For a broadcast-capable interface both name the same address (rtnetlink(7)).
     message.attributes = vec![
-        AddressAttribute::Address(address.addr()),
+        AddressAttribute::Address(peer.unwrap_or(address.addr())),
         AddressAttribute::Local(address.addr()),
         AddressAttribute::Flags(AddressFlags::Nodad | AddressFlags::Noprefixroute),
     ];
@@ -113,5 +116,6 @@ fn read(message: &AddressMessage) -> Option<LinkAddress> {
     }
     // IPv6 gives its own address as "address" unless the link is point to point.
     let address = IpNet::new(own.or(peer)?, message.header.prefix_len).ok()?;
-    Some(LinkAddress { link: message.header.index, address, tentative })
+    let peer = peer.filter(|peer| *peer != address.addr());
+    Some(LinkAddress { link: message.header.index, address, peer, tentative })
 }

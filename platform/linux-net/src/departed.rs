@@ -50,16 +50,17 @@ pub fn delete_connections(addresses: &BTreeSet<IpAddr>) -> Result<usize, Error> 
         socket.send(&message(LIST, NLM_F_REQUEST | NLM_F_DUMP, &[0; GENERIC]), 0)?;
         let mut found = Vec::new();
         while read_entries(&answer(&socket)?, addresses, &mut found)? {}
-        let mut deleted = 0;
+        let (mut deleted, mut refused) = (0, None);
         for entry in &found {
             match request(&socket, &message(DELETE, NLM_F_REQUEST | NLM_F_ACK, entry)) {
                 Ok(()) => deleted += 1,
                 // It ended meanwhile.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-                Err(error) => return Err(error),
+                // It keeps no other one.
+                Err(error) => refused = Some(error),
             }
         }
-        Ok(deleted)
+        refused.map_or(Ok(deleted), Err)
     };
     delete().map_err(|cause| Error::new("delete departed pods' connections from conntrack", cause))
 }

@@ -14,6 +14,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::IpNet;
 
 use super::Link;
+use super::address::LinkAddress;
 use super::error::Error;
 use super::netlink::Netlink;
 use super::offload::{switch_off_segmentation, switch_off_towards_switch};
@@ -70,7 +71,8 @@ pub struct HostPort {
     pub switch: Link,
     /// The kernel's end; it is up.
     pub host: Link,
-    /// Errors about addresses and routes that the kernel refused to change; all others are as configured.
+    /// Errors about addresses, routes and settings that the kernel refused to change; all others are as
+    /// configured.
     pub refused: Vec<String>,
 }
 
@@ -110,17 +112,20 @@ pub fn set_up(config: &HostPortConfig) -> Result<HostPort, Error> {
     netlink.switch_off_arp(switch.index)?;
     switch_off_segmentation(&config.switch_interface)?;
     switch_off_towards_switch(&config.host_interface, config.mtu)?;
+    let mut results = Vec::new();
     for link in [&switch, &host] {
         if link.mtu != config.mtu {
-            netlink.set_mtu(link.index, config.mtu)?;
+            results.push(netlink.set_mtu(link.index, config.mtu));
         }
     }
-    sysctl::set_if_present(Family::V6, &config.host_interface, "accept_ra", "0")?;
     // The link has no other host, and duplicate address detection would delay the first packets.
-    sysctl::set_if_present(Family::V6, &config.host_interface, "accept_dad", "0")?;
-    netlink.put_queue(host.index)?;
+    for setting in ["accept_ra", "accept_dad"] {
+        results.push(sysctl::set_if_present(Family::V6, &config.host_interface, setting, "0"));
+    }
+    results.push(netlink.put_queue(host.index));
     netlink.set_up(host.index)?;
-    let mut refused = addresses(&mut netlink, host.index, &config.gateways)?;
+    let mut refused: Vec<Error> = results.into_iter().filter_map(Result::err).collect();
+    refused.extend(addresses(&mut netlink, host.index, &config.gateways)?);
     refused.extend(routes(&mut netlink, host.index, config)?);
     Ok(HostPort {
         switch: netlink.link(&config.switch_interface)?,
@@ -160,18 +165,18 @@ pub fn close_to_the_kernel(interface: &str) -> Result<(), Error> {
 /// Returns what the kernel refused.
 fn addresses(netlink: &mut Netlink, host: u32, gateways: &[IpAddr]) -> Result<Vec<Error>, Error> {
     let wanted: Vec<IpNet> = gateways.iter().copied().map(IpNet::from).collect();
-    let present: Vec<IpNet> = netlink
-        .addresses()?
-        .into_iter()
-        .filter(|own| own.link == host)
-        .map(|own| own.address)
-        // The kernel's own link-local address, which neighbour discovery needs.
-        .filter(|own| !matches!(own, IpNet::V6(v6) if v6.addr().is_unicast_link_local()))
-        .collect();
-    let extra = present.iter().filter(|own| !wanted.contains(own));
+    let present = netlink.addresses()?.into_iter().filter(|own| own.link == host);
+    // The kernel's own link-local address, which neighbour discovery needs.
+    let is_kernels =
+        |own: &IpNet| matches!(own, IpNet::V6(v6) if v6.addr().is_unicast_link_local());
+    // One that another program added in another way may stay tentative for ever: it is added anew.
+    let is_right =
+        |own: &LinkAddress| wanted.contains(&own.address) && own.peer.is_none() && !own.tentative;
+    let (right, extra): (Vec<_>, Vec<_>) =
+        present.filter(|own| !is_kernels(&own.address)).partition(is_right);
     let mut results: Vec<_> =
-        extra.map(|own| unless_gone(netlink.delete_address(host, *own))).collect();
-    let missing = wanted.iter().filter(|own| !present.contains(own));
+        extra.iter().map(|own| unless_gone(netlink.delete_address(own))).collect();
+    let missing = wanted.iter().filter(|own| right.iter().all(|it| it.address != **own));
     results.extend(missing.map(|own| netlink.add_address(host, *own)));
     Ok(results.into_iter().filter_map(Result::err).collect())
 }

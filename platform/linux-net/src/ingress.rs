@@ -113,9 +113,14 @@ impl Netlink {
     ) -> Result<(), Error> {
         let what = format!("add {CLSACT} to interface {index}");
         let new = RouteNetlinkMessage::NewQueueDiscipline(clsact(index));
-        match self.change(&what, new, NLM_F_CREATE | NLM_F_EXCL) {
-            Err(error) if !error.is_exists() => return Err(error),
-            _ => {}
+        if let Err(error) = self.change(&what, new, NLM_F_CREATE | NLM_F_EXCL) {
+            if !error.is_exists() {
+                return Err(error);
+            }
+            // The kernel would take a filter of its egress for one of the ingress.
+            if direction == Direction::Egress && !self.has_clsact(index)? {
+                return Err(Error::invalid(what, "another discipline without an egress is there"));
+            }
         }
         let mut message = filter(index, direction);
         message.header.handle = HANDLE.into();
@@ -137,6 +142,18 @@ impl Netlink {
         self.change(&what, RouteNetlinkMessage::NewTrafficFilter(message), NLM_F_CREATE)
     }
 
+    fn has_clsact(&mut self, index: u32) -> Result<bool, Error> {
+        let query = RouteNetlinkMessage::GetQueueDiscipline(TcMessage::with_index(index as i32));
+        let answers = self.all("list queueing disciplines", query)?;
+        Ok(answers.iter().any(|answer| match answer {
+            RouteNetlinkMessage::NewQueueDiscipline(message) => {
+                let kind = TcAttribute::Kind(CLSACT.to_owned());
+                message.header.index == index as i32 && message.attributes.contains(&kind)
+            }
+            _ => false,
+        }))
+    }
+
     /// Removes Podgate's filters from one direction of the interface `index`, and `clsact` if no
     /// filter is left.
     ///
@@ -145,13 +162,16 @@ impl Netlink {
     pub fn remove_programs(&mut self, index: u32, direction: Direction) -> Result<(), Error> {
         let (own, others): (Vec<_>, Vec<_>) =
             self.filters(index, direction)?.into_iter().partition(ProgramFilter::is_own);
+        let mut removed = Ok(());
         for ProgramFilter { name, info, handle, .. } in &own {
             let mut message = filter(index, direction);
             (message.header.info, message.header.handle) = (*info, *handle);
             message.attributes = vec![TcAttribute::Kind(TcFilterBpf::KIND.to_owned())];
             let what = format!("remove {name} from interface {index}");
-            self.change(&what, RouteNetlinkMessage::DelTrafficFilter(message), 0)?;
+            let result = self.change(&what, RouteNetlinkMessage::DelTrafficFilter(message), 0);
+            removed = removed.and(result);
         }
+        removed?;
         if own.is_empty()
             || !others.is_empty()
             || !self.filters(index, direction.other())?.is_empty()

@@ -28,6 +28,8 @@ pub struct Link {
     pub running: bool,
     /// Uses ARP.
     pub arp: bool,
+    /// The loopback interface.
+    pub is_loopback: bool,
     /// The driver's kind (`veth`, `dummy`, …); empty for physical interfaces.
     pub kind: String,
     /// Free text (`ip link set … alias`).
@@ -77,9 +79,19 @@ impl Netlink {
         if !valid_name(name) {
             return Err(Error::new(what, std::io::Error::from_raw_os_error(libc::ENODEV)));
         }
-        let mut query = LinkMessage::default();
-        query.attributes.push(LinkAttribute::IfName(name.to_owned()));
-        match self.one(&what, RouteNetlinkMessage::GetLink(query))? {
+        self.look_up(&what, message(0, vec![LinkAttribute::IfName(name.to_owned())]))
+    }
+
+    /// The interface with this number.
+    ///
+    /// # Errors
+    /// [`Error::is_not_found`] if there is none.
+    pub fn link_of(&mut self, index: u32) -> Result<Link, Error> {
+        self.look_up(&format!("look up interface {index}"), message(index, Vec::new()))
+    }
+
+    fn look_up(&mut self, what: &str, query: LinkMessage) -> Result<Link, Error> {
+        match self.one(what, RouteNetlinkMessage::GetLink(query))? {
             RouteNetlinkMessage::NewLink(message) => Ok(Link::from_message(&message)),
             _ => Err(Error::invalid(what, "the kernel answered with something else")),
         }
@@ -180,6 +192,7 @@ impl Link {
             // Not the operational state, which the kernel computes some time after the fact.
             running: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
             arp: !flags.contains(LinkFlags::Noarp),
+            is_loopback: flags.contains(LinkFlags::Loopback),
             kind: String::new(),
             alias: String::new(),
             peer: None,

@@ -84,6 +84,8 @@ pub(super) fn read_neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
             | NeighbourState::Delay
             | NeighbourState::Probe
             | NeighbourState::Permanent
+            // Set by hand, and not to be verified.
+            | NeighbourState::Noarp
     );
     let link = message.header.ifindex;
     Some(Neighbour { link, address: address?, mac: mac.filter(|_| is_known) })

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteType, RouteVia,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -68,21 +68,23 @@ impl Netlink {
     }
 
     /// Returns the interface with one of `addresses`, in their order, else that of the default
-    /// route with the lowest metric, IPv4 before IPv6. `None` if there is neither.
+    /// route with the lowest metric, IPv4 before IPv6. `None` if there is neither. Interfaces without
+    /// neighbours, such as loopback with an address that a routing daemon announces, are passed over.
     ///
     /// # Errors
     /// If the kernel refuses to answer.
     pub fn uplink(&mut self, addresses: &[IpAddr]) -> Result<Option<Link>, Error> {
         let own = self.addresses()?;
-        let with_address = addresses
-            .iter()
-            .find_map(|wanted| own.iter().find(|found| found.address.addr() == *wanted))
-            .map(|found| found.link);
-        let index = match with_address {
-            Some(index) => Some(index),
-            None => self.default_link()?,
+        let links = self.links()?;
+        let link = |index: u32| links.iter().find(|link| link.index == index);
+        let has = |wanted: &IpAddr| {
+            let found = own.iter().filter(|found| found.address.addr() == *wanted);
+            found.filter_map(|found| link(found.link)).find(|link| link.arp && !link.is_loopback)
         };
-        Ok(self.links()?.into_iter().find(|link| Some(link.index) == index))
+        Ok(match addresses.iter().find_map(has) {
+            Some(link) => Some(link.clone()),
+            None => self.default_link()?.and_then(link).cloned(),
+        })
     }
 
     fn default_link(&mut self) -> Result<Option<u32>, Error> {
@@ -92,16 +94,18 @@ impl Netlink {
             RouteNetlinkMessage::NewRoute(message) => default_way(message),
             _ => None,
         });
-        Ok(ways.min().map(|(_, _, link)| link))
+        Ok(ways.min().map(|(.., link)| link))
     }
 }
 
-/// For a default route of the main table: whether it is IPv6's, its metric, its interface.
-fn default_way(route: &RouteMessage) -> Option<(bool, u32, u32)> {
+/// For a default route of the main table: whether its interface has no carrier, whether it is IPv6's, its
+/// metric, its interface.
+fn default_way(route: &RouteMessage) -> Option<(bool, bool, u32, u32)> {
     let header = &route.header;
     let is_default = header.destination_prefix_length == 0
         && header.table == RouteHeader::RT_TABLE_MAIN
         && header.kind == RouteType::Unicast;
+    let is_dead = header.flags.intersects(RouteFlags::Dead | RouteFlags::Linkdown);
     let is_v6 = match header.address_family {
         AddressFamily::Inet => false,
         AddressFamily::Inet6 => true,
@@ -122,5 +126,5 @@ fn default_way(route: &RouteMessage) -> Option<(bool, u32, u32)> {
             _ => {}
         }
     }
-    is_default.then_some((is_v6, metric, link?))
+    is_default.then_some((is_dead, is_v6, metric, link?))
 }

@@ -7,7 +7,7 @@ use linux_net::MacAddress;
 use linux_net::host_port::{self, HostPortConfig};
 use linux_net::{
     LinkAddress, LinkEvent, LinkEvents, Namespace, Netlink, Route, VethEnd, VethPair, filter,
-    in_namespace, keep_vlan_tags, switch_off_offloads, switch_off_segmentation,
+    in_namespace, keep_vlan_tags, masquerade, switch_off_offloads, switch_off_segmentation,
     switch_off_towards_switch, sysctl,
 };
 use testkit::{RawSender, packet};
@@ -53,7 +53,7 @@ fn a_pair_across_namespaces_carries_packets_both_ways() {
             let address: IpNet = network.parse().unwrap();
             netlink.add_address(link.index, address).unwrap();
             assert!(netlink.add_address(link.index, address).unwrap_err().is_exists());
-            let own = LinkAddress { link: link.index, address, tentative: false };
+            let own = LinkAddress { link: link.index, address, peer: None, tentative: false };
             assert!(netlink.addresses().unwrap().contains(&own));
         }
         netlink.set_up(link.index).unwrap();
@@ -364,6 +364,12 @@ fn what_the_kernel_refuses_about_one_object_stops_no_other() {
         "address add 10.7.0.1/24 dev podgate-host",
         "address add 10.7.0.2/24 dev podgate-host",
         "address add 10.8.0.1 peer 10.8.0.2 dev podgate-host",
+        "address add 10.1.4.1/16 dev podgate-host",
+        // Without a carrier it stays tentative.
+        "address del fd00:1:4::1/128 dev podgate-host",
+        "link set podgate0 down",
+        "address add fd00:1:4::1/128 dev podgate-host",
+        "link set podgate0 up",
         "address add fd00:7::1/64 dev podgate-host nodad",
         "route add 10.9.0.0/16 dev podgate-host src 10.7.0.2",
         "route add 10.10.0.0/16 dev podgate-host metric 7",
@@ -379,6 +385,10 @@ fn what_the_kernel_refuses_about_one_object_stops_no_other() {
     let mut more = config.clone();
     more.routes.push("10.2.0.0/16".parse().unwrap());
     assert_eq!(set_up(&more).refused, Vec::<String>::new());
+    let addresses = namespace.exec(words("ip -o address show dev podgate-host scope global"));
+    let addresses: Vec<&str> =
+        addresses.lines().filter_map(|line| line.split_whitespace().nth(3)).collect();
+    assert_eq!(addresses, ["10.1.4.1/32", "fd00:1:4::1/128"]);
     let routes = namespace.exec(words("ip route")) + &namespace.exec(words("ip -6 route"));
     for gone in ["10.7.0", "10.8.0", "10.9.0", "10.10.0", "10.11.0", "fd00:7", "fd00:9"] {
         assert!(!routes.contains(gone), "{gone}: {routes}");
@@ -424,6 +434,77 @@ fn a_tentative_address_of_one_family_leaves_the_other_alone() {
         set_up().unwrap();
         way("fd00:1:4::7").contains("src 2001:db8::1").then_some(())
     });
+}
+
+#[test]
+fn odd_neighbours_and_routes_hide_no_next_hop() {
+    testkit::requires_root!();
+    let namespace = testkit::Namespace::new("hops");
+    for line in [
+        "link set lo up",
+        "link add eth0 type veth peer name eth1",
+        "link set eth0 up",
+        "link set eth1 up",
+        "address add 192.0.2.1/24 dev eth0",
+        // As routing daemons announce a node's address.
+        "address add 198.51.100.1/32 dev lo",
+        "route add default via 192.0.2.2",
+        "neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 nud noarp dev eth0",
+        "neigh add 192.0.2.3 lladdr 02:00:00:00:00:03 nud permanent dev eth0",
+        "neigh add proxy 192.0.2.4 dev eth0",
+        "route add blackhole 203.0.113.1",
+        "route add unreachable 203.0.113.2",
+        "route add prohibit 203.0.113.3",
+        "route add 203.0.113.4 nexthop via 192.0.2.2 nexthop via 192.0.2.2 weight 2",
+        "nexthop add id 7 via 192.0.2.3 dev eth0",
+        "route add 203.0.113.5 nhid 7",
+        "link add dead type veth peer name other",
+        "link set dead up",
+        "route add default dev dead metric 0 tos 0x10",
+    ] {
+        namespace.exec(words(&format!("ip {line}")));
+    }
+    let mut netlink = in_namespace(namespace.path(), Netlink::open).unwrap().unwrap();
+    let mut mac = |to: &str| {
+        let hop = netlink.next_hop(to.parse().unwrap()).map_err(|error| error.to_string());
+        hop.map(|hop| hop.mac.map(|mac| mac.0[5]))
+    };
+    for (to, last) in [("192.0.2.2", 2), ("192.0.2.3", 3), ("203.0.113.4", 2), ("203.0.113.5", 3)] {
+        assert_eq!(mac(to), Ok(Some(last)), "{to}");
+    }
+    for to in ["203.0.113.1", "203.0.113.2", "203.0.113.3"] {
+        assert!(mac(to).is_err(), "{to}");
+    }
+    assert_eq!(mac("192.0.2.4"), Ok(None), "it is resolved");
+    for addresses in [&["198.51.100.1", "192.0.2.1"][..], &["198.51.100.1"], &[]] {
+        let addresses: Vec<_> = addresses.iter().map(|it| it.parse().unwrap()).collect();
+        let uplink = netlink.uplink(&addresses).unwrap().map(|link| link.name);
+        assert_eq!(uplink.as_deref(), Some("eth0"), "{addresses:?}");
+    }
+}
+
+#[test]
+fn odd_tables_of_the_switchs_names_are_replaced_and_others_stay() {
+    testkit::requires_root!();
+    let namespace = testkit::Namespace::new("tables");
+    namespace.exec(words("nft add table ip podgate"));
+    namespace.exec(["nft", "add table inet podgate { flags dormant; }"]);
+    namespace.exec(["nft", "add chain inet podgate odd { type filter hook input priority 0; }"]);
+    namespace.exec(["nft", "add rule inet podgate odd counter drop"]);
+    namespace.exec(["nft", "add table inet podgate-filter"]);
+    namespace
+        .exec(["nft", "add set inet podgate-filter odd { type ifname; elements = { \"x\" }; }"]);
+    let pods: Vec<IpNet> = vec!["10.1.4.0/24".parse().unwrap()];
+    let set = || {
+        let rules = masquerade::Rules { pods: pods.clone(), cluster: Vec::new() };
+        masquerade::Masquerader::default().set(&rules)?;
+        let rules = filter::Rules { tunnel_port: Some(4789), pods: pods.clone() };
+        filter::Filter::default().set(&rules)
+    };
+    assert_eq!(in_namespace(namespace.path(), set).unwrap(), Ok(()));
+    let tables = namespace.exec(words("nft list ruleset"));
+    assert!(!tables.contains("odd") && !tables.contains("dormant"), "{tables}");
+    assert!(tables.contains("masquerade") && tables.contains("table ip podgate"), "{tables}");
 }
 
 /// Whatever the kernel's defaults are.

@@ -83,6 +83,7 @@ mod tests {
 
     fn link(mtu: u32) -> Link {
         Link {
+            is_loopback: false,
             tunnel_port: None,
             index: 2,
             name: "eth0".into(),
