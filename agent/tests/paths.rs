@@ -172,7 +172,7 @@ fn the_running_switch_takes_an_uplink_and_gives_it_back() {
     rig.node.enter(|| {
         let config = UmemConfig { frames: 256, hugepages: false };
         let (umem, _memory, _frames) = Umem::create(&config).unwrap();
-        let mut interfaces = KernelInterfaces::new(umem, 64).unwrap();
+        let mut interfaces = KernelInterfaces::new(umem, 64, None).unwrap();
         let mut network = interfaces.host_network().unwrap();
         let (tell, told) = std::sync::mpsc::channel();
         interfaces.watch(Box::new(move |event| drop(tell.send(event)))).unwrap();

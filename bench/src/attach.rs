@@ -16,7 +16,7 @@ use crate::forwarder::own_path;
 use crate::rig::{mac_of, words};
 
 /// Timeout of hundreds of pods on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -70,14 +70,22 @@ pub fn start_with(
     folder: &Path,
     arguments: &[&str],
 ) -> Result<(Process, PathBuf)> {
-    let (socket, own) = (folder.join("socket"), own_path()?);
-    let path = |path: &Path| path.display().to_string();
-    let (at, state) = (path(&socket), path(&folder.join("state")));
-    let command =
-        [own.as_str(), "run", "--socket", &at, "--state-dir", &state, "--rx-mode", "adaptive"];
-    let switch = node.spawn(command.into_iter().chain(arguments.iter().copied()));
+    let switch = start_program(&own_path()?, node, folder, arguments);
     switch.wait_for_line("local API at ", PATIENCE);
-    Ok((switch, socket))
+    Ok((switch, folder.join("socket")))
+}
+
+/// Starts this `program`'s `run` with its local API's socket and state below `folder`.
+pub fn start_program(
+    program: &str,
+    node: &Namespace,
+    folder: &Path,
+    arguments: &[&str],
+) -> Process {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let (at, state) = (path("socket"), path("state"));
+    let command = [program, "run", "--socket", &at, "--state-dir", &state, "--rx-mode", "adaptive"];
+    node.spawn(command.into_iter().chain(arguments.iter().copied()))
 }
 
 /// Joins a pod to the cluster node by a veth pair, of which `far` is the pod's end; returns the request

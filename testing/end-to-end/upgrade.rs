@@ -5,12 +5,13 @@
 //! are today's.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::cluster_node::{ClusterNode, PODGATE};
+use crate::cluster_node::{ClusterNode, PODGATE, flow_offload};
+use crate::pod::Pod;
 use crate::requires_the_machine;
 
 const ONLY_CLIENTS: &str = "
@@ -145,4 +146,55 @@ fn an_upgrade_breaks_no_connection_and_opens_none_that_is_denied() {
             std::process::Command::new("ip").args(["netns", "delete", namespace]).status();
         assert!(deleted.unwrap().success());
     }
+}
+
+/// The kernel forwards by the programs of the former switch until the next one's are there, and these
+/// are put in place when its workers know all ports.
+#[test]
+fn an_upgrade_loses_no_datagram_of_a_connection_that_the_kernel_forwards() {
+    requires_the_machine!();
+    testkit::requires!(flow_offload(), "needs flow offload");
+    let node = ClusterNode::start(&[]);
+    let (server, client) = (node.pod("server", "server"), node.pod("client", "client"));
+    let bind = |pod: &Pod<'_>| {
+        let bind = || UdpSocket::bind(("0.0.0.0", PORT));
+        linux_net::in_namespace(pod.namespace.path(), bind).unwrap().unwrap()
+    };
+    let (echoing, sending) = (bind(&server), bind(&client));
+    for socket in [&echoing, &sending] {
+        socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    }
+    sending.connect((server.v4(), PORT)).unwrap();
+    let (sent, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut bytes = [0; 8];
+            while !stop.load(Ordering::Relaxed) {
+                if let Ok((_, from)) = echoing.recv_from(&mut bytes) {
+                    echoing.send_to(&bytes, from).unwrap();
+                }
+            }
+        });
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let number = sent.fetch_add(1, Ordering::Relaxed);
+                sending.send(&number.to_be_bytes()).unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let answers = scope.spawn(|| {
+            let (mut answers, mut bytes) = (0, [0; 8]);
+            // Ends half a second after the last one.
+            while sending.recv(&mut bytes).is_ok() {
+                answers += 1;
+            }
+            answers
+        });
+        std::thread::sleep(Duration::from_secs(1));
+        node.replace_switch();
+        std::thread::sleep(Duration::from_secs(1));
+        stop.store(true, Ordering::Relaxed);
+        let (sent, answers) = (sent.load(Ordering::Relaxed), answers.join().unwrap());
+        assert!(sent > 500 && answers == sent, "{answers} answers to {sent} datagrams");
+    });
 }

@@ -24,18 +24,21 @@ pub(super) fn lock_folder(folder: &Path) -> Result<fs::File, StartError> {
 const INTERVAL: Duration = Duration::from_millis(5);
 
 /// Waits until no switch uses the folder, `timeout` at most. Returns false if `is_cancelled` did first.
+/// While another one uses it, `prepare` is called first.
 ///
 /// # Errors
 /// Names the path, or says that another switch still uses the folder.
 pub fn await_end_of_another(
     folder: &Path,
     timeout: Duration,
+    prepare: impl FnOnce(),
     mut is_cancelled: impl FnMut() -> bool,
 ) -> Result<bool, StartError> {
     let began = Instant::now();
     if try_lock(folder)?.is_some() {
         return Ok(true);
     }
+    prepare();
     tracing::info!("another podgate runs with {}: waiting for its end", folder.display());
     while began.elapsed() < timeout {
         if is_cancelled() {
@@ -82,12 +85,17 @@ mod tests {
     fn the_end_of_another_switch_is_awaited() {
         let folder = testkit::TempDir::new("takeover");
         let path = folder.path();
+        let prepared = std::sync::atomic::AtomicUsize::new(0);
+        let count = || prepared.load(std::sync::atomic::Ordering::Relaxed);
         let wait = |timeout, is_cancelled| {
-            await_end_of_another(path, Duration::from_millis(timeout), || is_cancelled)
+            let prepare = || {
+                prepared.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            };
+            await_end_of_another(path, Duration::from_millis(timeout), prepare, || is_cancelled)
         };
-        assert_eq!(wait(0, true), Ok(true), "there is none");
+        assert_eq!((wait(0, true), count()), (Ok(true), 0), "there is none");
         let other = lock_folder(path).unwrap();
-        assert_eq!(wait(60_000, true), Ok(false), "cancelled");
+        assert_eq!((wait(60_000, true), count()), (Ok(false), 1), "cancelled");
         let Err(StartError::Failed(error)) = wait(20, false) else { panic!("it went on") };
         assert!(error.contains("another podgate is running"), "{error}");
         std::thread::scope(|scope| {

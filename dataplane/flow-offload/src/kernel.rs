@@ -270,17 +270,34 @@ impl Kernel {
     /// punt link as those of `id`.
     ///
     /// # Errors
-    /// If the program cannot be attached, or the number is too large.
+    /// As [`enter_port`](Self::enter_port) and [`attach`](Self::attach).
     pub fn add_port(&self, id: PortId, port: &PuntedPort) -> Result<(), Error> {
-        let failed = |cause| Error::new(format!("attach to interface {}", port.ifindex), cause);
+        self.enter_port(id, port)?;
+        self.attach(port.ifindex)
+    }
+
+    /// Attaches the pods' program to an interface, in the place of that of an earlier process. From now
+    /// on the entries of the port and of its connections count there.
+    ///
+    /// # Errors
+    /// If the program cannot be attached.
+    pub fn attach(&self, ifindex: u32) -> Result<(), Error> {
+        self.ingress.attach(self.from_pod, "from_pod", ifindex)
+    }
+
+    /// Enters a pod's interface: frames reach it, and those that its program will take are those of `id`.
+    ///
+    /// # Errors
+    /// If the number is too large.
+    pub fn enter_port(&self, id: PortId, port: &PuntedPort) -> Result<(), Error> {
+        let failed = |cause| Error::new(format!("enter interface {}", port.ifindex), cause);
         if id.0 >= PORTS {
             return Err(failed(io::ErrorKind::InvalidInput.into()));
         }
         let number = u32::from(id.0);
         self.shares.put(&number, &PortShare::default()).map_err(failed)?;
         self.ports.put(&number, port).map_err(failed)?;
-        self.interfaces.put(&port.ifindex, port).map_err(failed)?;
-        self.ingress.attach(self.from_pod, "from_pod", port.ifindex)
+        self.interfaces.put(&port.ifindex, port).map_err(failed)
     }
 
     /// Serves a pod's interface no more. What it sends is dropped: the program stays.

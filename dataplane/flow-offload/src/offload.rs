@@ -71,17 +71,33 @@ impl Offload {
         Ok(this)
     }
 
-    /// Has a pod's frames take the punt link under `tag`.
+    /// Serves a pod's port, whose frames take the punt link under `tag`, once
+    /// [`attach_port`](Self::attach_port) follows.
     ///
     /// # Errors
-    /// If its program cannot be attached.
+    /// If it cannot be entered.
     pub fn add_port(&self, id: PortId, ifindex: u32, tag: Tag, mac: Mac) -> Result<(), Error> {
         self.forget(id);
         self.engine.connections.lock().forget_port(id);
         let queue = u32::from(id.0) % self.engine.context.options.queues.max(1);
         let port = PuntedPort { ifindex, tag: tag.bytes(), mac, queue };
-        self.engine.context.kernel.add_port(id, &port)?;
+        self.engine.context.kernel.enter_port(id, &port)?;
         Arc::make_mut(&mut self.engine.interfaces.lock()).insert(id, ifindex);
+        Ok(())
+    }
+
+    /// Attaches the program to a pod's interface, in the place of that of an earlier process. Called when
+    /// workers serve the port: what the pod sends is not lost in between.
+    ///
+    /// # Errors
+    /// If its program cannot be attached, or the port was removed.
+    pub fn attach_port(&self, id: PortId, ifindex: u32) -> Result<(), Error> {
+        self.engine.context.kernel.attach(ifindex)?;
+        let interfaces = self.engine.interfaces.lock();
+        if interfaces.get(&id) != Some(&ifindex) {
+            let gone = std::io::ErrorKind::NotFound.into();
+            return Err(Error::new(format!("serve interface {ifindex}"), gone));
+        }
         self.engine.pods.lock().insert(id, ifindex);
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::{Frame, Memory, PortId};
 /// |---|---|
 /// | 0 | 0x06: a local address, no group |
 /// | 1 | the switch's process |
-/// | 2–3 | which of the ports that had the number |
+/// | 2–3 | which of the ports that had the number, counted from where this process begins |
 /// | 4–5 | the port's number, the high byte first |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag(Mac);
@@ -20,9 +20,10 @@ pub struct Tag(Mac);
 const LOCAL: u8 = 0x06;
 
 impl Tag {
-    pub(crate) fn new(process: u8, epoch: u32, port: PortId) -> Self {
-        let ([.., c, d], [high, low]) = (epoch.to_be_bytes(), port.0.to_be_bytes());
-        Self([LOCAL, process, c, d, high, low])
+    pub(crate) fn new(process: u32, epoch: u32, port: PortId) -> Self {
+        let [.., c, d] = epoch.wrapping_add(process >> 8).to_be_bytes();
+        let [high, low] = port.0.to_be_bytes();
+        Self([LOCAL, process as u8, c, d, high, low])
     }
 
     /// The tag as it stands in a frame.
@@ -67,5 +68,6 @@ mod tests {
         assert_eq!(tag.bytes()[0] & 1, 0, "no group address, which parsers refuse");
         assert_ne!(tag, Tag::new(7, 0x0102_0305, PortId(0x0506)));
         assert_ne!(tag, Tag::new(8, 0x0102_0304, PortId(0x0506)));
+        assert_ne!(tag, Tag::new(0x0107, 0x0102_0304, PortId(0x0506)));
     }
 }

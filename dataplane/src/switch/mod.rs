@@ -74,7 +74,7 @@ pub struct Switch {
     /// Generation that flow offload has caught up with.
     beside: AtomicU64,
     /// Distinguishes this process's tags from an earlier one's.
-    process: u8,
+    process: u32,
     /// The last snapshot, whose pods are known.
     noted: Mutex<Arc<Snapshot>>,
     // Ends after the workers.
@@ -380,8 +380,8 @@ impl Switch {
 }
 
 /// A random number, most likely another one than an earlier process had.
-fn process() -> u8 {
-    ahash::RandomState::new().hash_one(0_u8) as u8
+fn process() -> u32 {
+    ahash::RandomState::new().hash_one(0_u8) as u32
 }
 
 impl Drop for Switch {

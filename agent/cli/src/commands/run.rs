@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use control::api_server::Access;
-use dataplane::port::af_xdp::{AfXdpError, Umem, UmemConfig};
+use dataplane::port::af_xdp::{AfXdpError, RegisteredUmem, Umem, UmemConfig};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::Level;
@@ -68,9 +68,11 @@ pub(super) fn run(args: &Args) -> Ended {
     let unhandled = |error| fail(NO, format_args!("handle signals: {error}"));
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(unhandled)?;
     // Before the other switch's programs are looked for: until its end there may be more of them.
+    let mut prepared = Prepared::default();
     if let Some(timeout) = config.takeover_wait {
+        let prepare = || prepared = Prepared::of(&config);
         let is_cancelled = || signals.pending().next().is_some();
-        let ended = await_end_of_another(&config.state_dir, timeout, is_cancelled);
+        let ended = await_end_of_another(&config.state_dir, timeout, prepare, is_cancelled);
         if !ended.map_err(|error| fail(NO, error))? {
             return Ok(ExitCode::SUCCESS);
         }
@@ -88,7 +90,7 @@ pub(super) fn run(args: &Args) -> Ended {
         .and_then(|()| confine_files(&config))
         .and_then(|()| confine::seccomp::apply())
         .map_err(|error| fail(NO, format_args!("give up privileges: {error}")))?;
-    let running = switch(config, other).map_err(|error| match error {
+    let running = switch(config, prepared, other).map_err(|error| match error {
         StartError::Input(error) => fail(UNUSABLE, error),
         StartError::Failed(error) => fail(NO, error),
     })?;
@@ -145,7 +147,11 @@ fn read(args: &Args) -> Result<Config, ConfigError> {
 }
 
 /// Starts the switch; `other` names another one on this node.
-fn switch(config: Config, other: Option<String>) -> Result<agent::run::Running, StartError> {
+fn switch(
+    config: Config,
+    prepared: Prepared,
+    other: Option<String>,
+) -> Result<agent::run::Running, StartError> {
     if config.manifests.is_empty() && config.api_server.is_none() {
         tracing::warn!(
             "no kubeconfig and no manifests: no pod is known, so every pod stays closed"
@@ -167,9 +173,11 @@ fn switch(config: Config, other: Option<String>) -> Result<agent::run::Running, 
             _ => text,
         })
     };
-    let (umem, memory, frames) = umem(config).map_err(failed)?;
-    let interfaces =
-        KernelInterfaces::new(umem, config.frames_per_port).map_err(StartError::Failed)?;
+    let Prepared { umem, programs } = prepared;
+    let umem = umem.map_or_else(|| register(config), Ok).and_then(RegisteredUmem::bind);
+    let (umem, memory, frames) = umem.map_err(failed)?;
+    let interfaces = KernelInterfaces::new(umem, config.frames_per_port, programs);
+    let interfaces = interfaces.map_err(StartError::Failed)?;
     start(input, Box::new(interfaces), &memory, frames)
 }
 
@@ -177,10 +185,41 @@ fn switch(config: Config, other: Option<String>) -> Result<agent::run::Running, 
 const FRAME: usize = 2048;
 const FRAMES: u32 = 64;
 
-type Memory = (Umem, std::sync::Arc<dataplane::Memory>, Vec<dataplane::Frame>);
+/// What a start needs and can make while another switch still runs. What fails is tried again after that
+/// one's end.
+#[derive(Default)]
+struct Prepared {
+    umem: Option<RegisteredUmem>,
+    programs: Option<flow_offload::Kernel>,
+}
 
-fn umem(config: &Config) -> Result<Memory, AfXdpError> {
-    let create = |hugepages| Umem::create(&UmemConfig { frames: config.umem_frames, hugepages });
+impl Prepared {
+    fn of(config: &Config) -> Self {
+        if config.enforcer == Enforcer::Nftables {
+            return Self::default();
+        }
+        // Huge pages are mostly the other switch's until then.
+        let uses_huge_pages = config.hugepages != HugePages::Off && has_huge_pages();
+        let entries = flow_offload::Options::default().entries;
+        Self {
+            umem: (!uses_huge_pages).then(|| register(config).ok()).flatten(),
+            programs: config
+                .flow_offload
+                .then(|| flow_offload::Kernel::load(entries).ok())
+                .flatten(),
+        }
+    }
+}
+
+/// Whether the machine keeps huge pages of 2 MB.
+fn has_huge_pages() -> bool {
+    let count = std::fs::read_to_string("/proc/sys/vm/nr_hugepages");
+    count.is_ok_and(|count| count.trim() != "0")
+}
+
+fn register(config: &Config) -> Result<RegisteredUmem, AfXdpError> {
+    let create =
+        |hugepages| RegisteredUmem::create(&UmemConfig { frames: config.umem_frames, hugepages });
     match config.hugepages {
         HugePages::On => create(true),
         HugePages::Off => create(false),

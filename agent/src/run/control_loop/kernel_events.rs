@@ -52,6 +52,7 @@ impl ControlLoop {
                 let (attachments, mut effects) = self.attachments();
                 attachments.switched_on(&attachment, result, &mut effects);
             }
+            Completion::NotBroughtUp { id, why } => self.lose_port(id, &why),
             Completion::Addresses(read) => {
                 self.kernel_addresses.received(read, &mut self.ports);
             }

@@ -107,6 +107,14 @@ pub trait Interfaces: Send {
     /// In words, with the interface.
     fn release_uplink(&mut self) -> Result<(), String>;
 
+    /// The programs of flow offload, with room for so many entries.
+    ///
+    /// # Errors
+    /// If the kernel refuses them.
+    fn load_programs(&mut self, entries: u32) -> Result<flow_offload::Kernel, flow_offload::Error> {
+        flow_offload::Kernel::load(entries)
+    }
+
     /// Makes the punt link of flow offload and opens the switch's end, with so many queues; also the
     /// number of the other end. Both stay switched off.
     ///

@@ -28,6 +28,8 @@ pub struct KernelInterfaces {
     netlink: Netlink,
     uplink: Option<OpenUplink>,
     guarded: Guarded,
+    /// Programs of flow offload that are loaded already.
+    programs: Option<flow_offload::Kernel>,
 }
 
 /// The uplink, and its filter as set last.
@@ -48,14 +50,19 @@ enum Steering {
 
 impl KernelInterfaces {
     /// Opens ports over this UMEM, in the calling thread's network namespace; each posts
-    /// `frames_per_port` frames to its fill ring.
+    /// `frames_per_port` frames to its fill ring. `programs` are those of flow offload if they are loaded
+    /// already.
     ///
     /// # Errors
     /// If the kernel gives no netlink socket.
-    pub fn new(umem: Umem, frames_per_port: u32) -> Result<Self, String> {
+    pub fn new(
+        umem: Umem,
+        frames_per_port: u32,
+        programs: Option<flow_offload::Kernel>,
+    ) -> Result<Self, String> {
         let netlink = Netlink::open().map_err(|error| error.to_string())?;
         let guarded = Guarded::default();
-        Ok(Self { umem, frames_per_port, netlink, uplink: None, guarded })
+        Ok(Self { umem, frames_per_port, netlink, uplink: None, guarded, programs })
     }
 }
 
@@ -118,6 +125,10 @@ impl Interfaces for KernelInterfaces {
         Ok(Opened { kernel_end, ..self.open_with(interface, self.frames_per_port, None)? })
     }
 
+    fn load_programs(&mut self, entries: u32) -> Result<flow_offload::Kernel, flow_offload::Error> {
+        self.programs.take().map_or_else(|| flow_offload::Kernel::load(entries), Ok)
+    }
+
     fn open_punt_link(&mut self, queues: u32) -> Result<(Opened, u32), String> {
         let link =
             punt::set_up(queues, self.longest_packet()).map_err(|error| error.to_string())?;
@@ -141,7 +152,10 @@ impl Interfaces for KernelInterfaces {
     }
 
     fn bring_up(&mut self, interface: &str) -> Result<(), String> {
-        let up = self.netlink.link(interface).and_then(|link| self.netlink.set_up(link.index));
+        let up = self.netlink.link(interface).and_then(|link| match link.up {
+            true => Ok(()),
+            false => self.netlink.set_up(link.index),
+        });
         up.map_err(|error| format!("switch on {interface}: {error}"))
     }
 
@@ -156,10 +170,12 @@ impl Interfaces for KernelInterfaces {
     }
 
     fn release_host_port(&mut self, interface: &str) -> Result<(), String> {
-        if let Ok(link) = self.netlink.link(interface) {
-            self.guarded.lock().remove(&link.index);
+        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
+        self.guarded.lock().remove(&link.index);
+        match link.xdp_program {
+            Some(_) => Umem::detach(interface).map_err(|error| error.to_string()),
+            None => Ok(()),
         }
-        Umem::detach(interface).map_err(|error| error.to_string())
     }
 
     fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String> {

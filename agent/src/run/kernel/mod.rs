@@ -34,7 +34,7 @@ pub use interfaces::{Interfaces, Opened, OpenedUplink, Undo};
 pub use kernel_interfaces::KernelInterfaces;
 pub(super) use next_hops::NextHops;
 pub(crate) use next_hops::{Destination, Hop};
+pub(super) use operations::{BringUpFor, InterfaceThread, Operation, Program, Way};
 pub(crate) use operations::{Completion, OpenError, Purpose};
-pub(super) use operations::{InterfaceThread, Operation, Way};
 pub(super) use programmer::{Programmer, Programming, Programs};
 pub use without_ports::WithoutPorts;

@@ -55,8 +55,9 @@ pub(in crate::run) enum Operation {
     OpenPuntLink { queues: u32, entries: u32 },
     /// Looks up the number of an interface.
     Find { interface: String, purpose: Purpose },
-    /// Switches an interface on; completes for an attachment that waits for it.
-    BringUp { interface: String, attachment: Option<Attachment> },
+    /// Switches an interface on, with the program of flow offload at it if it has one: its port is in
+    /// force.
+    BringUp { interface: String, program: Option<Program>, purpose: BringUpFor },
     /// Switches an interface off.
     BringDown { interface: String },
     /// Reads the kernel's own addresses.
@@ -71,6 +72,23 @@ pub(in crate::run) enum Operation {
     ReleaseHostPort { interface: String },
 }
 
+/// The program of flow offload at a port's interface.
+pub(in crate::run) struct Program {
+    pub(in crate::run) offload: Arc<Offload>,
+    pub(in crate::run) id: PortId,
+    pub(in crate::run) index: u32,
+}
+
+/// The use of an interface that is switched on.
+pub(in crate::run) enum BringUpFor {
+    /// An attachment that waits for it.
+    Attachment(Attachment),
+    /// A port that is served.
+    Served(PortId),
+    /// None that waits for it.
+    Others,
+}
+
 /// The way in which a port opens.
 pub(in crate::run) enum Way {
     /// With sockets of its own.
@@ -79,7 +97,8 @@ pub(in crate::run) enum Way {
     Uplink,
     /// On such an interface, by a link of its own: programs of flow offload steer its packets.
     SteeredUplink { offload: Arc<Offload> },
-    /// Behind a program of flow offload, which punts frames with this tag.
+    /// Behind a program of flow offload, which punts frames with this tag. The interface gets it when it
+    /// is switched on.
     Program { offload: Arc<Offload>, id: PortId, tag: Tag, mac: Mac },
 }
 
@@ -103,6 +122,8 @@ pub(crate) enum Completion {
     Found { index: Result<Option<u32>, String>, purpose: Purpose },
     /// Of [`Operation::BringUp`].
     BroughtUp { attachment: Attachment, result: Result<(), String> },
+    /// Of [`Operation::BringUp`] for a port that is served, if it fails.
+    NotBroughtUp { id: PortId, why: String },
     /// Of [`Operation::ReadAddresses`].
     Addresses(Result<Vec<IpAddr>, String>),
     /// Of [`Operation::SetUplinkFilter`].
@@ -222,11 +243,16 @@ fn perform(interfaces: &mut dyn Interfaces, operation: Operation) -> Option<Comp
         Operation::Find { interface, purpose } => {
             return Some(Completion::Found { index: interfaces.index(&interface), purpose });
         }
-        Operation::BringUp { interface, attachment } => {
-            let result = interfaces.bring_up(&interface);
-            match attachment {
-                Some(attachment) => return Some(Completion::BroughtUp { attachment, result }),
-                None => result,
+        Operation::BringUp { interface, program, purpose } => {
+            let result = bring_up(interfaces, &interface, program);
+            match (purpose, result) {
+                (BringUpFor::Attachment(attachment), result) => {
+                    return Some(Completion::BroughtUp { attachment, result });
+                }
+                (BringUpFor::Served(id), Err(why)) => {
+                    return Some(Completion::NotBroughtUp { id, why });
+                }
+                (_, result) => result,
             }
         }
         Operation::ReadAddresses => return Some(Completion::Addresses(interfaces.addresses())),
@@ -271,9 +297,7 @@ fn open(
         }
         Way::Program { offload, id, tag, mac } => {
             let opened = interfaces.describe(interface).and_then(|(index, mtu)| {
-                // The program is in place before that of an earlier process is detached.
                 offload.add_port(id, index, tag, mac).map_err(|error| error.to_string())?;
-                interfaces.take_xdp_off(interface)?;
                 let (queues, mode) = (Vec::new(), BEHIND_PROGRAM.to_owned());
                 Ok(Opened { queues, mode, index, mtu, kernel_end: None })
             });
@@ -285,6 +309,20 @@ fn open(
     opened.map_err(|why| OpenError { why, is_gone: is_gone(interfaces) })
 }
 
+fn bring_up(
+    interfaces: &mut dyn Interfaces,
+    interface: &str,
+    program: Option<Program>,
+) -> Result<(), String> {
+    if let Some(Program { offload, id, index }) = program {
+        // It is in place before that of an earlier process is detached.
+        let attached = offload.attach_port(id, index);
+        attached.map_err(|error| format!("open {interface}: {error}"))?;
+        interfaces.take_xdp_off(interface)?;
+    }
+    interfaces.bring_up(interface)
+}
+
 fn open_punt_link(
     interfaces: &mut dyn Interfaces,
     queues: u32,
@@ -294,7 +332,7 @@ fn open_punt_link(
         let system = rustix::system::uname();
         format!("Linux {}: {error}", system.release().to_string_lossy())
     };
-    let kernel = flow_offload::Kernel::load(entries).map_err(text)?;
+    let kernel = interfaces.load_programs(entries).map_err(text)?;
     let (mut opened, kernel_end) = interfaces.open_punt_link(queues)?;
     kernel.set_punt(kernel_end).map_err(text)?;
     let ports = opened.queues.into_iter().enumerate();

@@ -29,7 +29,7 @@ use std::io;
 
 pub use program::{Attached, Fallback};
 pub use queue::AfXdpPort;
-pub use umem::{Umem, UmemConfig};
+pub use umem::{RegisteredUmem, Umem, UmemConfig};
 pub use uplink::{Uplink, UplinkFilter, UplinkMaps, UplinkService};
 
 /// How a port is opened.

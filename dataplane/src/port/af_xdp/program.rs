@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libbpf_sys as sys;
+use linux_net::Netlink;
 
 use super::AfXdpError;
 use crate::bpf::{Map, Object, result};
@@ -71,6 +72,8 @@ const OURS: [&CStr; 3] = [c"else_drop", c"else_pass", c"uplink"];
 /// A loaded program with its maps. The program itself lives as long as it is attached.
 pub(super) struct Program {
     program: RawFd,
+    /// Its number.
+    number: u32,
     sockets: Map<u32, u32>,
     object: Object,
 }
@@ -80,7 +83,7 @@ impl Program {
         let load = || {
             let object = Object::load(source.object, &[])?;
             let (program, sockets) = (object.program(source.program)?, object.map(c"sockets")?);
-            Ok(Self { program, sockets, object })
+            Ok(Self { program, number: info(program)?.id, sockets, object })
         };
         load().map_err(not_loaded)
     }
@@ -104,7 +107,7 @@ impl Program {
                 AfXdpError::new(format!("attach the XDP program to {interface}"), cause)
             })?,
         };
-        known().extend(attached(index));
+        known().insert(self.number);
         Ok(mode)
     }
 
@@ -143,10 +146,11 @@ fn known() -> MutexGuard<'static, BTreeSet<u32>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes which of the programs on the interfaces with these numbers an earlier process of ours
-/// left there.
-pub(super) fn recognize(interfaces: impl Iterator<Item = u32>) {
-    for program in interfaces.filter_map(attached) {
+/// Notes which of the programs on this network's interfaces an earlier process of ours left there.
+pub(super) fn recognize() {
+    let links = Netlink::open().and_then(|mut netlink| netlink.links()).unwrap_or_default();
+    let programs: BTreeSet<u32> = links.iter().filter_map(|link| link.xdp_program).collect();
+    for program in programs {
         let is_ours = name_of(program)
             .is_some_and(|name| OURS.iter().any(|ours| ours.to_bytes() == name.as_bytes()));
         if is_ours {
@@ -155,12 +159,9 @@ pub(super) fn recognize(interfaces: impl Iterator<Item = u32>) {
     }
 }
 
-/// The number of the program that is attached to an interface.
+/// The number of the program that is attached to an interface. (libbpf reads all interfaces for it.)
 fn attached(index: u32) -> Option<u32> {
-    let mut id = 0;
-    // SAFETY: the number outlives the call.
-    let error = unsafe { sys::bpf_xdp_query_id(index as i32, 0, &raw mut id) };
-    (error == 0 && id != 0).then_some(id)
+    Netlink::open().and_then(|mut netlink| netlink.link_of(index)).ok()?.xdp_program
 }
 
 /// The name of Podgate's XDP program on an interface.
@@ -183,14 +184,17 @@ fn name_of(program: u32) -> Option<Box<str>> {
         let descriptor = sys::bpf_prog_get_fd_by_id(program);
         (descriptor >= 0).then(|| OwnedFd::from_raw_fd(descriptor))?
     };
+    let name = info(descriptor.as_raw_fd()).ok()?.name;
+    let name: Vec<u8> = name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
+    Some(String::from_utf8_lossy(&name).into())
+}
+
+fn info(program: RawFd) -> io::Result<sys::bpf_prog_info> {
     // SAFETY: zero is a valid value of every field.
     let mut info: sys::bpf_prog_info = unsafe { std::mem::zeroed() };
     let mut length = size_of_val(&info) as u32;
     // SAFETY: the structure and its length outlive the call, and the kernel writes no more.
-    let error = unsafe {
-        let info = (&raw mut info).cast();
-        sys::bpf_obj_get_info_by_fd(descriptor.as_raw_fd(), info, &raw mut length)
-    };
-    let name: Vec<u8> = info.name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
-    (error == 0).then(|| String::from_utf8_lossy(&name).into())
+    let error =
+        unsafe { sys::bpf_obj_get_info_by_fd(program, (&raw mut info).cast(), &raw mut length) };
+    result(error).map(|()| info)
 }

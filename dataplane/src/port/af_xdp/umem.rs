@@ -63,76 +63,12 @@ impl Umem {
     /// Notes which XDP programs on this network's interfaces an earlier process left there. Called
     /// while the process may still read programs' names (CAP_SYS_ADMIN).
     pub fn recognize_programs() {
-        let interfaces = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
-        let index = |it: std::fs::DirEntry| index_of(it.file_name().to_str()?).ok();
-        program::recognize(interfaces.filter_map(index));
+        program::recognize();
     }
 
-    /// Maps and registers the memory.
+    /// Maps and registers the memory, and takes the place that one switch in a network namespace has.
     pub fn create(config: &UmemConfig) -> Result<(Self, Arc<Memory>, Vec<Frame>), AfXdpError> {
-        lift_memory_limit();
-        let UmemConfig { frames: count, hugepages } = *config;
-        let failed = |cause| {
-            let pages = if hugepages { " in hugepages" } else { "" };
-            let attempt = format!("create a UMEM of {count} frames of {FRAME_SIZE} bytes{pages}");
-            AfXdpError::new(attempt, cause)
-        };
-        if count == 0 {
-            return Err(failed(io::ErrorKind::InvalidInput.into()));
-        }
-        let length = FRAME_SIZE * count as usize;
-        let region = Arc::new(Region::map(length, hugepages).map_err(failed)?);
-        let registration = XdpUmemReg {
-            addr: region.base.as_ptr() as u64,
-            len: length as u64,
-            chunk_size: FRAME_SIZE as u32,
-            // Beyond what XDP keeps itself.
-            headroom: 0,
-            flags: XdpUmemRegFlags::empty(),
-            tx_metadata_len: 0,
-        };
-        let with_metadata = XdpUmemReg {
-            flags: XdpUmemRegFlags::from_bits_retain(XDP_UMEM_TX_METADATA_LEN),
-            tx_metadata_len: RESERVED as u32,
-            ..registration
-        };
-        let (anchor, takes_metadata) = match Socket::new(ANCHOR_RING, Some(with_metadata)) {
-            Ok(anchor) => (anchor, true),
-            Err(_) => (Socket::new(ANCHOR_RING, Some(registration)).map_err(failed)?, false),
-        };
-        // The kernel gives every socket of a shared UMEM the mode of the first; pod interfaces
-        // (veth) have copy mode only. Before Linux 6.6 no packet stretches over several frames.
-        let (lo, copy) = (index_of("lo")?, SocketAddrXdpFlags::XDP_COPY);
-        let bound = anchor.bind(lo, 0, copy | SocketAddrXdpFlags::XDP_USE_SG).map(|()| true);
-        let bound = bound.or_else(|error| match error.kind() {
-            io::ErrorKind::InvalidInput => anchor.bind(lo, 0, copy).map(|()| false),
-            _ => Err(error),
-        });
-        let takes_long_packets = bound.map_err(|cause| {
-            let attempt = match cause.kind() {
-                io::ErrorKind::ResourceBusy => {
-                    "another podgate, or another program with AF_XDP on lo, runs on this node"
-                }
-                _ => "bind an AF_XDP socket to lo",
-            };
-            AfXdpError::new(attempt, cause)
-        })?;
-        let base = region.base;
-        // SAFETY: the region has exactly this layout, is mapped for as long as the owner lives, and
-        // is accessed only by the holders of frames and, through the rings, by the kernel.
-        let (memory, handles) =
-            unsafe { Memory::from_raw(base, FRAME_SIZE, count, Box::new(Arc::clone(&region))) };
-        let this = Self {
-            frames: count,
-            takes_metadata,
-            takes_long_packets,
-            spare: Arc::new(AtomicU32::new(count / SPARE_PART)),
-            anchor,
-            registration,
-            _region: region,
-            dispatchers: Mutex::default(),
-        };
-        Ok((this, memory, handles))
+        RegisteredUmem::create(config)?.bind()
     }
 
     /// The program of ports with this fallback, loaded for the first of them.
@@ -197,6 +133,96 @@ impl Umem {
     /// Detaches the XDP program from an interface: frames reach the kernel again.
     pub fn detach(interface: &str) -> Result<(), AfXdpError> {
         program::detach(interface, index_of(interface)?)
+    }
+}
+
+/// A UMEM that is registered and in no switch's use yet: a successor makes it beside the running switch.
+pub struct RegisteredUmem {
+    frames: u32,
+    anchor: Socket,
+    takes_metadata: bool,
+    registration: XdpUmemReg,
+    region: Arc<Region>,
+}
+
+impl RegisteredUmem {
+    /// Maps and registers the memory.
+    ///
+    /// # Errors
+    /// If there is too little memory, or the kernel refuses.
+    pub fn create(config: &UmemConfig) -> Result<Self, AfXdpError> {
+        lift_memory_limit();
+        let UmemConfig { frames: count, hugepages } = *config;
+        let failed = |cause| {
+            let pages = if hugepages { " in hugepages" } else { "" };
+            let attempt = format!("create a UMEM of {count} frames of {FRAME_SIZE} bytes{pages}");
+            AfXdpError::new(attempt, cause)
+        };
+        if count == 0 {
+            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        }
+        let length = FRAME_SIZE * count as usize;
+        let region = Arc::new(Region::map(length, hugepages).map_err(failed)?);
+        let registration = XdpUmemReg {
+            addr: region.base.as_ptr() as u64,
+            len: length as u64,
+            chunk_size: FRAME_SIZE as u32,
+            // Beyond what XDP keeps itself.
+            headroom: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        let with_metadata = XdpUmemReg {
+            flags: XdpUmemRegFlags::from_bits_retain(XDP_UMEM_TX_METADATA_LEN),
+            tx_metadata_len: RESERVED as u32,
+            ..registration
+        };
+        let (anchor, takes_metadata) = match Socket::new(ANCHOR_RING, Some(with_metadata)) {
+            Ok(anchor) => (anchor, true),
+            Err(_) => (Socket::new(ANCHOR_RING, Some(registration)).map_err(failed)?, false),
+        };
+        Ok(Self { frames: count, anchor, takes_metadata, registration, region })
+    }
+
+    /// Takes the place that one switch in a network namespace has.
+    ///
+    /// # Errors
+    /// If another one has it.
+    pub fn bind(self) -> Result<(Umem, Arc<Memory>, Vec<Frame>), AfXdpError> {
+        // The kernel gives every socket of a shared UMEM the mode of the first; pod interfaces
+        // (veth) have copy mode only. Before Linux 6.6 no packet stretches over several frames.
+        let (lo, copy) = (index_of("lo")?, SocketAddrXdpFlags::XDP_COPY);
+        let Self { frames: count, anchor, takes_metadata, registration, region } = self;
+        let bound = anchor.bind(lo, 0, copy | SocketAddrXdpFlags::XDP_USE_SG).map(|()| true);
+        let bound = bound.or_else(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => anchor.bind(lo, 0, copy).map(|()| false),
+            _ => Err(error),
+        });
+        let takes_long_packets = bound.map_err(|cause| {
+            let attempt = match cause.kind() {
+                io::ErrorKind::ResourceBusy => {
+                    "another podgate, or another program with AF_XDP on lo, runs on this node"
+                }
+                _ => "bind an AF_XDP socket to lo",
+            };
+            AfXdpError::new(attempt, cause)
+        })?;
+        let base = region.base;
+        // SAFETY: the region has exactly this layout, is mapped for as long as the owner lives, and
+        // is accessed only by the holders of frames and, through the rings, by the kernel.
+        let (memory, handles) =
+            unsafe { Memory::from_raw(base, FRAME_SIZE, count, Box::new(Arc::clone(&region))) };
+        let umem = Umem {
+            frames: count,
+            takes_metadata,
+            takes_long_packets,
+            spare: Arc::new(AtomicU32::new(count / SPARE_PART)),
+            anchor,
+            registration,
+            _region: region,
+            dispatchers: Mutex::default(),
+        };
+        Ok((umem, memory, handles))
     }
 }
 

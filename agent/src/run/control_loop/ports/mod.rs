@@ -20,8 +20,8 @@ use local_api::Attachment;
 
 use crate::run::error::StartError;
 use crate::run::kernel::{
-    Completion, InterfaceEvent, InterfaceThread, Interfaces, OpenError, Operation, Programming,
-    Purpose,
+    BringUpFor, Completion, InterfaceEvent, InterfaceThread, Interfaces, OpenError, Operation,
+    Program, Programming, Purpose,
 };
 use crate::run::port::Owner;
 use crate::run::shared_status::{LostPort, SharedStatus};
@@ -218,7 +218,7 @@ impl Ports {
 
     /// Switches an interface on for an attachment that waits for it.
     pub(super) fn bring_up_for(&self, interface: String, attachment: Attachment) {
-        self.kernel.request(Operation::BringUp { interface, attachment: Some(attachment) });
+        self.request_bring_up(interface, Some(attachment));
     }
 
     /// Notes the generation that contains the ports opened so far.
@@ -235,8 +235,22 @@ impl Ports {
     pub(super) fn bring_up(&mut self) {
         let in_force = self.shared.switch.generation();
         for interface in self.bring_up.take_due(in_force) {
-            self.kernel.request(Operation::BringUp { interface, attachment: None });
+            self.request_bring_up(interface, None);
         }
+    }
+
+    fn request_bring_up(&self, interface: String, attachment: Option<Attachment>) {
+        let served = self.served.iter().find(|(_, served)| served.interface == interface);
+        let purpose = match (attachment, served) {
+            (Some(attachment), _) => BringUpFor::Attachment(attachment),
+            (None, Some((id, _))) => BringUpFor::Served(*id),
+            (None, None) => BringUpFor::Others,
+        };
+        let member = served.filter(|(_, served)| served.queues == 0);
+        let program = member
+            .zip(self.punt_link.running())
+            .map(|((id, served), (_, offload))| Program { offload, id: *id, index: served.index });
+        self.kernel.request(Operation::BringUp { interface, program, purpose });
     }
 
     /// Ports lost lately, newest last.
