@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
@@ -273,7 +273,11 @@ impl ClusterNode {
 
     /// Deletes all files, those the switch uses among them.
     pub(crate) fn delete_files(&self) {
-        fs::remove_dir_all(self.folder.path()).unwrap();
+        // The switch may write one meanwhile.
+        let is_written = |error: &std::io::Error| error.kind() == ErrorKind::DirectoryNotEmpty;
+        let remove = || fs::remove_dir_all(self.folder.path());
+        while remove().as_ref().is_err_and(is_written) {}
+        assert!(!self.folder.path().exists());
     }
 
     /// Writes a manifest into the watched folder, whole at once.
