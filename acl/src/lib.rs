@@ -4,7 +4,7 @@
 //! firewalls, flow monitors. The crate knows nothing of sockets, clocks or clusters.
 //!
 //! A *rule set* is an ordered list of [`Rule`]s; the first rule that matches a [`Key`]
-//! decides. Rules name their ends by prefix, by *peer set* or not at all. The [`AddressMap`]
+//! decides. Rules name their ends by *peer set* or not at all. The [`AddressMap`]
 //! gives every address an [`Identity`]: a small number that stands for "in exactly these peer
 //! sets", so that a rule over a set of ten thousand addresses costs as much as one over a
 //! single address.
@@ -53,7 +53,7 @@
 //! | [`AddressMapEditor::add`], [`remove`](AddressMapEditor::remove) | log *p* + *s* for each network inside the block that the map knows; one for a host |
 //! | [`AddressMapEditor::version`] | 3 to 4 KiB for each network that changed, whatever *p*; *p* after an eighth of all have, and when the memory doubles |
 //! | [`AddressMapBuilder::build`] | *p* log *p* + *p s* |
-//! | [`Table::lookup`] | constant: two searches by address (log₁₇ *p* cache lines) or identities, a transport class, a list for each end and one for both; where pairs of classes are too many, for each tuple, 24 at most, one probe of two loads; where these are too many, the rules of each peer set that a key is in, and lists for pairs of networks around both ends. [`Report::loads`] is the bound for a table |
+//! | [`Table::lookup`] | constant: a transport class, a list for each end, and for each tuple, 24 at most, one probe of two loads; where these are too many, the rules of each peer set that a key is in. [`Report::loads`] is the bound for a table |
 //! | [`Table::compile`] | *n* log *n*, and for rules over both ends what they cover in pairs of equivalence classes, at most linear in *n* |
 //! | memory | linear in *n*, and in the peer sets of all identities where rules are tried set by set |
 //!
@@ -61,17 +61,15 @@
 //!
 //! # How it works
 //!
-//! A search by address, or an array by identity, leads from each end of a key to a record: all that is
-//! known of this end beforehand. Tables search ranges of addresses in a tree of cache lines; the address
-//! map, which changes, has a trie by bytes for IPv4 and exact matches by length for IPv6, in one flat
-//! memory that versions share. Rules over one end, of which local policy consists, are then decided by
+//! An array by identity leads from each end of a key to a record: all that is known of this end beforehand. The
+//! address map, which changes, has a trie by bytes for IPv4 and exact matches by length for IPv6, in one flat
+//! memory that versions share. Rules over one end, of which local policy consists, are decided by
 //! the key's transport class: a row of cells holds the first rule for each. Rules over both ends are held
-//! by pairs of equivalence classes, in one array of blocks, or where these are too many in a
-//! two-dimensional tuple space with tuple pruning. Vectors go through each step together, without
-//! branches that depend on the data, so that cache misses overlap and little is mispredicted. The loops
-//! are compiled for AVX2 beside the portable form, with AVX-512 a step is taken for sixteen keys at
-//! once, and the processor's best form is picked at run time. `docs/classifier.md` follows one lookup through these
-//! structures.
+//! by pairs of equivalence classes in a two-dimensional tuple space with tuple pruning. Vectors go through each
+//! step together, without branches that depend on the data, so that cache misses overlap and little is mispredicted.
+//! The loops are compiled for AVX2 beside the portable form, with AVX-512 tables of lists take a step for sixteen
+//! keys at once, and the processor's best form is picked at run time. `docs/classifier.md` follows one lookup
+//! through these structures.
 
 #[cfg(test)]
 extern crate self as acl;
