@@ -246,6 +246,7 @@ mod tests {
             up: false,
             running: false,
             arp: false,
+            is_loopback: false,
             kind: "veth".into(),
             alias: alias(&"n".repeat(100), &attachment),
             peer: None,
