@@ -186,10 +186,10 @@ impl EventBroker {
         }
     }
 
-    /// Ends [`run`](Self::run) and all observers.
+    /// Ends [`run`](Self::run) and all observers, which get what was decided until now.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
-        self.inner.lock().observers.clear();
+        self.fetch().observers.clear();
     }
 
     /// Records a packet that the kernel denied by a policy; `packet` are its first bytes, from the IP
@@ -417,8 +417,11 @@ mod tests {
             drop(broker.fetch());
         }
         assert_eq!((observer.take_lost(), observer.take_lost()), (5, 0));
+        assert_eq!(observer.events.try_iter().count() as u64, room);
+        // What nothing has fetched yet is handed out before the end.
+        broker.queues[0].waiting.push(seen(9, Outcome::PolicyDenied)).unwrap();
         broker.stop();
-        assert_eq!(observer.events.iter().count() as u64, room);
+        assert_eq!(times(&observer), ["00.009Z"]);
         assert!(broker.inner.lock().observers.is_empty());
     }
 }
