@@ -57,6 +57,7 @@ fn a_staged_policy_denies_nothing_and_its_denials_are_shown() {
     assert_eq!(rows.len(), 1);
     assert_eq!(staged(&node, &["default/other"]), (vec![], Some(0)));
     assert_eq!(staged(&node, &["--since", "yesterday"]).1, Some(2));
+    assert_eq!(node.verdicts(&["--staged", "--policy", "default/db"]).len(), 2);
     let shown = node.verdicts(&["--staged"]);
     let [event] = &shown[1..] else { panic!("{shown:?}") };
     assert_eq!(

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::denials::Denials;
 use super::directory::Directory;
-use super::filter::is_by;
+use super::filter::{is_by, rules_of};
 use super::history::{HISTORY, History};
 use super::inspector::{Inspector, Queue, Seen, SeenPacket};
 use super::protocol::{flag_names, protocol_name};
@@ -137,11 +137,13 @@ impl EventBroker {
         }
         let policy = filter.policy()?;
         let of_port = |port: &PortState| {
-            let tables = [&port.from_pod, &port.to_pod].into_iter().filter_map(AclBinding::table);
+            let staged = port.staged.iter().flat_map(|staged| [&staged.from_pod, &staged.to_pod]);
+            let bindings = [&port.from_pod, &port.to_pod].into_iter().chain(staged);
+            let tables = bindings.filter_map(AclBinding::table);
             tables.flat_map(|table| table.rules()).any(|rule| is_by(&rule.origin, policy))
         };
         let is_known = rules.ports().any(|(_, port)| of_port(port))
-            || inner.history.newest_first().any(|it| it.by.iter().any(|by| is_by(by, policy)));
+            || inner.history.newest_first().any(|it| rules_of(it).any(|by| is_by(by, policy)));
         (!is_known).then(|| format!("policy {policy}"))
     }
 

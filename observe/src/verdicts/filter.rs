@@ -153,7 +153,7 @@ impl Filter {
             && self.protocol.as_ref().is_none_or(|name| event.protocol.as_ref() == Some(name))
             && wanted.port.is_none_or(|port| [from.port, to.port].contains(&Some(port)))
             && wanted.reason.as_ref().is_none_or(|reason| event.reason == *reason)
-            && wanted.policy.as_ref().is_none_or(|name| rules(event).any(|by| is_by(by, name)))
+            && wanted.policy.as_ref().is_none_or(|name| rules_of(event).any(|by| is_by(by, name)))
             && wanted.to_service.as_ref().is_none_or(|it| to.service.as_deref() == Some(it))
             && wanted.node.as_ref().is_none_or(|node| *event.node == **node)
     }
@@ -190,7 +190,7 @@ impl Filter {
 }
 
 /// The rules that decided, or would decide if staged policies were enforced.
-fn rules(event: &Event) -> impl Iterator<Item = &Arc<str>> {
+pub(super) fn rules_of(event: &Event) -> impl Iterator<Item = &Arc<str>> {
     event.by.iter().chain(event.staged.iter().flat_map(|staged| &staged.by))
 }
 
