@@ -14,7 +14,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use flate2::read::GzDecoder;
 use local_api::Verdict;
@@ -213,12 +213,6 @@ fn read_file(path: &Path) -> io::Result<(Head, Vec<Row>)> {
         rows.push(row.map_err(|error| damaged(format!("line {}: {error}", n + 2)))?);
     }
     Ok((head, rows))
-}
-
-/// How long ago the hour of a file began.
-pub fn age(path: &Path, now: SystemTime) -> Option<Duration> {
-    let name = path.file_name()?.to_str()?.get(..NAME)?;
-    now.duration_since(moment(&format!("{name}:00:00Z"))?).ok()
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use observe::journal::{Hour, files, hour_of};
 use observe::verdicts::{Event, Observer};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 /// Where the journal is, and how large it may be.
 #[derive(Debug, Clone)]
@@ -23,13 +25,21 @@ pub(super) struct Journal {
     pub(super) node: String,
 }
 
-/// State of the journal, for metrics.
+/// State of the journal, for status and metrics.
 #[derive(Debug, Default)]
-pub(crate) struct JournalCounts {
-    /// Bytes of its files.
-    pub(crate) bytes: AtomicU64,
-    /// Connections that came too fast, or could not be written.
+pub(crate) struct JournalState {
+    pub(crate) files: Mutex<Files>,
+    /// Verdicts that came too fast.
     pub(crate) lost: AtomicU64,
+}
+
+/// The files of the journal.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Files {
+    /// Their bytes.
+    pub bytes: u64,
+    /// The oldest hour, such as `2026-11-25T09` (UTC); `None` before the first is written.
+    pub oldest: Option<String>,
 }
 
 /// Interval of writing the present hour.
@@ -38,7 +48,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_millis(500);
 
 /// Writes what the observer gets until the broker ends it.
-pub(super) fn run(observer: &Observer, journal: &Journal, counts: &JournalCounts) {
+pub(super) fn run(observer: &Observer, journal: &Journal, state: &JournalState) {
     let mut writer = Writer::begin(journal, hour_of(SystemTime::now()));
     let mut written = Instant::now();
     loop {
@@ -51,12 +61,12 @@ pub(super) fn run(observer: &Observer, journal: &Journal, counts: &JournalCounts
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => true,
         };
-        counts.lost.fetch_add(observer.take_lost(), Ordering::Relaxed);
+        state.lost.fetch_add(observer.take_lost(), Ordering::Relaxed);
         let hour = hour_of(SystemTime::now());
         if is_over || hour != writer.name || written.elapsed() >= INTERVAL {
             written = Instant::now();
             match writer.write(hour) {
-                Ok(bytes) => counts.bytes.store(bytes, Ordering::Relaxed),
+                Ok(files) => *state.files.lock() = files,
                 Err(error) => tracing::error!("journal: {}: {error}", journal.folder.display()),
             }
         }
@@ -93,8 +103,8 @@ impl<'a> Writer<'a> {
         self.has_new = true;
     }
 
-    /// Writes the hour, and begins another one if it is over. Returns the bytes of all files.
-    fn write(&mut self, now: String) -> io::Result<u64> {
+    /// Writes the hour, and begins another one if it is over.
+    fn write(&mut self, now: String) -> io::Result<Files> {
         fs::create_dir_all(&self.journal.folder)?;
         if std::mem::take(&mut self.has_new) {
             let write = |out: &mut io::BufWriter<File>| self.hour.write(&self.journal.node, out);
@@ -111,9 +121,8 @@ fn path(journal: &Journal, hour: &str) -> PathBuf {
     journal.folder.join(format!("{hour}.json"))
 }
 
-/// Compresses hours that are over, and deletes the oldest ones beyond the size. Returns the bytes of all
-/// files.
-fn tidy(journal: &Journal, present: &str) -> io::Result<u64> {
+/// Compresses hours that are over, and deletes the oldest ones beyond the size.
+fn tidy(journal: &Journal, present: &str) -> io::Result<Files> {
     let present = path(journal, present);
     let is_over = |file: &Path| file.extension().is_some_and(|it| it == "json") && *file != present;
     for file in files(&journal.folder)?.into_iter().filter(|file| is_over(file)) {
@@ -129,13 +138,17 @@ fn tidy(journal: &Journal, present: &str) -> io::Result<u64> {
     let sizes = all.iter().map(|file| Ok(fs::metadata(file)?.len()));
     let sizes = sizes.collect::<io::Result<Vec<u64>>>()?;
     let mut bytes: u64 = sizes.iter().sum();
-    for (file, size) in all.iter().zip(sizes).filter(|(file, _)| **file != present) {
-        if bytes > journal.most_bytes {
-            fs::remove_file(file)?;
-            bytes -= size;
-        }
+    let mut left = all.iter().zip(sizes).peekable();
+    while let Some((file, size)) =
+        left.next_if(|(file, _)| bytes > journal.most_bytes && **file != present)
+    {
+        fs::remove_file(file)?;
+        bytes -= size;
     }
-    Ok(bytes)
+    let hour = |(file, _): (&PathBuf, u64)| {
+        Some(file.file_name()?.to_str()?.split_once('.')?.0.to_owned())
+    };
+    Ok(Files { bytes, oldest: left.next().and_then(hour) })
 }
 
 #[cfg(test)]
@@ -212,8 +225,9 @@ mod tests {
             (0..20).for_each(|n| writer.count(&event(100 * hour + n)));
             writer.write(format!("2026-11-25T{hour:02}")).unwrap();
         }
-        let bytes = writer.write("2026-11-25T21".into()).unwrap();
+        let Files { bytes, oldest } = writer.write("2026-11-25T21".into()).unwrap();
         let names = names(&journal);
+        assert_eq!(oldest.as_deref(), names[0].split('.').next());
         assert!(bytes <= 3_000 && names.len() > 1, "{bytes} {names:?}");
         assert_eq!(names.last().unwrap(), "2026-11-25T19.json.gz");
     }

@@ -206,8 +206,8 @@ fn start_parts(
         let observer = broker.observe(wanted);
         let folder = shared.config.state_dir.join("journal");
         let journal = Journal { folder, most_bytes, node: shared.config.node_name.clone() };
-        let counts = Arc::clone(&shared.journal);
-        let run = move || journal::run(&observer, &journal, &counts);
+        let state = Arc::clone(&shared.journal);
+        let run = move || journal::run(&observer, &journal, &state);
         running.threads.push(Thread::start("journal", run)?);
     }
     running.threads.push(Thread::start("verdicts", move || broker.run())?);

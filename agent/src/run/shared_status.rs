@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use parking_lot::Mutex;
 
 use super::durations::Durations;
-use super::journal::JournalCounts;
+use super::journal::JournalState;
 use super::kernel::Programming;
 use super::names::Names;
 use super::recent::Recent;
@@ -37,7 +37,7 @@ pub struct SharedStatus {
     /// Counts of exported and lost verdicts.
     pub(crate) flow_export: Arc<observe::export::ExportCounts>,
     /// State of the journal.
-    pub(crate) journal: Arc<JournalCounts>,
+    pub(crate) journal: Arc<JournalState>,
     /// State of flow offload.
     flow_offload: Mutex<FlowOffload>,
     /// Keeps the connections of the packet trace out of the kernel's hands.

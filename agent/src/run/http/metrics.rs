@@ -87,7 +87,7 @@ pub(super) fn text(shared: &SharedStatus) -> String {
     if shared.config.journal.is_some() {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         page.family("journal_bytes", "gauge", "Size of the journal's files.");
-        page.sample(&[], of(&shared.journal.bytes));
+        page.sample(&[], shared.journal.files.lock().bytes);
         page.family(
             "journal_lost_total",
             "counter",

@@ -13,6 +13,7 @@ use dataplane::{Outcome, Verdict};
 use serde::{Deserialize, Serialize};
 
 use super::control_loop::NFTABLES;
+use super::journal::Files;
 use super::kernel::Programming;
 use super::shared_status::{PortInfo, SharedStatus};
 use observe::time::utc;
@@ -74,6 +75,9 @@ pub struct Status {
     /// with the reason: `sessions`, `names`.
     #[serde(default)]
     pub in_memory: BTreeMap<String, String>,
+    /// The journal, if there is one.
+    #[serde(default)]
+    pub journal: Option<Files>,
     /// All ports.
     pub ports: Vec<PortStatus>,
     /// Pending attachments.
@@ -290,6 +294,7 @@ impl Status {
             pod_mtu: state.pod_mtu,
             source: SourceStatus::of(&state.source),
             in_memory: shared.in_memory(),
+            journal: config.journal.map(|_| shared.journal.files.lock().clone()),
             ports: ports(shared),
             waiting: state.waiting.clone(),
             lost: state

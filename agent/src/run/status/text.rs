@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{EvictedStatus, KernelStatus, PartStatus, PortStatus, SessionStatus, Status};
+use crate::run::journal::Files;
 use crate::run::table::Table;
 use observe::time::uptime;
 
@@ -59,6 +60,10 @@ impl fmt::Display for Status {
             packet("consume")
         )?;
         writeln!(f, "Offload:    {}", self.flow_offload.line())?;
+        if let Some(Files { bytes, oldest }) = &self.journal {
+            let since = oldest.as_ref().map_or(String::new(), |hour| format!(" since {hour}:00Z"));
+            writeln!(f, "Journal:    {} kB{since}", bytes.div_ceil(1000))?;
+        }
         let confine::State { capabilities, no_new_privileges, seccomp, files } = &self.privileges;
         let held = if capabilities.is_empty() { "none".to_owned() } else { capabilities.join(" ") };
         let marks = [
@@ -232,6 +237,7 @@ mod tests {
                 ..SourceStatus::default()
             },
             in_memory: BTreeMap::from([("sessions".into(), "state/sessions: disk full".into())]),
+            journal: Some(Files { bytes: 12_345, oldest: Some("2026-11-25T09".into()) }),
             ports: vec![port, down],
             waiting: vec![],
             lost: vec![],
@@ -268,6 +274,7 @@ Objects:    Pod 4
 Sessions:   2 of 100
 Packets:    5 forwarded, 0 dropped, 0 for the switch itself
 Offload:    unavailable: Linux 5.4: load the programs
+Journal:    13 kB since 2026-11-25T09:00Z
 Privileges: NET_ADMIN BPF, no new privileges, seccomp filter, confined files
 
 PORT  NAME         INTERFACE  MODE                    WORKER  ADDRESS   RX  TX  REFUSED  MISSED  SESSIONS  STATE
