@@ -55,7 +55,7 @@ pub struct Row {
     pub last: String,
 }
 
-/// The part of a verdict that rows are told apart by.
+/// The fields of a verdict that identify its row.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Key {
     from: (Option<Arc<str>>, Option<IpAddr>),

@@ -69,12 +69,12 @@ impl Ends {
         self.sets
     }
 
-    /// How many ends there are.
+    /// Number of ends.
     pub(super) fn count(&self) -> usize {
         self.sets as usize + 1
     }
 
-    /// How many identities there are.
+    /// Number of identities.
     pub(super) fn identities(&self) -> usize {
         self.of.len()
     }
@@ -84,7 +84,7 @@ impl Ends {
         self.members.of(self.of[identity])
     }
 
-    /// What `make` makes of the ends that cover an identity, by identity.
+    /// Calls `make` with the ends that cover each identity; returns its results by identity.
     pub(super) fn each<T: Copy, E>(
         &self,
         mut make: impl FnMut(&[u32]) -> Result<T, E>,

@@ -28,7 +28,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Of a table of so many rules, with `bytes` beside its parts.
+    /// The report of a table of `rules` rules, with `bytes` beside its parts.
     pub(super) fn new(parts: &Parts, rules: usize, bytes: usize) -> Self {
         // A list takes a row's cell and a rule, or a rule; or what its cut and its entries take.
         let (transport_classes, list, of_lists) = match &parts.lists {

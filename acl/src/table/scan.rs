@@ -13,7 +13,7 @@ use crate::{Key, PortRange};
 /// Lists of entries, and the cuts above long ones.
 #[derive(Debug, Default)]
 pub(super) struct Scans {
-    /// Of all cuts: the first port of each part, and the entries of it.
+    /// The first port of each part of all cuts, and its entries.
     firsts: Vec<u16>,
     parts: Vec<ListId>,
     /// Blocks of entries, each its columns one after the other: [conditions](simd::first_fit), then
@@ -26,7 +26,7 @@ pub(super) struct Scans {
 /// Columns of an entry.
 const COLUMNS: usize = CONDITIONS + 2;
 
-/// What a list consists of, as the lowest bits of its second word say; the others count.
+/// The kind of a list: the lowest bits of its second word. The other bits are a count.
 ///
 /// ```text
 /// 0       entries, from the first word on

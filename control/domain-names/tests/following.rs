@@ -123,7 +123,7 @@ fn padding_and_other_options_change_nothing() {
         }
         assert_eq!(addresses(&found), [("192.0.2.1".to_owned(), 300)], "{padding}");
     }
-    // Nobody reads what stands behind the answers: a record that is cut changes nothing either.
+    // Bytes behind the answers are not read: a record that is cut changes nothing either.
     let mut cut = padded(answer(1, "www.example.org", Rtype::A, &records), 400);
     cut.truncate(cut.len() - 1);
     assert_eq!(response(&cut).map(|it| it.addresses.len()), Some(1));

@@ -140,7 +140,7 @@ fn folder(
         Err(error) => return faults.push(unreadable(path, &error)),
     };
     for entry in entries.flatten() {
-        // The folder tells it of all but links.
+        // The folder's entry has the type, except of a link.
         let kind = entry.file_type().ok().filter(|kind| !kind.is_symlink()).map(Ok);
         let entry = entry.path();
         let kind = kind.unwrap_or_else(|| fs::metadata(&entry).map(|meta| meta.file_type()));

@@ -97,7 +97,7 @@ enum End {
 
 impl End {
     /// Whether it is in the cluster. Behind the address of a cluster node that opens a connection may be
-    /// a client outside, for whom the node has translated it.
+    /// a client outside, whose connection the node has translated.
     fn is_in_cluster(self, snapshot: &Snapshot) -> bool {
         match self {
             Self::Initiator(address) => snapshot.is_pod(address),

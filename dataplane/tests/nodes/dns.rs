@@ -71,7 +71,7 @@ fn an_answer_leaves_when_it_is_released_and_not_before() {
     assert_eq!((rig.free(), tap.late.load(Ordering::Relaxed)), (free, 0));
 }
 
-/// An answer in fragments arrives, and opens nothing: a part of it is no message, and nobody holds it.
+/// An answer in fragments arrives, and opens nothing: a part of it is no message, and is not held.
 #[test]
 fn an_answer_in_fragments_passes_unread() {
     let (mut rig, tap, copies) = followed(parts(1));

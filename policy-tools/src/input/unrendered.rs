@@ -116,7 +116,7 @@ impl Unrendered {
     }
 }
 
-/// A path without `.` and `..`, as far as its own text tells.
+/// Removes `.` and `..` from a path by its text alone, without following links.
 fn normal(path: &Path) -> PathBuf {
     let mut parts = PathBuf::new();
     for part in path.components() {

@@ -121,7 +121,7 @@ impl Sets {
 }
 
 impl BySet {
-    /// Of rules that ascend.
+    /// Builds it from rules in ascending order.
     pub(super) fn new(
         rules: &[Numbered],
         ends: &[Ends; 2],

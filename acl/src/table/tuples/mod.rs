@@ -28,7 +28,7 @@ use merge::{Pair, used};
 /// The tuples of a table, that with the best rule first.
 #[derive(Debug)]
 pub(super) struct Tuples {
-    /// How many there are.
+    /// Number of tuples.
     pub(super) count: usize,
     /// Rules in them and beside.
     pub(super) rules: usize,

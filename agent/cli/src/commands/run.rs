@@ -114,7 +114,7 @@ pub(super) fn run(args: &Args) -> Ended {
 /// container may have at the second path, and what programs that it runs throw away.
 const WRITTEN: [&str; 3] = ["/proc/sys/net", "/host/proc/sys/net", "/dev/null"];
 
-/// Has the process write its state, its socket, the export of verdicts and sysctls, and nothing else.
+/// Restricts the files that the process may write to its state, its socket, the export of verdicts and sysctls.
 fn confine_files(config: &Config) -> std::io::Result<()> {
     fn folder(file: &Path) -> &Path {
         file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
@@ -185,7 +185,7 @@ fn switch(
 const FRAME: usize = 2048;
 const FRAMES: u32 = 64;
 
-/// What a start needs and can make while another switch still runs. What fails is tried again after that
+/// Parts that a start can make while another switch still runs. A part that fails is tried again after that
 /// one's end.
 #[derive(Default)]
 struct Prepared {

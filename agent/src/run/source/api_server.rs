@@ -181,7 +181,7 @@ async fn identify(client: Client, mut known: Option<Option<String>>, events: mps
     }
 }
 
-/// Publishes the newest addresses of the node, and again at intervals: somebody may delete the object.
+/// Publishes the newest addresses of the node, and again at intervals, since the object may be deleted.
 async fn publish(client: Client, node: String, mut wanted: value::Receiver<Option<Vec<IpAddr>>>) {
     let mut failure = None;
     loop {
