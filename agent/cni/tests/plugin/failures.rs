@@ -255,25 +255,21 @@ fn of_many_at_the_same_time_one_wins() {
     node.check("db", &pod, &won.ok()).ok();
 }
 
-/// A runtime that gives up an ADD deletes while it still runs.
+/// A runtime that gives up an ADD may delete while it still runs. A part may then stay (the specification forbids
+/// parallel calls for one container), and goes with the next DEL.
 #[test]
-fn what_is_added_while_it_is_deleted_is_there_whole_or_not_at_all() {
+fn what_is_added_while_it_is_deleted_goes_with_the_next_delete() {
     requires_a_node!();
-    let mut node = Node::new("crossed");
+    let node = Node::new("crossed");
     let pod = Namespace::new("crossedpod");
     let stand_in = node.stand_in(Manner::Serves);
     for _ in 0..4 {
-        let added: Vec<Called> = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let adds: Vec<_> = (0..2).map(|_| scope.spawn(|| node.add("db", &pod))).collect();
             let deletes: Vec<_> = (0..2).map(|_| scope.spawn(|| node.del("db", &pod))).collect();
             deletes.into_iter().for_each(|thread| drop(thread.join().unwrap().ok()));
-            adds.into_iter().map(|thread| thread.join().unwrap()).collect()
+            adds.into_iter().for_each(|thread| drop(thread.join().unwrap()));
         });
-        // Of what an ADD has made and no DEL has removed, nothing is missing.
-        if !node.ends().is_empty() {
-            let whole = added.into_iter().filter(|called| called.success);
-            assert!(whole.map(Called::ok).any(|it| node.check("db", &pod, &it).success));
-        }
         node.del("db", &pod).ok();
         node.assert_clean(&pod);
         assert!(stand_in.pods().is_empty());
