@@ -1,17 +1,20 @@
 //! Connections that are open when staged policies change.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ptr;
 use std::sync::Arc;
 
 use acl::Rule;
-use dataplane::{PortState, Snapshot};
+use dataplane::{AclBinding, PortId, PortState, Snapshot};
 
 use crate::run::shared_status::SharedStatus;
 use crate::run::thread::Thread;
 
-/// The rules of a port: those enforced, and the staged ones.
-type Rules<'a> = [Option<&'a [Rule]>; 4];
+/// The rules of a port: those enforced, and the staged ones if it has any; `None` for an ACL without rules.
+struct Rules<'a> {
+    enforced: [Option<&'a [Rule]>; 2],
+    staged: Option<[Option<&'a [Rule]>; 2]>,
+}
 
 /// Compares open connections of the pods whose rules `next` changes, if they have staged ones: by another
 /// thread, since there may be millions of sessions. What was known of these pods is forgotten.
@@ -21,16 +24,16 @@ pub(super) fn compare(shared: &Arc<SharedStatus>, next: &Arc<Snapshot>) {
         return;
     }
     let before: HashMap<&str, Rules<'_>> =
-        last.ports().map(|(_, port)| (&*port.name, rules(port))).collect();
+        last.ports().map(|(_, port)| (&*port.name, Rules::of(port))).collect();
     let mut changed: Vec<Arc<str>> = Vec::new();
-    let mut staged: Vec<Arc<str>> = Vec::new();
-    for (_, port) in next.ports() {
+    let mut staged: HashSet<PortId> = HashSet::new();
+    for (id, port) in next.ports() {
         let known = before.get(&*port.name);
-        if known.is_some_and(|known| is_same(known, &rules(port))) {
+        if known.is_some_and(|known| known.is_same(&Rules::of(port))) {
             continue;
         }
         changed.extend(known.map(|_| Arc::clone(&port.name)));
-        staged.extend(port.staged.as_ref().map(|_| Arc::clone(&port.name)));
+        staged.extend(port.staged.as_ref().map(|_| id));
     }
     shared.broker.forget_staged(&changed);
     if staged.is_empty() {
@@ -40,8 +43,7 @@ pub(super) fn compare(shared: &Arc<SharedStatus>, next: &Arc<Snapshot>) {
     let run = move || {
         for (_, tuples) in shared.switch.sessions().iter() {
             let flow = tuples.policy_flow();
-            let is_of =
-                |address| next.pod_of(address).is_some_and(|it| staged.contains(&it.1.name));
+            let is_of = |address| next.pod_of(address).is_some_and(|(id, _)| staged.contains(&id));
             if (is_of(flow.source) || is_of(flow.destination))
                 && let Some(staged) = dataplane::staged_difference_of_session(&next, &tuples)
             {
@@ -55,21 +57,61 @@ pub(super) fn compare(shared: &Arc<SharedStatus>, next: &Arc<Snapshot>) {
     }
 }
 
-fn rules(port: &PortState) -> Rules<'_> {
-    let staged = port.staged.as_deref();
-    let bindings = [
-        Some(&port.to_pod),
-        Some(&port.from_pod),
-        staged.map(|staged| &staged.to_pod),
-        staged.map(|staged| &staged.from_pod),
-    ];
-    bindings.map(|binding| binding?.table().map(|table| table.rules()))
+impl<'a> Rules<'a> {
+    fn of(port: &'a PortState) -> Self {
+        let of = |bindings: [&'a AclBinding; 2]| {
+            bindings.map(|binding| binding.table().map(|table| table.rules()))
+        };
+        let staged = port.staged.as_deref();
+        Self {
+            enforced: of([&port.to_pod, &port.from_pod]),
+            staged: staged.map(|staged| of([&staged.to_pod, &staged.from_pod])),
+        }
+    }
+
+    /// Whether both are the same lists: equal rules are one list.
+    fn is_same(&self, other: &Self) -> bool {
+        let is_one = |one: &[Option<&[Rule]>; 2], other: &[Option<&[Rule]>; 2]| {
+            one.iter().zip(other).all(|(one, other)| match (one, other) {
+                (Some(one), Some(other)) => ptr::eq(*one, *other),
+                (one, other) => one.is_none() && other.is_none(),
+            })
+        };
+        let is_staged_same = match (&self.staged, &other.staged) {
+            (Some(one), Some(other)) => is_one(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        is_staged_same && is_one(&self.enforced, &other.enforced)
+    }
 }
 
-/// Whether both are the same lists: equal rules are one list.
-fn is_same(before: &Rules<'_>, after: &Rules<'_>) -> bool {
-    before.iter().zip(after).all(|(before, after)| match (before, after) {
-        (Some(before), Some(after)) => ptr::eq(*before, *after),
-        (before, after) => before.is_none() && after.is_none(),
-    })
+#[cfg(test)]
+mod tests {
+    use acl::{Action, AddressMap, Table};
+    use dataplane::{PortKind, StagedAcls};
+
+    use super::*;
+
+    #[test]
+    fn staged_acls_that_permit_everything_are_others_than_none() {
+        let rules: Arc<[Rule]> = [Rule::new(Action::Deny, "deny")].into();
+        let table = || {
+            let rules = Arc::clone(&rules);
+            AclBinding::Table(Arc::new(Table::compile(rules, &Arc::new(AddressMap::default()))))
+        };
+        let port = |staged: Option<AclBinding>| PortState {
+            to_pod: table(),
+            staged: staged
+                .map(|to_pod| Arc::new(StagedAcls { to_pod, from_pod: AclBinding::Open })),
+            ..PortState::new("shop/db", PortKind::Pod)
+        };
+        let (none, open, closed) = (port(None), port(Some(AclBinding::Open)), port(Some(table())));
+        for (n, one) in [&none, &open, &closed].into_iter().enumerate() {
+            for (m, other) in [&none, &open, &closed].into_iter().enumerate() {
+                assert_eq!(Rules::of(one).is_same(&Rules::of(other)), n == m, "{n} {m}");
+            }
+        }
+        // The same rules, compiled again.
+        assert!(Rules::of(&closed).is_same(&Rules::of(&port(Some(table())))));
+    }
 }
