@@ -90,7 +90,7 @@ pub use kernel::{
 };
 pub use other_switch::other_switch;
 pub use shared_status::{FlowOffload, LostPort, PortInfo, SharedStatus, State};
-pub use show::TABLES;
+pub use show::{STAGED_COLUMNS, TABLES};
 pub use source::{Restored, SourceInfo, WatchInfo, WatchState};
 pub use state_dir::{await_end_of_another, make_folder};
 pub use status::{

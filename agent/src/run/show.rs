@@ -144,23 +144,17 @@ fn runtime(shared: &SharedStatus) -> Table {
     table
 }
 
+/// Columns of the table `staged`.
+pub const STAGED_COLUMNS: [&str; 9] =
+    ["would", "from", "to", "protocol", "port", "connections", "first_seen", "last_seen", "by"];
+
 /// Connections that staged policies decide otherwise about; times in RFC 3339.
 pub(crate) fn staged(shared: &SharedStatus) -> Result<Table, ApiError> {
     if shared.config.enforcer == Enforcer::Nftables {
         let text = "what staged policies would change is not known with --enforcer nftables";
         return Err(ApiError::new(ErrorKind::BadRequest, text.to_owned()));
     }
-    let mut table = Table::new(&[
-        "would",
-        "from",
-        "to",
-        "protocol",
-        "port",
-        "connections",
-        "first_seen",
-        "last_seen",
-        "by",
-    ]);
+    let mut table = Table::new(&STAGED_COLUMNS);
     let (rows, beyond) = shared.broker.staged();
     for (row, seen) in rows {
         let would = match row.staged.verdict {

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::output::{self, Format};
 use super::{Cluster, Failure, page, write};
 use crate::commands::staged::Wanted;
-use agent::run::Table;
+use agent::run::{STAGED_COLUMNS, Table};
 
 /// Arguments of `kubectl podgate staged`.
 #[derive(Debug, clap::Args)]
@@ -29,25 +29,10 @@ pub(super) struct Args {
     #[command(flatten)]
     wanted: Wanted,
 
-    /// How it is written
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
     output: Format,
 }
-
-const COLUMNS: [&str; 10] = [
-    "would",
-    "from",
-    "to",
-    "protocol",
-    "port",
-    "connections",
-    "first_seen",
-    "last_seen",
-    "by",
-    "node",
-];
-/// Columns of the narrow table.
-const NARROW: usize = 9;
 
 pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
     args.wanted.check().map_err(Failure::Unusable)?;
@@ -78,6 +63,7 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
             }
         }
     }
-    write(&output::rows(&COLUMNS, NARROW, rows, args.output))?;
+    let columns = [&STAGED_COLUMNS[..], &["node"]].concat();
+    write(&output::rows(&columns, STAGED_COLUMNS.len(), rows, args.output))?;
     Ok(code)
 }
