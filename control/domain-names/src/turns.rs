@@ -35,7 +35,7 @@ struct Served {
 pub struct Turn<P, A> {
     /// The newest change of each name.
     pub changes: BTreeMap<Arc<str>, Change<P>>,
-    /// What waits for the changes.
+    /// The answers that wait for the changes.
     pub answers: Vec<A>,
 }
 
@@ -52,7 +52,7 @@ impl<P: Ord + Clone + std::hash::Hash, A> Turns<P, A> {
         Self { waiting: BTreeMap::new(), served: HashMap::new(), turn: 0, limits }
     }
 
-    /// Has the changes of a pod's answer wait for its turn. Returns the answer if there is nothing to
+    /// Queues the changes of a pod's answer for its turn. Returns the answer if there is nothing to
     /// wait for.
     pub fn add(&mut self, pod: &P, changes: Vec<Change<P>>, answer: A) -> Option<A> {
         if changes.is_empty() && !self.waiting.contains_key(pod) {

@@ -89,7 +89,7 @@ pub(crate) enum Change {
     ClusterNetworkPolicy(Option<Arc<ClusterNetworkPolicy>>, Option<Arc<ClusterNetworkPolicy>>),
     /// A cluster node came, went or changed.
     Node(Arc<str>),
-    /// What a node publishes of its addresses.
+    /// The addresses that a node publishes.
     NodeAddresses,
     /// An egress firewall, before and after.
     ClusterEgressFirewall(Option<Arc<ClusterEgressFirewall>>, Option<Arc<ClusterEgressFirewall>>),

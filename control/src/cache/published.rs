@@ -15,7 +15,7 @@ use crate::addresses::is_special;
 use crate::model::{Key, Node, NodeAddresses};
 use crate::{Fault, FieldFault, Kind, ObjectRef};
 
-/// What nodes publish, and what counts of it.
+/// The addresses that nodes publish, and those that count.
 #[derive(Debug, Default)]
 pub(super) struct Published {
     /// The addresses that count, by node; nodes without any are left out.

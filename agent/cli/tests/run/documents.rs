@@ -9,7 +9,7 @@ use testkit::packet;
 use crate::node::{Node, NodeFiles, cluster, until};
 use crate::{API, DB, WEB, syn};
 
-/// Lets only pods with role `api` in to `db`, at redis' port.
+/// Admits only pods with role `api` to `db`, at redis' port.
 const POLICY: &str = "
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy

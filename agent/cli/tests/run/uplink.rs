@@ -160,7 +160,7 @@ fn they_end_also_with_missing_damaged_or_old_saved_objects() {
     });
 }
 
-/// What cannot be verified is evaluated again: the connection of a pod that is still there goes on.
+/// Sessions that cannot be verified are evaluated again: the connection of a pod that is still there goes on.
 #[test]
 fn sessions_go_on_without_any_record_of_the_pods() {
     let files = NodeFiles::new("unverified");

@@ -122,7 +122,7 @@ pub(crate) enum Completion {
     Found { index: Result<Option<u32>, String>, purpose: Purpose },
     /// Of [`Operation::BringUp`].
     BroughtUp { attachment: Attachment, result: Result<(), String> },
-    /// Of [`Operation::BringUp`] for a port that is served, if it fails.
+    /// Failure of [`Operation::BringUp`] for a port that is served.
     NotBroughtUp { id: PortId, why: String },
     /// Of [`Operation::ReadAddresses`].
     Addresses(Result<Vec<IpAddr>, String>),

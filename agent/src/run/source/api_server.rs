@@ -28,7 +28,7 @@ pub(in crate::run) struct ApiServer {
     /// The UID of its cluster, if it answered at once.
     pub(in crate::run) cluster: Option<String>,
     writes: mpsc::Sender<Write>,
-    /// What to publish of the node's addresses.
+    /// The node's addresses to publish.
     published: value::Sender<Option<Vec<IpAddr>>>,
     /// Set at intervals while the thread makes progress.
     pulse: Arc<AtomicBool>,

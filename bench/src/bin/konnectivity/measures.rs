@@ -91,7 +91,7 @@ struct Received {
     memory: f64,
 }
 
-/// Lets `count` connections receive at once for `length`, each reader resting for `pause` after each
+/// Receives on `count` connections at once for `length`, each reader resting for `pause` after each
 /// message.
 async fn received(
     rig: &Arc<Rig>,
