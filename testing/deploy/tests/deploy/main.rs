@@ -171,6 +171,19 @@ fn hubble_takes_its_certificates_from_a_secret() {
     assert_eq!(objects.iter().filter(|it| it["metadata"]["name"] == "podgate-reviews").count(), 2);
 }
 
+#[test]
+fn the_charts_firewalls_are_the_examples() {
+    let mut values = values();
+    values["firewalls"] = json!({ "metadata": true, "nodes": true });
+    validate(&values).unwrap();
+    let objects = render(&values, "kube-system");
+    for file in ["metadata.yaml", "nodes-but-for-dns.yaml"] {
+        let example = documents(&folder().join("examples/firewalls").join(file)).remove(0);
+        let name = example["metadata"]["name"].as_str().expect("a name");
+        assert_eq!(object(&objects, "ClusterEgressFirewall", name), example);
+    }
+}
+
 /// A declared port is a host port here, and keeps a second pod off the cluster node.
 #[test]
 fn the_next_switch_can_start_beside_the_running_one() {
