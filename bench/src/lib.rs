@@ -8,6 +8,7 @@ pub mod attach;
 pub mod forwarder;
 pub mod generator;
 pub mod nodes;
+mod program;
 mod progress;
 pub mod rig;
 mod samples;
@@ -15,6 +16,7 @@ mod session_file;
 mod table;
 pub mod vpp;
 
+pub use program::{Benchmark, run_program};
 pub use progress::{end_progress, show_progress};
 pub use samples::Samples;
 pub use session_file::SessionFile;

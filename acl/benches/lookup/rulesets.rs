@@ -3,7 +3,7 @@
 use acl::{Action, AddressMap, End, Key, PortRange, Rule};
 use ipnet::IpNet;
 
-use crate::networks::Networks;
+use super::networks::Networks;
 
 /// The shape of a rule's ends.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,10 @@
+//! What the control side costs in a large cluster.
+
+mod control;
+mod scale;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    bench::run_program("cluster", &[("control", control::main), ("scale", scale::main)])
+}

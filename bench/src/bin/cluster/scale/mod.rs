@@ -1,0 +1,245 @@
+//! Load of one cluster node's control side on the API server of a large cluster.
+//!
+//! ```text
+//! cargo run --release -p bench --bin cluster -- scale [--nodes 5000 --pods 150000 --seconds 20]
+//! cargo run --release -p bench --bin cluster -- scale --switch --nodes 599      (as root)
+//! ```
+//!
+//! A process of its own serves generated objects of the size that real ones have ([`server`]), over HTTP,
+//! by streaming lists and watches as the API server does. The control side is the switch's: the same
+//! watches, the same buffer until everything is listed, the same compilation for one cluster node.
+
+mod objects;
+mod server;
+mod switch;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use bench::print_table;
+use clap::Parser;
+use control::api_server::{Access, Event, InitialSync, Pace, connect, watch};
+use control::{Control, Kind, Scope};
+use serde_json::{Value, json};
+use testkit::TempDir;
+
+/// The size of the cluster.
+#[derive(Debug, Clone, Copy, Parser)]
+#[command(about = "What one cluster node's control side asks of the API server in a large cluster")]
+struct Args {
+    /// Cluster nodes
+    #[arg(long, default_value_t = 5_000)]
+    nodes: usize,
+
+    /// Pods; one in ten more is finished
+    #[arg(long, default_value_t = 150_000)]
+    pods: usize,
+
+    /// Seconds of changes, as fast as they are taken
+    #[arg(long, default_value_t = 20)]
+    seconds: u64,
+
+    /// Measure a whole switch that has the pods of one cluster node attached
+    #[arg(long)]
+    switch: bool,
+
+    /// Changes a second for the whole switch
+    #[arg(long, default_value_t = 1_000)]
+    rate: u32,
+
+    /// Serve the objects; a first line on stdout names the address
+    #[arg(long, hide = true)]
+    serve: bool,
+}
+
+/// What a process asks of the serving one.
+fn ask(address: SocketAddr, path: &str) -> Result<Value> {
+    let mut stream = TcpStream::connect(address)?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (_, body) = answer.split_once("\r\n\r\n").context("an answer")?;
+    Ok(serde_json::from_str(body)?)
+}
+
+/// A kubeconfig for the serving process.
+fn kubeconfig(address: SocketAddr) -> String {
+    json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
+        "users": [{"name": "u", "user": {}}]})
+    .to_string()
+}
+
+/// Longest time for taking events before they are committed, as the switch has it.
+const BATCH: Duration = Duration::from_millis(20);
+/// The cluster node whose control side this is.
+const NODE: &str = "node-00000";
+
+pub(crate) fn main(args: &[String]) -> Result<(), Box<dyn Error>> {
+    Ok(run(Args::parse_from(args))?)
+}
+
+fn run(args: Args) -> Result<()> {
+    if args.switch {
+        return switch::measure(&args);
+    }
+    if args.serve {
+        return server::run(args.nodes, args.pods);
+    }
+    let server = Server::start(&args)?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build()?;
+    runtime.block_on(measure(&args, &server))?;
+    runtime.shutdown_background();
+    Ok(())
+}
+
+/// The serving process; it is ended when this is dropped.
+struct Server {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(args: &Args) -> Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args([
+                "scale",
+                "--serve",
+                "--nodes",
+                &args.nodes.to_string(),
+                "--pods",
+                &args.pods.to_string(),
+            ])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().context("stdout")?).read_line(&mut line)?;
+        Ok(Self { child, address: line.trim().parse()? })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn measure(args: &Args, server: &Server) -> Result<()> {
+    let folder = TempDir::new("scale");
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, kubeconfig(server.address))?;
+    let before = memory("VmRSS")?;
+    let (began, used) = (Instant::now(), cpu()?);
+    let connection = connect(&Access::Kubeconfig(path)).await?;
+    let (sender, mut events) = tokio::sync::mpsc::channel(256);
+    let _watches = watch(&connection.client, Pace::default(), &sender);
+    let mut control = Control::new(Scope::Node(NODE.into()));
+    let mut buffer = InitialSync::default();
+    while let Some(event) = events.recv().await {
+        if buffer.take(event) {
+            break;
+        }
+    }
+    let listed = began.elapsed();
+    let peak = memory("VmHWM")?;
+    buffer.work_in(&mut control);
+    control.commit();
+    let (synced, used) = (began.elapsed(), cpu()? - used);
+    let counts = ask(server.address, "/counts")?;
+    print_initial(args, &control, &counts);
+    println!();
+    let mb = |bytes: u64| format!("{:.0}", bytes as f64 / 1e6);
+    let mut rows = vec![
+        row("time until everything is listed, s", format!("{:.1}", listed.as_secs_f64())),
+        row("and in the tables, s", format!("{:.1}", synced.as_secs_f64())),
+        row("processor time for it, s", format!("{:.1}", used.as_secs_f64())),
+        row("memory at its peak, MB", mb(peak - before.min(peak))),
+        row("memory afterwards, MB", mb(memory("VmRSS")?.saturating_sub(before))),
+    ];
+
+    // Changes, as fast as they are taken.
+    let (mut count, mut longest, used) = (0_u64, Duration::ZERO, cpu()?);
+    let bytes_before = ask(server.address, "/counts")?["changes"]["bytes"].as_u64().unwrap_or(0);
+    ask(server.address, &format!("/change?seconds={}", args.seconds))?;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(args.seconds) {
+        let Ok(Some(event)) = tokio::time::timeout(BATCH, events.recv()).await else { continue };
+        let batch = Instant::now();
+        let mut next = Some(event);
+        while let Some(event) = next {
+            count += u64::from(matches!(event, Event::Apply(..) | Event::Delete(_)));
+            control.handle(event);
+            next = if batch.elapsed() < BATCH { events.try_recv().ok() } else { None };
+        }
+        control.commit();
+        longest = longest.max(batch.elapsed());
+    }
+    let took = began.elapsed().as_secs_f64();
+    let bytes =
+        ask(server.address, "/counts")?["changes"]["bytes"].as_u64().unwrap_or(0) - bytes_before;
+    let share = (cpu()? - used).as_secs_f64() / count.max(1) as f64;
+    rows.extend([
+        row("changes taken a second", format!("{:.0}", count as f64 / took)),
+        row("bytes of a change", format!("{:.0}", bytes as f64 / count.max(1) as f64)),
+        row("processor time of a change, µs", format!("{:.0}", share * 1e6)),
+        row("longest round, ms", format!("{:.1}", longest.as_secs_f64() * 1e3)),
+        row("memory after them, MB", mb(memory("VmRSS")?.saturating_sub(before))),
+    ]);
+    print_table(&["measure", "figure"], &rows);
+    Ok(())
+}
+
+fn row(name: &str, figure: String) -> Vec<String> {
+    vec![name.to_owned(), figure]
+}
+
+/// Objects and bytes of each kind's list: sent, and left out by selectors.
+fn print_initial(args: &Args, control: &Control, counts: &Value) {
+    println!("{} cluster nodes, {} pods\n", args.nodes, args.pods);
+    let known: BTreeMap<_, _> = control.counts();
+    let mut rows = Vec::new();
+    let mut sums = [0_u64; 4];
+    for kind in Kind::ALL {
+        let count = &counts["lists"][kind.plural()];
+        let figures = ["objects", "bytes", "left_out", "left_out_bytes"];
+        let figures = figures.map(|name| count[name].as_u64().unwrap_or(0));
+        sums.iter_mut().zip(figures).for_each(|(sum, figure)| *sum += figure);
+        if figures[0] > 0 {
+            let known = known.get(&kind).copied().unwrap_or(0);
+            assert_eq!(known as u64, figures[0], "every {} arrived", kind.name());
+            rows.push(counted(kind.plural(), figures));
+        }
+    }
+    rows.push(counted("all", sums));
+    print_table(&["list", "objects", "MB", "left out", "MB left out"], &rows);
+}
+
+fn counted(name: &str, [objects, bytes, left_out, left_out_bytes]: [u64; 4]) -> Vec<String> {
+    let mb = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
+    vec![name.into(), objects.to_string(), mb(bytes), left_out.to_string(), mb(left_out_bytes)]
+}
+
+/// A line of this process's status, in bytes.
+fn memory(name: &str) -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let kilobytes = line.context("a line of /proc/self/status")?.trim().trim_end_matches(" kB");
+    Ok(kilobytes.parse::<u64>()? * 1024)
+}
+
+/// Processor time of this process.
+fn cpu() -> Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let (_, rest) = stat.rsplit_once(") ").context("/proc/self/stat")?;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    let ticks = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
+    Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
+}

@@ -1,0 +1,142 @@
+//! A whole switch in a large cluster: `podgate run` with the pods of one cluster node attached, under
+//! changes at a steady rate.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use bench::attach;
+use bench::forwarder::own_path;
+use bench::print_table;
+use bench::rig::needs_root;
+use local_api::{AttachPod, Client, Request};
+use testkit::{Namespace, TempDir};
+
+use super::objects::Cluster;
+use super::{Args, NODE, ask, kubeconfig, row};
+
+/// For the list of a whole cluster.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Until all is quiet after the attachments.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Processor time of a thread.
+struct Thread {
+    id: String,
+    name: String,
+    nanoseconds: u64,
+}
+
+pub(super) fn measure(args: &Args) -> Result<()> {
+    needs_root().map_err(problem)?;
+    let (node, others) = (Namespace::new("scale-node"), Namespace::new("scale-pods"));
+    let folder = TempDir::new("scale");
+    let (nodes, pods) = (args.nodes.to_string(), args.pods.to_string());
+    let own = own_path().map_err(problem)?;
+    let server = node.spawn([
+        own.as_str(),
+        "scale",
+        "--serve",
+        "--nodes",
+        nodes.as_str(),
+        "--pods",
+        pods.as_str(),
+    ]);
+    let address: SocketAddr = server.wait_for_line("127.0.0.1:", PATIENCE).parse()?;
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, kubeconfig(address))?;
+    let requests = requests(args, &node, &others)?;
+    let path = path.display().to_string();
+    let arguments = ["--node-name", NODE, "--kubeconfig", &path, "--listen", "127.0.0.1:0"];
+    let (switch, socket) = attach::start_with(&node, folder.path(), &arguments).map_err(problem)?;
+    let mut client = Client::connect(&socket, PATIENCE)?;
+    wait_until_listed(&mut client)?;
+    eprintln!("attaching {} pods", requests.len());
+    for request in &requests {
+        client.attach_pod(request)?;
+    }
+    std::thread::sleep(PAUSE);
+
+    let generation = |client: &mut Client| -> Result<u64> {
+        client.call(&Request::Status)?["generation"].as_u64().context("a generation")
+    };
+    let change = format!("/change?seconds={}&rate={}", args.seconds, args.rate);
+    let changes = || -> Result<u64> {
+        let counts = node.enter(|| ask(address, "/counts"))?;
+        counts["changes"]["objects"].as_u64().context("a count")
+    };
+    let (before, first, published) = (threads(switch.id())?, changes()?, generation(&mut client)?);
+    let began = Instant::now();
+    node.enter(|| ask(address, &change))?;
+    std::thread::sleep(Duration::from_secs(args.seconds));
+    let took = began.elapsed().as_secs_f64();
+    let (after, last) = (threads(switch.id())?, changes()?);
+    let published = generation(&mut client)? - published;
+
+    println!(
+        "{} cluster nodes, {} pods, {} of them attached\n",
+        args.nodes,
+        args.pods,
+        requests.len()
+    );
+    let mut rows = vec![
+        row("changes a second", format!("{:.0}", (last - first) as f64 / took)),
+        row("snapshots a second", format!("{:.0}", published as f64 / took)),
+    ];
+    for thread in after {
+        let earlier = before.iter().find(|it| it.id == thread.id).map_or(0, |it| it.nanoseconds);
+        let share = (thread.nanoseconds - earlier) as f64 / 1e9 / took * 100.0;
+        if share >= 0.1 {
+            rows.push(row(&format!("thread {}, % of a core", thread.name), format!("{share:.1}")));
+        }
+    }
+    print_table(&["measure", "figure"], &rows);
+    Ok(())
+}
+
+/// Interfaces of the cluster node's pods, and the requests to attach them.
+fn requests(args: &Args, node: &Namespace, others: &Namespace) -> Result<Vec<AttachPod>> {
+    let cluster = Cluster { nodes: args.nodes, pods: args.pods };
+    let local = (0..args.pods).step_by(args.nodes).enumerate();
+    let request = |(n, pod): (usize, usize)| {
+        let object = cluster.object("pods", pod, 1);
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+        let address = object["status"]["podIP"].as_str().context("an address")?.parse()?;
+        let (near, far) = (format!("pg{n}"), format!("eth{n}"));
+        let joined = attach::join(node, near, others, &far, &text("name"), address);
+        Ok(AttachPod { namespace: text("namespace"), ..joined.map_err(problem)? })
+    };
+    local.map(request).collect()
+}
+
+/// Waits until the switch takes pods: everything is listed then.
+fn wait_until_listed(client: &mut Client) -> Result<()> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match client.ready() {
+            Ok(()) => return Ok(()),
+            Err(error) if Instant::now() > end => return Err(error.into()),
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+/// The threads of a process, sorted by name; of one name, by number.
+fn threads(process: u32) -> Result<Vec<Thread>> {
+    let mut threads = Vec::new();
+    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        let path = task?.path();
+        let read = |name: &str| std::fs::read_to_string(path.join(name));
+        // A thread may end meanwhile.
+        let (Ok(name), Ok(times)) = (read("comm"), read("schedstat")) else { continue };
+        let nanoseconds = times.split(' ').next().context("schedstat")?.parse()?;
+        let id = path.display().to_string();
+        threads.push(Thread { id, name: name.trim().to_owned(), nanoseconds });
+    }
+    threads.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
+    Ok(threads)
+}
+
+fn problem(error: Box<dyn std::error::Error>) -> anyhow::Error {
+    anyhow!("{error}")
+}

@@ -1,0 +1,20 @@
+//! What a switch with many pods costs: starts, attachments, idle pods, names.
+
+mod attach;
+mod names;
+mod pods;
+mod restart;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    bench::run_program(
+        "node",
+        &[
+            ("attach", attach::main),
+            ("names", names::main),
+            ("pods", pods::main),
+            ("restart", restart::main),
+        ],
+    )
+}

@@ -1,0 +1,230 @@
+//! A switch with many pods that is killed and started again, and one that another takes over: how long the
+//! start takes, its processor time, and for how long pods have no new connection.
+//!
+//! ```text
+//! cargo run --release -p bench --bin node -- restart [PODS] [ROUNDS] [PROGRAM…]     (as root)
+//! ```
+//!
+//! Each PROGRAM is a `podgate` of another build, measured in turns with this one's.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::error::Error;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bench::attach::{self, PATIENCE, start_program};
+use bench::forwarder::own_path;
+use bench::rig::{needs_root, words};
+use bench::{Samples, print_table};
+use local_api::Client;
+use testkit::{Namespace, Process, TempDir};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Names and values of `--flow-offload`, and one in how many of the pods there are: without it the kernel
+/// sets aside memory for the whole UMEM with each port.
+const MODES: [(&str, &str, usize); 2] = [("flow offload", "on", 1), ("AF_XDP ports", "off", 5)];
+const PODS: usize = 500;
+const ROUNDS: usize = 3;
+const PORT: u16 = 7000;
+/// Pause between two probes.
+const PACE: Duration = Duration::from_millis(1);
+/// Source port of the stream; connections that are new have the next ones.
+const FIRST_PORT: u16 = 10_000;
+/// Connections that are looked at for an answer.
+const LATE: usize = 256;
+/// Time before and after a takeover, in which nothing happens.
+const QUIET: Duration = Duration::from_secs(1);
+
+pub(crate) fn main(args: &[String]) -> Result<()> {
+    compare(&args[1..])
+}
+
+/// Figures of one build in one mode, in milliseconds.
+#[derive(Default)]
+struct Figures {
+    start: Samples,
+    processor: Samples,
+    takeover: Samples,
+    closed: Samples,
+    pause: Samples,
+}
+
+fn compare(args: &[String]) -> Result<()> {
+    needs_root()?;
+    let number = |at: usize, default| args.get(at).map_or(Ok(default), |text| text.parse());
+    let (pods, rounds) = (number(0, PODS)?, number(1, ROUNDS)?);
+    let others = args.iter().skip(2).cloned();
+    let programs: Vec<String> = std::iter::once(own_path()?).chain(others).collect();
+    let cases: Vec<_> =
+        programs.iter().flat_map(|program| MODES.map(|mode| (program, mode))).collect();
+    let mut figures: Vec<Figures> = cases.iter().map(|_| Figures::default()).collect();
+    for round in 1..=rounds {
+        for ((program, (name, mode, part)), all) in cases.iter().zip(&mut figures) {
+            eprintln!("round {round} of {rounds}: {program}, {name}");
+            measure(program, pods / part, mode, all)?;
+        }
+    }
+    for ((program, (name, _, part)), all) in cases.iter().zip(&figures) {
+        let pods = pods / part;
+        let row = |what: &str, samples: &Samples| {
+            let figures = [samples.median(), samples.least(), samples.most()];
+            let figures = figures.map(|ms| format!("{ms:.0}")).into_iter();
+            std::iter::once(what.to_owned()).chain(figures).collect::<Vec<_>>()
+        };
+        let rows = [
+            row(&format!("a start with {pods} pods, after a kill"), &all.start),
+            row("its processor time", &all.processor),
+            row("a takeover, from the signal to readiness", &all.takeover),
+            row("new connections closed meanwhile", &all.closed),
+            row("longest pause of a stream", &all.pause),
+        ];
+        print_table(&[&format!("{program}, {name}: ms"), "median", "least", "most"], &rows);
+        println!();
+    }
+    Ok(())
+}
+
+fn measure(program: &str, pods: usize, mode: &str, all: &mut Figures) -> Result<()> {
+    let node = Namespace::new("bench-node");
+    let (idle, folder) = (Namespace::new("bench-pods"), TempDir::new("bench-restart"));
+    let (client, server) = (Namespace::new("bench-a"), Namespace::new("bench-b"));
+    let address = |n: usize| Ipv4Addr::from(0x0a58_0100 + n as u32);
+    let mut objects =
+        "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nspec: {podCIDRs: [10.88.0.0/16]}\n"
+            .to_owned();
+    let mut requests = Vec::new();
+    for n in 0..pods {
+        objects += &format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: p{n}, namespace: default}}\nspec: \
+             {{nodeName: n}}\n"
+        );
+        let pod = *[&client, &server].get(n).unwrap_or(&&idle);
+        let far = format!("eth{n}");
+        let request =
+            attach::join(&node, format!("pg{n}"), pod, &far, &format!("p{n}"), address(n))?;
+        requests.push(request);
+        if n < 2 {
+            pod.exec(words(&format!("ip addr add {}/32 dev {far}", address(n))));
+            pod.exec(words(&format!("ip route add default via 10.88.0.1 dev {far} onlink")));
+        }
+    }
+    let manifests = folder.path().join("manifests");
+    std::fs::create_dir(&manifests)?;
+    std::fs::write(manifests.join("all.yaml"), objects)?;
+    let manifests = manifests.display().to_string();
+    let run = |further: &[&str]| {
+        let common = ["--node-name", "n", "--manifests", &manifests, "--listen", "127.0.0.1:0"];
+        let arguments = [&common[..], &["--flow-offload", mode], further].concat();
+        start_program(program, &node, folder.path(), &arguments)
+    };
+    let ready = |switch: &Process| {
+        switch.wait_for_line("local API at ", PATIENCE);
+    };
+    let mut switch = run(&[]);
+    ready(&switch);
+    let mut api = Client::connect(&folder.path().join("socket"), PATIENCE)?;
+    requests.iter().try_for_each(|request| api.attach_pod(request).map(drop))?;
+    drop(api);
+
+    switch.kill();
+    let began = Instant::now();
+    switch = run(&[]);
+    ready(&switch);
+    all.start.add(milliseconds(began.elapsed()));
+    all.processor.add(processor_time(switch.id())?);
+
+    let socket = server.enter(|| UdpSocket::bind(("0.0.0.0", PORT)))?;
+    let (is_over, to) = (AtomicBool::new(false), address(1));
+    std::thread::scope(|scope| -> Result<()> {
+        scope.spawn(|| echo(&socket, &is_over));
+        let fresh = scope.spawn(|| client.enter(|| longest_gap(to, true, &is_over)));
+        let stream = scope.spawn(|| client.enter(|| longest_gap(to, false, &is_over)));
+        std::thread::sleep(QUIET);
+        let next = run(&["--takeover-wait", "1m"]);
+        next.wait_for_line("waiting for its end", PATIENCE);
+        std::thread::sleep(QUIET);
+        let began = Instant::now();
+        let ended = std::process::Command::new("kill").arg(switch.id().to_string()).status()?;
+        assert!(ended.success());
+        switch.wait(PATIENCE);
+        ready(&next);
+        all.takeover.add(milliseconds(began.elapsed()));
+        switch = next;
+        std::thread::sleep(QUIET);
+        is_over.store(true, Ordering::Relaxed);
+        all.closed.add(fresh.join().expect("a thread")?);
+        all.pause.add(stream.join().expect("a thread")?);
+        Ok(())
+    })?;
+    switch.kill();
+    Ok(())
+}
+
+fn echo(socket: &UdpSocket, is_over: &AtomicBool) {
+    let _ = socket.set_read_timeout(Some(Duration::from_millis(50)));
+    let mut bytes = [0; 4];
+    while !is_over.load(Ordering::Relaxed) {
+        if let Ok((_, from)) = socket.recv_from(&mut bytes) {
+            let _ = socket.send_to(&bytes, from);
+        }
+    }
+}
+
+/// Sends a datagram each millisecond, each by a connection of its own if they are `fresh`; the longest time
+/// whose datagrams have no answer, in milliseconds.
+fn longest_gap(
+    to: Ipv4Addr,
+    fresh: bool,
+    is_over: &AtomicBool,
+) -> std::result::Result<f64, String> {
+    let text = |error: std::io::Error| error.to_string();
+    let open = |port: u16| {
+        let socket = UdpSocket::bind(("0.0.0.0", port))?;
+        socket.connect((to, PORT))?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    };
+    let mut sockets = VecDeque::from([open(FIRST_PORT + u16::from(fresh)).map_err(text)?]);
+    let (mut sent, mut answered) = (Vec::new(), BTreeSet::new());
+    while !is_over.load(Ordering::Relaxed) {
+        if fresh {
+            // No session is left of its port.
+            let port = FIRST_PORT + 2 + sent.len() as u16;
+            sockets.push_back(open(port).map_err(text)?);
+            if sockets.len() > LATE {
+                sockets.pop_front();
+            }
+        }
+        let number = sent.len() as u32;
+        sent.push(Instant::now());
+        // A full queue loses it, as the network may.
+        let _ = sockets[sockets.len() - 1].send(&number.to_be_bytes());
+        std::thread::sleep(PACE);
+        let mut bytes = [0; 4];
+        for socket in &sockets {
+            while socket.recv(&mut bytes).is_ok() {
+                answered.insert(u32::from_be_bytes(bytes) as usize);
+            }
+        }
+    }
+    // Not those that the sender itself makes; the last ones may still be under way.
+    let answered: Vec<usize> = answered.into_iter().collect();
+    let lost = answered.windows(2).filter(|pair| pair[1] > pair[0] + 1);
+    let gaps = lost.map(|pair| milliseconds(sent[pair[1]] - sent[pair[0]]));
+    Ok(gaps.fold(0.0, f64::max))
+}
+
+/// Processor time of a process so far, in milliseconds (proc(5): fields 14 and 15 of `stat`).
+fn processor_time(process: u32) -> Result<f64> {
+    let text = std::fs::read_to_string(Path::new("/proc").join(process.to_string()).join("stat"))?;
+    let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks = fields.skip(11).take(2).map(str::parse::<f64>).sum::<std::result::Result<f64, _>>();
+    Ok(ticks? * 1e3 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

@@ -1,0 +1,364 @@
+//! The graph alone, over memory: clocks and packets per second on one core.
+//!
+//! ```text
+//! cargo run --release -p bench --bin packets -- graph [--sessions 1000,16000000 --pods 100]
+//! ```
+//!
+//! Packets as short as their kind allows between pods behind a policy of 1,000 rules, in vectors of
+//! 256, connections in random order. Sessions are in a file in memory, as `podgate run` keeps them.
+//! The cases take turns. A figure is the median over the vectors of a round, which leaves out those
+//! that the operating system interrupted; clocks are the TSC's, of all nodes together. The making of
+//! packets is left out.
+//!
+//! `--vpp PROGRAM` measures FD.io VPP (`bin/vpp` of a build) in the same rounds: established sessions and
+//! what is refused, the same headers through the same rules between two ports of its packet generator.
+//!
+//! What is refused makes no session, so that the policy node stands alone: by a rule of a port, or
+//! by a rule of a port and a peer set of eight addresses, which packets come from by the uplink.
+
+#[path = "../../../../dataplane/benches/traffic/mod.rs"]
+mod traffic;
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use acl::{Action, AddressMapBuilder};
+use bench::vpp;
+use bench::{Samples, SessionFile, end_progress, print_table, show_progress};
+use clap::Parser;
+use dataplane::graph::{NODES, Node};
+use dataplane::session::{Sessions, Timeouts};
+use dataplane::{Counters, Frame, Graph, Memory, Now, Outcome, Packet, Snapshot, VECTOR};
+use fastrand::Rng;
+use traffic::{Kind, Rules, Traffic};
+
+#[derive(Parser)]
+struct Args {
+    /// Sessions that plain packets are of
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 100_000, 1_000_000])]
+    sessions: Vec<u32>,
+    /// Pods, half of them clients
+    #[arg(long, default_value_t = 100)]
+    pods: u32,
+    /// Rounds in which the cases take turns
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Vectors of a case in a round
+    #[arg(long, default_value_t = 2000)]
+    vectors: usize,
+    /// Only cases whose names contain this
+    #[arg(long, default_value = "")]
+    only: String,
+    /// FD.io VPP's program, measured beside
+    #[arg(long)]
+    vpp: Option<PathBuf>,
+}
+
+/// Connections are visited in an order no prefetcher guesses, the same in every run.
+const SEED: u64 = 0x5eed;
+/// Columns of nodes; the others are in the last one.
+const SHOWN: [Node; 6] =
+    [Node::Parse, Node::AntiSpoofing, Node::Session, Node::Policy, Node::Open, Node::Rewrite];
+/// Beside plain UDP between pods.
+const OTHERS: [(&str, Kind); 6] = [
+    ("TCP", Kind::Tcp),
+    ("IPv6", Kind::Ipv6),
+    ("ClusterIP", Kind::ClusterIp),
+    ("VXLAN out", Kind::TunnelOut),
+    ("VXLAN in", Kind::TunnelIn),
+    ("uplink", Kind::Uplink),
+];
+/// Sessions of the cases that are about something else.
+const FEW: u32 = 1_000;
+/// Packets that the peer sends over and over, at least.
+const PEER_PACKETS: u32 = 1 << 18;
+
+pub(crate) fn main(args: &[String]) -> Result<(), Box<dyn Error>> {
+    let args = Args::parse_from(args);
+    let few = Finds::Established(FEW);
+    let mut cases: Vec<(String, Kind, Rules, Finds)> = Vec::new();
+    let mut add = |name: String, kind, rules, finds| cases.push((name, kind, rules, finds));
+    for count in &args.sessions {
+        let name = format!("{count} established sessions");
+        add(name, Kind::Udp, Rules::Ports(1000), Finds::Established(*count));
+    }
+    for (name, kind) in OTHERS {
+        // A service has a port for each rule, and all servers behind each.
+        let rules = if kind == Kind::ClusterIp { 10 } else { 1000 };
+        add(format!("{name}, {FEW} sessions"), kind, Rules::Ports(rules), few);
+    }
+    let again = Finds::Reevaluated(FEW);
+    add(format!("{FEW} sessions, re-evaluated"), Kind::Udp, Rules::Ports(1000), again);
+    add("new sessions, 1000 rules".to_owned(), Kind::Udp, Rules::Ports(1000), Finds::New);
+    for count in [1000, 10_000] {
+        let (ports, peers) = (Rules::Ports(count), Rules::Peers(count));
+        add(format!("refused, {count} rules of ports"), Kind::Udp, ports, Finds::Refused);
+        add(format!("refused, {count} rules of peer sets"), Kind::Udp, peers, Finds::Refused);
+    }
+    cases.retain(|(name, ..)| name.contains(&args.only));
+    let mut rigs = Vec::new();
+    for (name, kind, rules, finds) in cases {
+        show_progress(&format!("preparing: {name}"));
+        let vectors = args.vectors * (args.rounds + 1);
+        let mut rig = Rig::new(name, Traffic::new(kind, rules, args.pods), finds, vectors)?;
+        if let (Some(program), Kind::Udp) = (&args.vpp, kind) {
+            rig.peer = rig.peer(program);
+        }
+        rigs.push(rig);
+    }
+    // The first round warms caches and predictors.
+    for round in 0..=args.rounds {
+        for rig in &mut rigs {
+            show_progress(&format!("round {round} of {}: {}", args.rounds, rig.name));
+            rig.measure(args.vectors, round > 0);
+            rig.measure_peer(round > 0);
+        }
+    }
+    end_progress();
+    let plain = rigs.first().map_or(0.0, |rig| rig.clocks.median());
+    let mut head = vec!["case", "Mpps", "clocks a packet", "of the first row"];
+    head.extend(SHOWN.map(Node::name));
+    head.push("others");
+    print_table(&head, &rigs.iter().map(|rig| rig.row(plain)).collect::<Vec<_>>());
+    if args.vpp.is_some() {
+        println!();
+        let mut head = vec!["case", "podgate", "VPP", "VPP : podgate", "pages"];
+        head.extend(vpp::NODES);
+        print_table(&head, &rigs.iter().filter_map(Rig::peer_row).collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+/// The state that packets meet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Finds {
+    /// So many sessions.
+    Established(u32),
+    /// The same, and every vector is of a new generation.
+    Reevaluated(u32),
+    New,
+    Refused,
+}
+
+struct Rig {
+    name: String,
+    traffic: Traffic,
+    finds: Finds,
+    graph: Graph,
+    memory: Arc<Memory>,
+    sessions: Arc<Sessions>,
+    _file: SessionFile,
+    snapshot: Snapshot,
+    counters: Counters,
+    frames: Vec<Frame>,
+    packets: Vec<Packet>,
+    rng: Rng,
+    /// Connections opened so far.
+    opened: u32,
+    rate: Samples,
+    clocks: Samples,
+    nodes: [Samples; SHOWN.len() + 1],
+    /// VPP, or why it is not measured (any longer).
+    peer: Option<Result<vpp::Graph, String>>,
+    /// Its clocks, of those of this graph in the same round.
+    ratio: Samples,
+    /// Clocks of the latest round.
+    latest: f64,
+}
+
+impl Rig {
+    fn new(
+        name: String,
+        traffic: Traffic,
+        finds: Finds,
+        vectors: usize,
+    ) -> Result<Self, Box<dyn Error>> {
+        let (memory, frames) = Memory::heap(2048, VECTOR as u32);
+        let count = match finds {
+            Finds::Established(count) | Finds::Reevaluated(count) => count,
+            Finds::New => (vectors * VECTOR).try_into()?,
+            Finds::Refused => 1024,
+        };
+        let (file, sessions) =
+            SessionFile::sessions(2 * count, traffic.ports(), Timeouts::default())?;
+        let action = if finds == Finds::Refused { Action::Deny } else { Action::Permit };
+        let mut rig = Self {
+            name,
+            snapshot: traffic.snapshot(action),
+            traffic,
+            finds,
+            graph: Graph::default(),
+            memory,
+            sessions,
+            _file: file,
+            counters: Counters::default(),
+            frames,
+            packets: Vec::with_capacity(VECTOR),
+            rng: Rng::with_seed(SEED),
+            opened: 0,
+            rate: Samples::new(),
+            clocks: Samples::new(),
+            nodes: std::array::from_fn(|_| Samples::new()),
+            peer: None,
+            ratio: Samples::new(),
+            latest: 0.0,
+        };
+        if let Finds::Established(count) | Finds::Reevaluated(count) = finds {
+            while rig.opened < count {
+                rig.run(Outcome::PolicyAllowed, |rig| {
+                    rig.opened += 1;
+                    (rig.opened <= count).then(|| (rig.opened - 1, true))
+                });
+            }
+        }
+        Ok(rig)
+    }
+
+    /// Clocks that each node has taken.
+    fn clocks(&self) -> [u64; NODES] {
+        Node::ALL.map(|node| self.counters.node(node).clocks.value())
+    }
+
+    /// Sends vectors through the graph.
+    fn measure(&mut self, vectors: usize, counts: bool) {
+        let (mut seconds, mut clocks) = (Samples::new(), Samples::new());
+        let mut nodes: [Samples; SHOWN.len() + 1] = std::array::from_fn(|_| Samples::new());
+        for _ in 0..vectors {
+            let before = self.clocks();
+            let spent = match self.finds {
+                Finds::Established(count) | Finds::Reevaluated(count) => {
+                    self.snapshot.generation +=
+                        u64::from(matches!(self.finds, Finds::Reevaluated(_)));
+                    self.run(Outcome::Session, |rig| Some((rig.rng.u32(..count), false)))
+                }
+                Finds::New => self.run(Outcome::PolicyAllowed, |rig| {
+                    rig.opened += 1;
+                    Some((rig.opened, true))
+                }),
+                Finds::Refused => {
+                    self.run(Outcome::PolicyDenied, |rig| Some((rig.rng.u32(..), true)))
+                }
+            };
+            seconds.push(spent / VECTOR as f64);
+            let after = self.clocks();
+            let each = |node: Node| {
+                let node = node as usize;
+                (after[node] - before[node]) as f64 / VECTOR as f64
+            };
+            let (mut all, mut others) = (0.0, 0.0);
+            for node in Node::ALL {
+                all += each(node);
+                match SHOWN.iter().position(|it| *it == node) {
+                    Some(column) => nodes[column].push(each(node)),
+                    None => others += each(node),
+                }
+            }
+            nodes[SHOWN.len()].push(others);
+            clocks.push(all);
+        }
+        self.latest = clocks.sorted().median();
+        if counts {
+            self.rate.add(1e-6 / seconds.sorted().median());
+            self.clocks.add(self.latest);
+            for (samples, round) in self.nodes.iter_mut().zip(nodes) {
+                samples.add(round.sorted().median());
+            }
+        }
+    }
+
+    /// VPP with the same rules, for the same packets, if it can have the case.
+    fn peer(&mut self, program: &Path) -> Option<Result<vpp::Graph, String>> {
+        let mut rng = Rng::with_seed(SEED);
+        let (action, outcome, sessions, connections) = match self.finds {
+            Finds::Established(count) => {
+                // Each as often as any other.
+                let mut order: Vec<u32> = (0..count.max(PEER_PACKETS)).map(|n| n % count).collect();
+                rng.shuffle(&mut order);
+                (Action::Permit, "existing session packets", count, order)
+            }
+            Finds::Refused => {
+                let order = (0..PEER_PACKETS).map(|_| rng.u32(..)).collect();
+                (Action::Deny, "ACL deny packets", FEW, order)
+            }
+            Finds::Reevaluated(_) | Finds::New => return None,
+        };
+        let mut frame = self.frames.pop()?;
+        let packet = |n: &u32| {
+            self.traffic.write(&self.memory, &mut frame, *n, false);
+            self.memory.bytes(&frame).to_vec()
+        };
+        let packets = connections.iter().map(packet).collect();
+        self.frames.push(frame);
+        let rules = self.traffic.rules(action, &mut AddressMapBuilder::default());
+        let case = vpp::Case {
+            packets,
+            servers: self.traffic.servers().collect(),
+            acl: &vpp::acl(&rules, |set| self.traffic.members(set)),
+            sessions,
+            outcome,
+        };
+        Some(vpp::Graph::new(program, &case).map_err(|error| error.to_string()))
+    }
+
+    /// The same round of the peer.
+    fn measure_peer(&mut self, counts: bool) {
+        let Some(Ok(peer)) = &mut self.peer else {
+            return;
+        };
+        match peer.measure(counts) {
+            Ok(clocks) if counts => self.ratio.add(clocks / self.latest),
+            Ok(_) => {}
+            Err(error) => self.peer = Some(Err(error.to_string())),
+        }
+    }
+
+    fn peer_row(&self) -> Option<Vec<String>> {
+        let mut row = vec![self.name.clone(), self.clocks.to_string()];
+        match self.peer.as_ref()? {
+            Ok(peer) => {
+                row.extend([peer.clocks.to_string(), self.ratio.to_string()]);
+                row.push(if peer.in_huge_pages() { "huge" } else { "small" }.to_owned());
+                row.extend(peer.nodes.iter().map(|samples| format!("{:.1}", samples.median())));
+            }
+            Err(why) => {
+                eprintln!("{}: {why}", self.name);
+                row.push("failed, see above".to_owned());
+            }
+        }
+        Some(row)
+    }
+
+    /// Runs a vector of the connections that `next` numbers (and whether the packet opens its
+    /// connection) through the graph; returns the seconds spent in it.
+    fn run(
+        &mut self,
+        outcome: Outcome,
+        mut next: impl FnMut(&mut Self) -> Option<(u32, bool)>,
+    ) -> f64 {
+        while let Some(frame) = self.frames.pop() {
+            let Some((n, opens)) = next(self) else {
+                self.frames.push(frame);
+                break;
+            };
+            self.packets.push(self.traffic.packet(&self.memory, frame, n, opens));
+        }
+        let Self { graph, packets, memory, sessions, snapshot, counters, .. } = self;
+        let started = Instant::now();
+        graph.run(packets, snapshot, memory, sessions, counters, Now::default());
+        let spent = started.elapsed().as_secs_f64();
+        for packet in packets.drain(..) {
+            assert_eq!(packet.outcome, Some(outcome), "{}", self.name);
+            self.frames.push(packet.frame);
+        }
+        spent
+    }
+
+    fn row(&self, plain: f64) -> Vec<String> {
+        let mut row = vec![self.name.clone(), self.rate.to_string(), self.clocks.to_string()];
+        row.push(format!("{:.2}", self.clocks.median() / plain));
+        row.extend(self.nodes.iter().map(|samples| format!("{:.1}", samples.median())));
+        row
+    }
+}

@@ -1,0 +1,188 @@
+//! The classifier beside its peers: lookups, build and memory, in one run on the same
+//! headers, on one core. Every engine must name the same winning rule before it is timed.
+//!
+//! ```text
+//! cargo run --release -p bench --bin tables -- acl RULESETS [NAME...] [--orders] [--generated COUNT] [--peer-seconds SECONDS] [--quick] [--out FOLDER]
+//! ```
+//!
+//! RULESETS is a folder of ClassBench filter files, compressed with xz or not; NAMEs pick some
+//! of all sets. A file that begins with `k8s` is also measured in peer-set form; `--orders` measures
+//! all others reversed, shuffled and joined with the set before, too. `--generated` adds sets of COUNT rules
+//! from this project's own generator, of several shapes and orders and of IPv6. Prints a report and writes it
+//! to FOLDER as `acl.md`, with `acl.svg` as its picture. `rte_acl` gets generated sets of 10,000 rules at most, as more
+//! may take hours, unless `--peer-seconds` says how much processor time it may take for a set.
+//!
+//! Both engines have their memory in huge pages where the kernel grants them. For DPDK's memory, which
+//! is shared, root sets `shmem_enabled` to `advise` for as long as the program runs.
+
+mod address_map;
+mod clock;
+mod generated;
+mod lookups;
+#[path = "../../../../../acl/benches/lookup/networks.rs"]
+mod networks;
+mod probe;
+mod report;
+mod rte_acl;
+mod rulesets;
+
+use std::error::Error;
+use std::fmt::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context;
+
+/// Arguments.
+struct Options {
+    rulesets: PathBuf,
+    names: Vec<String>,
+    rounds: usize,
+    headers: usize,
+    orders: bool,
+    generated: Option<u32>,
+    peer_seconds: Option<u32>,
+    out: Option<PathBuf>,
+}
+
+impl Options {
+    fn picks(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|picked| picked == name)
+    }
+}
+
+/// Generated rules so many at most are given to the peer.
+const MOST_FOR_PEER: usize = 10_001;
+
+/// The kernel's setting for huge pages in shared memory; the one in force is in brackets.
+const SHARED_MEMORY: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+
+pub(crate) fn main(args: &[String]) -> Result<(), Box<dyn Error>> {
+    Ok(measure(&args[1..])?)
+}
+
+fn measure(args: &[String]) -> anyhow::Result<()> {
+    in_huge_pages()?;
+    let options = options(args)?;
+    let scratch = std::env::temp_dir().join(format!("acl-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&scratch)?;
+    let before = std::fs::read_to_string(SHARED_MEMORY).unwrap_or_default();
+    // Others than root cannot; the report states what was granted.
+    let _ = std::fs::write(SHARED_MEMORY, "advise");
+    let result = run(&options, &scratch);
+    if let Some(before) = before.split(['[', ']']).nth(1) {
+        let _ = std::fs::write(SHARED_MEMORY, before);
+    }
+    std::fs::remove_dir_all(&scratch)?;
+    result
+}
+
+/// Starts over with an allocator that requests huge pages, as it reads its settings at the start.
+fn in_huge_pages() -> anyhow::Result<()> {
+    const SETTINGS: &str = "GLIBC_TUNABLES";
+    if std::env::var_os(SETTINGS).is_some() {
+        return Ok(());
+    }
+    let error = Command::new(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .env(SETTINGS, "glibc.malloc.hugetlb=1")
+        .exec();
+    Err(error).context("cannot start over")
+}
+
+fn options(args: &[String]) -> anyhow::Result<Options> {
+    const USAGE: &str = "usage: tables acl RULESETS [NAME...] [--orders] [--generated COUNT] \
+        [--peer-seconds SECONDS] [--quick] [--out FOLDER]";
+    let mut arguments = args.iter();
+    let mut options = Options {
+        rulesets: arguments.next().context(USAGE)?.into(),
+        names: Vec::new(),
+        rounds: 9,
+        headers: 1_000_000,
+        orders: false,
+        generated: None,
+        peer_seconds: None,
+        out: None,
+    };
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--quick" => (options.rounds, options.headers) = (3, 100_000),
+            "--orders" => options.orders = true,
+            "--generated" => {
+                options.generated = Some(arguments.next().context(USAGE)?.parse().context(USAGE)?);
+            }
+            "--peer-seconds" => {
+                options.peer_seconds =
+                    Some(arguments.next().context(USAGE)?.parse().context(USAGE)?);
+            }
+            "--out" => options.out = Some(arguments.next().context(USAGE)?.into()),
+            name => options.names.push(name.to_owned()),
+        }
+    }
+    Ok(options)
+}
+
+fn run(options: &Options, scratch: &Path) -> anyhow::Result<()> {
+    let peer =
+        rte_acl::RteAcl::new(scratch, options.peer_seconds).map_err(|error| format!("{error:#}"));
+    let mut text = String::new();
+    let mut files: Vec<PathBuf> = match std::fs::read_dir(&options.rulesets) {
+        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?,
+        Err(error) => {
+            let folder = options.rulesets.display();
+            writeln!(text, "No rule sets are measured: {folder}: {error}\n")?;
+            Vec::new()
+        }
+    };
+    files.sort();
+    let mut lines = Vec::new();
+    let mut before: Option<(String, Vec<rulesets::Filter>)> = None;
+    for path in files {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let is_text = path.extension().is_some_and(|extension| extension == "md");
+        if !options.picks(&name) || is_text {
+            continue;
+        }
+        eprintln!("{name}");
+        let rules = rulesets::load(&path)?;
+        let is_kubernetes = name.starts_with("k8s");
+        let mut forms = vec![(name.clone(), rules.clone())];
+        if options.orders && !is_kubernetes {
+            forms.push((format!("{name} reversed"), rules.iter().rev().cloned().collect()));
+            forms.push((format!("{name} shuffled"), rulesets::shuffled(&rules)));
+            if let Some((other, of_other)) = &before {
+                let joined = rulesets::in_turns(&rules, of_other);
+                forms.push((format!("{name} and {other} in turns"), joined));
+            }
+            before = Some((name, rules));
+        }
+        for (name, rules) in forms {
+            let headers = rulesets::headers(&rules, options.headers, is_kubernetes);
+            lines.push(lookups::measure(&name, &rules, &headers, peer.as_ref(), options.rounds)?);
+        }
+    }
+    let many = Err(format!("it takes hours for more than {MOST_FOR_PEER} generated rules"));
+    for (name, rules) in options.generated.into_iter().flat_map(generated::v4) {
+        if !options.picks(&name) {
+            continue;
+        }
+        eprintln!("{name}");
+        let headers = rulesets::headers(&rules, options.headers.min(100_000), false);
+        let too_many = options.peer_seconds.is_none() && rules.len() > MOST_FOR_PEER;
+        let peer = if too_many { many.as_ref() } else { peer.as_ref() };
+        lines.push(lookups::measure(&name, &rules, &headers, peer, options.rounds)?);
+    }
+    report::lookups(&mut text, &lines)?;
+    if let Some(count) = options.generated {
+        report::v6(&mut text, &generated::v6(count, options.rounds)?)?;
+    }
+    report::address_map(&mut text, &address_map::measure(options.rounds)?)?;
+    print!("{text}");
+    if let Some(folder) = &options.out {
+        std::fs::create_dir_all(folder)?;
+        std::fs::write(folder.join("acl.md"), format!("{text}\n![lookups](acl.svg)\n"))?;
+        std::fs::write(folder.join("acl.svg"), report::picture(&lines))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! What tables of rules cost: lookups, compiling, and swaps under traffic.
+
+mod acl;
+mod swap;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    bench::run_program("tables", &[("acl", acl::main), ("swap", swap::main)])
+}
