@@ -1,8 +1,6 @@
 //! Rules: what they match and what they say.
 
-use std::sync::Arc;
-
-use crate::{AddressMap, Identity, Key, PeerSetId};
+use crate::{AddressMap, Identity, Key, Origin, PeerSetId};
 
 /// Condition on one end (source or destination) of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,8 +94,8 @@ pub struct Rule {
     /// Whether no policy states the rule: it decides what policies leave open, as the isolation of
     /// a pod does.
     pub is_default: bool,
-    /// The origin that verdicts are reported with, such as `NetworkPolicy default/db ingress[0]`.
-    pub origin: Arc<str>,
+    /// What verdicts by the rule are reported with.
+    pub origin: Origin,
 }
 
 impl Rule {
@@ -112,7 +110,7 @@ impl Rule {
     ///     .destination_ports(PortRange::one(6379));
     /// assert_eq!(rule.destination, End::Any);
     /// ```
-    pub fn new(action: Action, origin: impl Into<Arc<str>>) -> Self {
+    pub fn new(action: Action, origin: impl Into<Origin>) -> Self {
         Self {
             source: End::Any,
             destination: End::Any,

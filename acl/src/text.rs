@@ -75,7 +75,7 @@ impl fmt::Display for Rule {
             return Ok(());
         }
         f.write_str(" by \"")?;
-        for letter in self.origin.chars() {
+        for letter in self.origin.to_string().chars() {
             match ESCAPES.iter().find(|(plain, _)| *plain == letter) {
                 Some((_, escape)) => write!(f, "\\{escape}")?,
                 None => write!(f, "{letter}")?,
@@ -159,7 +159,7 @@ fn rule(words: &mut Words<'_>) -> Result<Rule, ParseError> {
         rule.destination_ports = optional_range(words, "port")?;
     }
     if words.take("by") {
-        rule.origin = origin(words)?.into();
+        rule.origin = origin(words)?.as_str().into();
     }
     match words.next() {
         None => Ok(rule),

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 proptest! {
     #[test]
     fn printed_rules_read_back(rule in common::rule(), origin in "\\PC*|[\"\\\\\n\r a]*") {
-        let rule = Rule { origin: origin.into(), ..rule };
+        let rule = Rule { origin: origin.as_str().into(), ..rule };
         prop_assert_eq!(rule.to_string().parse::<Rule>(), Ok(rule));
     }
 

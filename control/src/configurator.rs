@@ -24,7 +24,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use acl::PortRange;
+use acl::{Origin, PolicyRef, PortRange};
 use ipnet::IpNet;
 
 use crate::PodKey;
@@ -137,7 +137,7 @@ pub(crate) struct BasicRule {
     /// Whether no policy states it.
     pub(crate) is_default: bool,
     /// The deciding policy and rule.
-    pub(crate) origin: Arc<str>,
+    pub(crate) origin: Origin,
 }
 
 /// Resolves port names to numbers.
@@ -173,7 +173,11 @@ pub(crate) fn rules(
     let mut namespaced = Vec::new();
     for policy in &policies.namespaced {
         let Some(rules) = policy.direction(direction) else { continue };
-        isolating.push(format!("NetworkPolicy {}", policy.key));
+        isolating.push(PolicyRef::new(
+            "NetworkPolicy",
+            Some(&policy.key.namespace),
+            &policy.key.name,
+        ));
         for rule in rules {
             expand(rule, Verdict::Accept, &mut namespaced);
         }
@@ -182,13 +186,13 @@ pub(crate) fn rules(
         policies.firewalls.iter().chain(&policies.admin).chain(&policies.baseline);
     let rest = match isolating.is_empty() {
         false => {
-            let origin = format!("default-deny of {}", isolating.join(", "));
+            let origin = Origin::DefaultDeny(Arc::new(isolating));
             namespaced.push(everything(Verdict::Deny, origin));
             namespaced
         }
         // A rule about a port name that no pod has yet is no basic rule, but it will be one.
         true if cluster_wide.all(|it| it.direction(direction).is_empty()) => return None,
-        true => chain(baseline, &[everything(Verdict::Accept, "default-allow".into())]),
+        true => chain(baseline, &[everything(Verdict::Accept, Origin::DefaultAllow)]),
     };
     let rest = chain(admin, &rest);
     Some(firewalls.into_iter().rev().fold(rest, |rest, firewall| chain(firewall, &rest)))
@@ -210,7 +214,8 @@ pub(crate) fn ingress_rules(pod: &Pod, policies: &Policies) -> Option<Vec<BasicR
 
 /// The rules of a pod with faults.
 pub(crate) fn closed(pod: &PodKey) -> Vec<BasicRule> {
-    vec![everything(Verdict::Deny, format!("default-deny: Pod {pod} or its namespace has faults"))]
+    let fault = format!("Pod {pod} or its namespace has faults");
+    vec![everything(Verdict::Deny, Origin::Closed(Arc::new(fault)))]
 }
 
 /// The rules of a host firewall for one direction, the last of which permits everything.
@@ -223,7 +228,7 @@ pub(crate) fn host_rules(
     for ClusterRule { rule, verdict } in rules {
         expand(None, rule, *verdict, (direction, api_server), &mut NoNames, &mut all);
     }
-    all.push(everything(Verdict::Accept, "default-allow".into()));
+    all.push(everything(Verdict::Accept, Origin::DefaultAllow));
     all
 }
 
@@ -243,15 +248,14 @@ pub(crate) fn outside_rules<'a>(
             tier
         })
         .collect();
-    let rest = vec![everything(Verdict::Accept, "default-allow".into())];
+    let rest = vec![everything(Verdict::Accept, Origin::DefaultAllow)];
     let chained = |tiers: Vec<Vec<BasicRule>>| {
         tiers.into_iter().rev().fold(rest, |rest, firewall| chain(firewall, &rest))
     };
     (!tiers.is_empty()).then(|| chained(tiers))
 }
 
-fn everything(verdict: Verdict, origin: String) -> BasicRule {
-    let origin = origin.into();
+fn everything(verdict: Verdict, origin: Origin) -> BasicRule {
     let ports = PortRange::ANY;
     BasicRule { peer: None, protocol: None, ports, verdict, is_default: true, origin }
 }
@@ -269,8 +273,8 @@ fn chain(tier: Vec<BasicRule>, next: &[BasicRule]) -> Vec<BasicRule> {
             Verdict::Accept | Verdict::Deny => rules.push(rule),
         }
         if rules.len() + next.len() > MOST_RULES {
-            let origin = format!("default-deny: more than {MOST_RULES} rules for one pod");
-            return vec![everything(Verdict::Deny, origin)];
+            let fault = format!("more than {MOST_RULES} rules for one pod");
+            return vec![everything(Verdict::Deny, Origin::Closed(Arc::new(fault)))];
         }
     }
     rules.extend_from_slice(next);
@@ -297,7 +301,7 @@ fn narrow(rule: &BasicRule, to: &BasicRule) -> Option<BasicRule> {
         ports,
         verdict: rule.verdict,
         is_default: rule.is_default,
-        origin: Arc::clone(&rule.origin),
+        origin: rule.origin.clone(),
     })
 }
 
@@ -331,7 +335,7 @@ fn expand(
     }
     for end in ends {
         let mut add = |peer: Option<PeerSet>, protocol: Option<u8>, ports: PortRange| {
-            let origin = Arc::clone(&rule.origin);
+            let origin = rule.origin.clone();
             let made = BasicRule { peer, protocol, ports, verdict, is_default: false, origin };
             if matches!(end, Some(Peer::Nodes(_))) && verdict != Verdict::Accept {
                 let peer = Some(PeerSet::FaultyNodes);

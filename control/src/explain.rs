@@ -4,9 +4,8 @@
 //! graph gives them.
 
 use std::fmt;
-use std::sync::Arc;
 
-use acl::{Action, End, PortRange, Rule};
+use acl::{Action, End, Origin, PortRange, Rule};
 use serde::Serialize;
 
 use crate::model::{Direction, Namespaces, Selector};
@@ -39,7 +38,7 @@ pub struct Reach {
     /// Protocol and ports, such as `TCP 80-90` or `everything`.
     pub ports: String,
     /// The rule's origin.
-    pub by: Arc<str>,
+    pub by: Origin,
 }
 
 impl Control {
@@ -65,7 +64,7 @@ impl Control {
                     pods: Vec::new(),
                     selects_nothing: false,
                     ports: "everything".into(),
-                    by: OWN_NODE.into(),
+                    by: Origin::other(OWN_NODE),
                 },
             );
         }
@@ -103,7 +102,7 @@ impl Control {
             selects_nothing: is_of_pods && pods.is_empty(),
             pods,
             ports: ports(rule),
-            by: Arc::clone(&rule.origin),
+            by: rule.origin.clone(),
         }
     }
 }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use acl::{Action, End, PeerSetId, Rule};
+use acl::{Action, End, Origin, PeerSetId, Rule};
 use ahash::RandomState;
 use ipnet::IpNet;
 use session_rules as session;
@@ -24,7 +24,7 @@ use crate::membership::Nets;
 use crate::{Control, PodAcl, PodKey, PodView};
 
 /// Verdicts and deciding policies by port; disjoint, sorted and without gaps.
-type Answers = Vec<(session::Ports, bool, Arc<str>)>;
+type Answers = Vec<(session::Ports, bool, Vec<Origin>)>;
 
 /// A place where a list decides otherwise than it does for the network around.
 struct Found {
@@ -34,7 +34,7 @@ struct Found {
     ports: session::Ports,
     allowed: bool,
     /// The deciding policies.
-    by: Arc<str>,
+    by: Vec<Origin>,
 }
 
 /// Input of session rules: a view, and the members of its peer sets. Taking it is quick;
@@ -104,7 +104,7 @@ fn rule(
     found: &Found,
 ) -> session::Rule {
     let action = if found.allowed { session::Action::Allow } else { session::Action::Deny };
-    let (transport, tag) = (found.transport, Arc::clone(&found.by));
+    let (transport, tag) = (found.transport, Origin::list(&found.by).into());
     session::Rule { scope, transport, local, remote, action, tag }
 }
 
@@ -141,7 +141,7 @@ fn acl(rules: &[Rule], nets: &HashMap<PeerSetId, Nets, RandomState>) -> Vec<Foun
             net: None,
             ports: *ports,
             allowed: *allowed,
-            by: Arc::clone(by),
+            by: by.clone(),
         }));
         // Outer networks come before those inside them.
         let mut around: Vec<(IpNet, Answers)> = Vec::new();
@@ -206,15 +206,16 @@ fn answers(rules: &[Rule], protocol: u8, is_peer: impl Fn(&End) -> bool) -> Answ
         let last = starts.get(index + 1).map_or(u16::MAX, |next| next - 1);
         let deciding = matching.iter().find(|rule| rule.destination_ports.contains(*first));
         let allowed = deciding.is_some_and(|rule| rule.action == Action::Permit);
-        let by = deciding.map_or_else(|| "default-deny".into(), |rule| Arc::clone(&rule.origin));
+        let no_rule = || Origin::DefaultDeny(Arc::default());
+        let by = deciding.map_or_else(no_rule, |rule| rule.origin.clone());
         match answers.last_mut() {
             Some((ports, same, policies)) if *same == allowed => {
                 ports.last = last;
-                if !policies.split(", ").any(|it| it == &*by) {
-                    *policies = format!("{policies}, {by}").into();
+                if !policies.contains(&by) {
+                    policies.push(by);
                 }
             }
-            _ => answers.push((session::Ports { first: *first, last }, allowed, by)),
+            _ => answers.push((session::Ports { first: *first, last }, allowed, vec![by])),
         }
     }
     answers
@@ -227,7 +228,7 @@ fn difference(own: &Answers, outer: &Answers) -> Answers {
         for (other, _, _) in outer.iter().filter(|(_, other, _)| other != allowed) {
             let (first, last) = (ports.first.max(other.first), ports.last.min(other.last));
             if first <= last {
-                found.push((session::Ports { first, last }, *allowed, Arc::clone(by)));
+                found.push((session::Ports { first, last }, *allowed, by.clone()));
             }
         }
     }

@@ -364,7 +364,7 @@ fn host_network_pods_have_rules_at_their_ports_where_that_is_wanted() {
     let [only] = &*view.host_pods else { panic!("{:?}", view.host_pods) };
     assert_eq!(only.key, key("x/host"));
     assert_eq!(*only.ports, [(Protocol::Tcp, 9100), (Protocol::Udp, 53)]);
-    assert_eq!(&*only.ingress[0].origin, "default-deny of NetworkPolicy x/p");
+    assert_eq!(only.ingress[0].origin.to_string(), "default-deny of NetworkPolicy x/p");
     assert!(view.pods.is_empty(), "no port of the switch is its own");
     let faults: Vec<String> =
         control.host_network_faults().iter().map(ToString::to_string).collect();

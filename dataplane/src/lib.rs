@@ -32,8 +32,7 @@ pub use graph::Graph;
 pub use outcome::{OUTCOMES, Outcome, Verdict};
 pub use packet::{Packet, VECTOR};
 pub use policy::{
-    DEFAULT_ALLOW, Deciders, Decision, RuleAt, StagedDecision, evaluate,
-    staged_difference_of_session,
+    Deciders, Decision, RuleAt, StagedDecision, evaluate, staged_difference_of_session,
 };
 pub use snapshot::{
     AclBinding, Adjacency, DeniedReply, Egress, Parts, Peer, PortId, PortKind, PortState, Routes,

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use acl::Origin;
 use flate2::read::GzDecoder;
 use local_api::Verdict;
 use serde::{Deserialize, Serialize};
@@ -63,7 +64,7 @@ struct Key {
     protocol: Option<String>,
     verdict: Verdict,
     reason: String,
-    by: Vec<Arc<str>>,
+    by: Vec<Origin>,
 }
 
 impl Key {

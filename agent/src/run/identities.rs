@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use acl::{AddressMap, End, Identity, PeerSetId};
+use acl::{AddressMap, End, Identity, Origin, PeerSetId};
 use dataplane::{AclBinding, Snapshot};
 use serde_json::Value;
 
@@ -15,12 +15,12 @@ use super::table::Table;
 /// The rules in force on this node that name each peer set.
 struct Naming<'a> {
     map: &'a AddressMap,
-    rules: BTreeMap<PeerSetId, BTreeSet<&'a str>>,
+    rules: BTreeMap<PeerSetId, BTreeSet<&'a Origin>>,
 }
 
 impl<'a> Naming<'a> {
     fn new(snapshot: &'a Snapshot) -> Self {
-        let mut rules: BTreeMap<PeerSetId, BTreeSet<&str>> = BTreeMap::new();
+        let mut rules: BTreeMap<PeerSetId, BTreeSet<&Origin>> = BTreeMap::new();
         let bindings = snapshot.ports().flat_map(|(_, port)| [&port.to_pod, &port.from_pod]);
         for rule in bindings.filter_map(AclBinding::table).flat_map(|table| table.rules()) {
             for end in [rule.source, rule.destination] {
@@ -35,10 +35,11 @@ impl<'a> Naming<'a> {
     /// The peer sets of an identity, and the rules that name one of them.
     fn cells(&self, identity: Identity) -> [Value; 2] {
         let sets = self.map.members(identity);
-        let by: BTreeSet<&str> =
+        let by: BTreeSet<&Origin> =
             sets.iter().filter_map(|set| self.rules.get(set)).flatten().copied().collect();
+        let by: Vec<Origin> = by.into_iter().cloned().collect();
         let sets: Vec<String> = sets.iter().map(|set| set.0.to_string()).collect();
-        [sets.join(" ").into(), Vec::from_iter(by).join(", ").into()]
+        [sets.join(" ").into(), Origin::list(&by).into()]
     }
 }
 

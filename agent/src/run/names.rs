@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime};
 
-use acl::{Action, End};
+use acl::{Action, End, Origin};
 use control::{Control, PodKey, PodView};
 use dataplane::dns::{DnsPacket, DnsTap, Ticket};
 use dataplane::{AclBinding, PortId, Snapshot};
@@ -214,9 +214,9 @@ fn by(snapshot: &Snapshot, pod: &PodKey, address: IpAddr) -> String {
     let holds = |end: End| matches!(end, End::Set(set) if map.is_member(identity, set));
     let rules = table.rules().iter();
     let rules = rules.filter(|rule| rule.action == Action::Permit && holds(rule.destination));
-    let mut origins: Vec<&str> = rules.map(|rule| &*rule.origin).collect();
+    let mut origins: Vec<Origin> = rules.map(|rule| rule.origin.clone()).collect();
     origins.dedup();
-    origins.join(", ")
+    Origin::list(&origins)
 }
 
 /// Time since the system was started.

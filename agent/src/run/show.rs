@@ -1,10 +1,11 @@
 //! The switch's tables, for `podgate show`.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::Sender;
 
-use acl::{Action, End, PortRange, Rule};
+use acl::{Action, End, Origin, PortRange, Rule};
 use dataplane::graph::{self, Node};
 use dataplane::session::{Found, Tuples};
 use dataplane::{AclBinding, Outcome, PortKind, Snapshot};
@@ -170,7 +171,7 @@ pub(crate) fn staged(shared: &SharedStatus) -> Result<Table, ApiError> {
             seen.connections.into(),
             utc(seen.first).into(),
             utc(seen.last).into(),
-            row.staged.by.join(", ").into(),
+            Origin::list(&row.staged.by).into(),
         ]);
     }
     table.left_out = usize::try_from(beyond).unwrap_or(usize::MAX);
@@ -287,19 +288,21 @@ pub(crate) fn tables_of(snapshot: &Snapshot, pod: Option<&str>) -> Table {
     for (_, port) in pods.filter(|(_, port)| pod.is_none_or(|pod| *port.name == *pod)) {
         // Named as in Kubernetes: what goes to the pod is its ingress.
         for (direction, binding) in [("ingress", &port.to_pod), ("egress", &port.from_pod)] {
-            let mut row = |rule: Value, action: &str, matching: String, by: &str| {
+            let mut row = |rule: Value, action: &str, matching: String, by: &dyn Display| {
                 table.add(vec![
                     (*port.name).into(),
                     direction.into(),
                     rule,
                     action.into(),
                     matching.into(),
-                    by.into(),
+                    by.to_string().into(),
                 ]);
             };
             match binding {
-                AclBinding::Closed => row(Value::Null, "deny", "everything".into(), "closed"),
-                AclBinding::Open => row(Value::Null, "allow", "everything".into(), "default-allow"),
+                AclBinding::Closed => row(Value::Null, "deny", "everything".into(), &"closed"),
+                AclBinding::Open => {
+                    row(Value::Null, "allow", "everything".into(), &Origin::DefaultAllow);
+                }
                 AclBinding::Table(rules) => {
                     for (n, rule) in rules.rules().iter().enumerate() {
                         let action = match rule.action {

@@ -155,7 +155,7 @@ fn verdicts(rule: &Rule, way: Way, [permit, deny]: [&str; 2]) -> Vec<String> {
             false => format!("th {port} {first}-{last} "),
         };
     }
-    let origin = plain(&rule.origin);
+    let origin = plain(&rule.origin.to_string());
     let comment = if origin.is_empty() { String::new() } else { format!(" comment \"{origin}\"") };
     if is_permit {
         return vec![format!("{text}{permit}{comment}")];

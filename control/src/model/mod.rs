@@ -13,6 +13,7 @@ mod selector;
 mod service;
 mod staging;
 
+pub use acl::Direction;
 pub use cluster::{ContainerPort, HostPort, Namespace, Node, NodeAddresses, Pod};
 pub use cluster_policy::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, ClusterRule, Tier, Verdict,
@@ -20,9 +21,7 @@ pub use cluster_policy::{
 pub use denied_reply::DeniedReply;
 pub use labels::Labels;
 pub use object::{Kind, Object, ObjectRef};
-pub use policy::{
-    Direction, DirectionRules, Namespaces, NetworkPolicy, Peer, PolicyRule, PortSpec, Ports,
-};
+pub use policy::{DirectionRules, Namespaces, NetworkPolicy, Peer, PolicyRule, PortSpec, Ports};
 pub use report::{Condition, Report};
 pub use selector::{Requirement, Selector, Test};
 pub use service::{Endpoint, EndpointPort, EndpointSlice, Hints, Service, ServicePort, TargetPort};

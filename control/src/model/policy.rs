@@ -6,31 +6,9 @@ use std::sync::Arc;
 use domain_names::DomainPattern;
 use ipnet::IpNet;
 
-use acl::PortRange;
+use acl::{Direction, Origin, PortRange};
 
 use super::{Key, Protocol, Selector, Staging};
-
-/// One of a pod's two directions, named as in Kubernetes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Direction {
-    /// Connections towards the pod; the peer is the source.
-    Ingress,
-    /// Connections the pod opens; the peer is the destination.
-    Egress,
-}
-
-impl Direction {
-    /// Both of them.
-    pub const BOTH: [Self; 2] = [Self::Ingress, Self::Egress];
-
-    /// The field of a policy that holds the rules of this direction.
-    pub const fn field(self) -> &'static str {
-        match self {
-            Self::Ingress => "ingress",
-            Self::Egress => "egress",
-        }
-    }
-}
 
 /// A networking.k8s.io/v1 NetworkPolicy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,8 +45,8 @@ pub type DirectionRules = Option<Vec<PolicyRule>>;
 pub struct PolicyRule {
     /// Its position in the policy, from 0.
     pub index: usize,
-    /// Its name in verdicts: `NetworkPolicy NS/NAME ingress[INDEX]`.
-    pub origin: Arc<str>,
+    /// Its policy and position, for verdicts.
+    pub origin: Origin,
     /// `from` or `to`; `None` (missing or empty list) means any peer.
     pub peers: Option<Vec<Peer>>,
     /// `ports`; `None` (missing or empty list) means every protocol and port.

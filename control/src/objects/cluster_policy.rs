@@ -211,11 +211,14 @@ mod tests {
         };
         let (admin, faults) = parse_kind(ADMIN, "a", old(json!({"priority": 7})));
         assert_eq!((admin.kind, faults), (ADMIN, vec![]));
-        assert_eq!(&*admin.ingress[1].rule.origin, "AdminNetworkPolicy a ingress[1]");
+        assert_eq!(admin.ingress[1].rule.origin.to_string(), "AdminNetworkPolicy a ingress[1]");
         assert_eq!(meaning(admin), meaning(parse(new("Admin", 7)).0));
         let (base, faults) = parse_kind(BASE, "default", old(json!({})));
         assert_eq!((base.kind, faults), (BASE, vec![]));
-        assert_eq!(&*base.egress[0].rule.origin, "BaselineAdminNetworkPolicy default egress[0]");
+        assert_eq!(
+            base.egress[0].rule.origin.to_string(),
+            "BaselineAdminNetworkPolicy default egress[0]"
+        );
         let mut last = parse(new("Baseline", 1000)).0;
         last.priority = 1001;
         assert_eq!(meaning(base), meaning(last));

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use acl::PortRange;
+use acl::{Origin, PolicyRef, PortRange};
 use serde_json::{Map, Value};
 
 use super::reader;
@@ -138,7 +138,8 @@ pub(super) fn deny_all(
     name: &str,
     schema: &RuleSchema,
 ) -> ClusterRule {
-    let origin = format!("{} {name} {}[{index}]", schema.kind, direction.field()).into();
+    let policy = Arc::new(PolicyRef::new(schema.kind, None, name));
+    let origin = Origin::Rule(policy, direction, index as u32);
     ClusterRule {
         verdict: Verdict::Deny,
         rule: PolicyRule { index, origin, peers: None, ports: None },
@@ -154,9 +155,8 @@ pub(super) fn rules(
     faults: &mut Faults,
 ) -> Vec<ClusterRule> {
     let field = format!("spec.{}", direction.field());
-    let origin = |index: usize| -> Arc<str> {
-        format!("{} {name} {}[{index}]", schema.kind, direction.field()).into()
-    };
+    let policy = Arc::new(PolicyRef::new(schema.kind, None, name));
+    let origin = |index: usize| Origin::Rule(Arc::clone(&policy), direction, index as u32);
     let deny_all = |index| deny_all(index, direction, name, schema);
     let list = match spec.get(direction.field()) {
         None | Some(Value::Null) => return Vec::new(),

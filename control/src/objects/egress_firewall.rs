@@ -91,7 +91,7 @@ mod tests {
         let peers = firewall.egress[1].rule.peers.as_ref().unwrap();
         assert_eq!(peers.len(), 5);
         assert!(peers.contains(&Peer::ApiServer));
-        let origin = &*firewall.egress[1].rule.origin;
+        let origin = firewall.egress[1].rule.origin.to_string();
         assert_eq!(origin, "ClusterEgressFirewall f egress[1]");
     }
 

@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(faults, Vec::<String>::new());
         assert!(!firewall.failsafe && !firewall.nodes.is_everything());
         assert_eq!((firewall.ingress.len(), firewall.egress.len()), (2, 1));
-        assert_eq!(&*firewall.ingress[1].rule.origin, "ClusterHostFirewall f ingress[1]");
+        assert_eq!(firewall.ingress[1].rule.origin.to_string(), "ClusterHostFirewall f ingress[1]");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use acl::{Origin, PolicyRef};
 use serde_json::Value;
 
 use super::policy_rule::{rule, unknown};
@@ -100,13 +101,13 @@ fn rules(
             return Vec::new();
         }
     };
+    let policy = Arc::new(PolicyRef::new("NetworkPolicy", Some(namespace), name));
     let mut rules = Vec::new();
     for (index, value) in list.iter().enumerate() {
         match rule(value, direction, &reader::at(&field, index), namespace) {
             Ok((peers, ports)) => {
-                let direction = direction.field();
-                let origin = format!("NetworkPolicy {namespace}/{name} {direction}[{index}]");
-                rules.push(PolicyRule { index, origin: origin.into(), peers, ports });
+                let origin = Origin::Rule(Arc::clone(&policy), direction, index as u32);
+                rules.push(PolicyRule { index, origin, peers, ports });
             }
             Err(found) => faults.extend(found),
         }

@@ -88,7 +88,7 @@ pub(crate) fn acl(
     let found = table.lookup(&key);
     assert_eq!(found, linear::lookup(table.rules(), &view.addresses, &key), "{key:?}");
     let rule = &table.rules()[found.expect("a lookup always finds a rule")];
-    (rule.action == Action::Permit, Arc::clone(&rule.origin))
+    (rule.action == Action::Permit, rule.origin.to_string().into())
 }
 
 /// Whether the pod `to` lets `from` in, and by whom.

@@ -7,9 +7,7 @@
 
 mod batch;
 
-use std::sync::Arc;
-
-use acl::{AddressMap, Key, Table};
+use acl::{AddressMap, Key, Origin, Table};
 
 pub(crate) use batch::PolicyBatch;
 
@@ -70,7 +68,7 @@ pub struct StagedDecision {
     /// The outcome if staged policies were enforced.
     pub outcome: Outcome,
     /// The origins of the staged rules that decide; see [`Deciders::origins`].
-    pub by: Vec<Arc<str>>,
+    pub by: Vec<Origin>,
 }
 
 /// Evaluates the connection with the original tuple `flow`, as one that opens now.
@@ -293,9 +291,6 @@ fn key(flow: &Flow) -> Key {
     }
 }
 
-/// Reported as the origin of a permitted connection that no rule decided.
-pub const DEFAULT_ALLOW: &str = "default-allow";
-
 impl Decision {
     /// Whether a policy states the denial, as opposed to one that leaves it open (default-deny).
     fn is_explicit_denial(&self, snapshot: &Snapshot, acls: Acls) -> bool {
@@ -326,22 +321,22 @@ impl Deciders {
         [table(self.from_pod, true), table(self.to_pod, false)].into_iter().flatten()
     }
 
-    /// Names of the deciding rules' origins, the initiator's first; [`DEFAULT_ALLOW`] where an
-    /// allowed connection met no rule.
-    pub fn origins(&self, snapshot: &Snapshot, outcome: Outcome) -> Vec<Arc<str>> {
+    /// Origins of the deciding rules, the initiator's first; [`Origin::DefaultAllow`] where an allowed
+    /// connection met no rule.
+    pub fn origins(&self, snapshot: &Snapshot, outcome: Outcome) -> Vec<Origin> {
         self.origins_in(snapshot, Acls::Enforced, outcome)
     }
 
-    fn origins_in(&self, snapshot: &Snapshot, acls: Acls, outcome: Outcome) -> Vec<Arc<str>> {
-        let mut origins: Vec<Arc<str>> = Vec::new();
+    fn origins_in(&self, snapshot: &Snapshot, acls: Acls, outcome: Outcome) -> Vec<Origin> {
+        let mut origins: Vec<Origin> = Vec::new();
         for (table, rule) in self.rules(snapshot, acls) {
             let Some(rule) = table.rules().get(rule as usize) else { continue };
             if !origins.contains(&rule.origin) {
-                origins.push(Arc::clone(&rule.origin));
+                origins.push(rule.origin.clone());
             }
         }
         if origins.is_empty() && outcome == Outcome::PolicyAllowed {
-            origins.push(DEFAULT_ALLOW.into());
+            origins.push(Origin::DefaultAllow);
         }
         origins
     }

@@ -85,7 +85,7 @@ fn each_node_tells_what_it_decided() {
     assert_eq!(exit.port.as_deref(), Some("default/server"));
     let (from, to) = (evaluation.from_pod.as_ref().unwrap(), evaluation.to_pod.as_ref().unwrap());
     assert!(from.permits && from.rule.is_none() && &*from.pod == "default/client");
-    let rule = (0, Arc::from("NetworkPolicy default/server ingress[0]"));
+    let rule = (0, "NetworkPolicy default/server ingress[0]".into());
     assert_eq!((to.permits, to.rule.clone()), (true, Some(rule)));
     let Finding::Open { made: Some(made) } = &trace.steps[5].finding else { panic!("{trace:?}") };
     assert_eq!((made.forward, made.tuples.responder), (true, *given));

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use acl::{Direction, Origin, PolicyRef};
 use jiff::Timestamp as Moment;
-use observe::verdicts::{Direction, End, Event, Verdict, policy_of};
+use observe::verdicts::{End, Event, Verdict};
 
 use crate::messages::Timestamp;
 use crate::messages::flow::{
@@ -65,14 +66,15 @@ pub fn flow(event: &Event) -> Flow {
         None => (event.verdict, &event.by),
     };
     for rule in rules {
-        let is_ingress = is_ingress(rule, event.denied);
+        // Without either: default-allow, which names no policy.
+        let is_ingress = rule.direction().or(event.denied) != Some(Direction::Egress);
         let list = match (verdict, is_ingress) {
             (Verdict::Forwarded, true) => &mut flow.ingress_allowed_by,
             (Verdict::Forwarded, false) => &mut flow.egress_allowed_by,
             (Verdict::Dropped, true) => &mut flow.ingress_denied_by,
             (Verdict::Dropped, false) => &mut flow.egress_denied_by,
         };
-        for policy in policies(rule) {
+        for policy in rule.policies().iter().map(policy) {
             if !list.contains(&policy) {
                 list.push(policy);
             }
@@ -104,7 +106,7 @@ pub fn number(event: &Event) -> i32 {
 /// towards a pod of this cluster node or from one.
 pub fn traffic_direction(event: &Event) -> i32 {
     let is_pod = |port: &Option<Arc<str>>| port.as_ref().is_some_and(|port| port.contains('/'));
-    let denied = event.denied.or_else(|| event.by.iter().find_map(|rule| direction_of(rule)));
+    let denied = event.denied.or_else(|| event.by.iter().find_map(Origin::direction));
     match denied {
         Some(Direction::Ingress) if event.verdict == Verdict::Dropped => direction::INGRESS,
         Some(Direction::Egress) if event.verdict == Verdict::Dropped => direction::EGRESS,
@@ -252,34 +254,17 @@ fn summary(event: &Event) -> String {
         let _ = write!(text, "{}{}", if text.is_empty() { "" } else { "; " }, event.reason);
     }
     if !event.by.is_empty() {
-        let _ = write!(text, " by {}", event.by.join(", "));
+        let _ = write!(text, " by {}", Origin::list(&event.by));
     }
     text
 }
 
-/// The direction of a rule's text, `KIND NAME ingress[0]`.
-fn direction_of(rule: &str) -> Option<Direction> {
-    let (_, place) = rule.rsplit_once(' ')?;
-    match place {
-        _ if place.starts_with("ingress[") => Some(Direction::Ingress),
-        _ if place.starts_with("egress[") => Some(Direction::Egress),
-        _ => None,
+fn policy(policy: &PolicyRef) -> Policy {
+    Policy {
+        name: policy.name.to_string(),
+        namespace: policy.namespace.as_deref().unwrap_or_default().to_owned(),
+        kind: policy.kind.to_string(),
     }
-}
-
-fn is_ingress(rule: &str, denied: Option<Direction>) -> bool {
-    // Without either: default-allow, which names no policy.
-    direction_of(rule).or(denied).unwrap_or(Direction::Ingress) == Direction::Ingress
-}
-
-/// The policies that a rule's text names: `KIND NS/NAME ingress[0]`, `default-deny of KIND NS/NAME, …`.
-fn policies(rule: &str) -> impl Iterator<Item = Policy> {
-    policy_of(rule).split(", ").filter_map(|text| {
-        let (kind, name) = text.split_once(' ')?;
-        let (namespace, name) = name.split_once('/').unwrap_or(("", name));
-        let [name, namespace, kind] = [name, namespace, kind].map(str::to_owned);
-        Some(Policy { name, namespace, kind })
-    })
 }
 
 #[cfg(test)]

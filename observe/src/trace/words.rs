@@ -259,7 +259,7 @@ fn evaluation_words(evaluation: &Evaluation, fields: &mut Fields) -> String {
         says.push(format!("{} {direction}: {why}", result.pod));
     }
     fields.insert("evaluated".into(), ends(&evaluation.flow).into());
-    fields.insert("by".into(), evaluation.by.iter().map(|origin| &**origin).collect());
+    fields.insert("by".into(), json!(evaluation.by));
     if says.is_empty() {
         says.push(evaluation.outcome.meaning().trim_end_matches('.').to_owned());
     }
@@ -273,7 +273,7 @@ fn acl_result(result: &AclResult) -> Value {
         "binding": result.binding.name(),
         "permits": result.permits,
         "rule": number,
-        "by": origin.as_deref(),
+        "by": origin,
     })
 }
 

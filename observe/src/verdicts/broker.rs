@@ -12,7 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::denials::Denials;
 use super::directory::Directory;
-use super::filter::{is_by, rules_of};
+use super::filter::rules_of;
 use super::history::{HISTORY, History};
 use super::inspector::{Inspector, Queue, Seen, SeenPacket};
 use super::protocol::{flag_names, protocol_name};
@@ -140,10 +140,10 @@ impl EventBroker {
             let staged = port.staged.iter().flat_map(|staged| [&staged.from_pod, &staged.to_pod]);
             let bindings = [&port.from_pod, &port.to_pod].into_iter().chain(staged);
             let tables = bindings.filter_map(AclBinding::table);
-            tables.flat_map(|table| table.rules()).any(|rule| is_by(&rule.origin, policy))
+            tables.flat_map(|table| table.rules()).any(|rule| rule.origin.is_of(policy))
         };
         let is_known = rules.ports().any(|(_, port)| of_port(port))
-            || inner.history.newest_first().any(|it| rules_of(it).any(|by| is_by(by, policy)));
+            || inner.history.newest_first().any(|it| rules_of(it).any(|by| by.is_of(policy)));
         (!is_known).then(|| format!("policy {policy}"))
     }
 
@@ -198,7 +198,7 @@ impl EventBroker {
     /// header on.
     pub fn record_denied(&self, by: &str, packet: &[u8]) {
         let mut inner = self.fetch();
-        self.record(&mut inner, Seen::denied_by_kernel(vec![by.into()], packet));
+        self.record(&mut inner, Seen::denied_by_kernel(by.into(), packet));
     }
 
     /// Begins to observe. Verdicts taken before this call count as past.

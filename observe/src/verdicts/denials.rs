@@ -1,7 +1,8 @@
 //! Denied connections by the policy that decided.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+
+use acl::Origin;
 
 /// Policies that are counted; further ones count as [`OTHER`].
 const MOST: usize = 1_000;
@@ -13,27 +14,13 @@ const OTHER: &str = "other";
 pub(super) struct Denials(BTreeMap<Box<str>, u64>);
 
 impl Denials {
-    /// Counts a denied packet; `by` names the rules that decided, such as
-    /// `NetworkPolicy shop/db ingress[0]`.
-    pub(super) fn count(&mut self, by: &[Arc<str>]) {
-        let mut last = "";
-        for rule in by {
-            let policy = policy_of(rule);
-            // Several rules of one policy stand side by side.
-            if policy != last {
-                self.add(policy);
-            }
-            last = policy;
+    /// Counts a denied packet by the policies of the rules that decided.
+    pub(super) fn count(&mut self, by: &[Origin]) {
+        for policy in by.iter().map(Origin::policies_in_words).collect::<BTreeSet<_>>() {
+            let is_known = self.0.len() < MOST || self.0.contains_key(&*policy);
+            let name = if is_known { policy.as_str() } else { OTHER };
+            *self.0.entry(name.into()).or_default() += 1;
         }
-    }
-
-    fn add(&mut self, policy: &str) {
-        if let Some(count) = self.0.get_mut(policy) {
-            *count += 1;
-            return;
-        }
-        let name = if self.0.len() < MOST { policy } else { OTHER };
-        *self.0.entry(name.into()).or_default() += 1;
     }
 
     /// Packets denied by each policy so far.
@@ -42,20 +29,12 @@ impl Denials {
     }
 }
 
-/// The policy of a rule: `KIND NAME` without `ingress[0]`; of a default, the policies that isolate.
-pub fn policy_of(rule: &str) -> &str {
-    match rule.rsplit_once(' ') {
-        Some((policy, place)) if place.ends_with(']') && policy.contains(' ') => policy,
-        _ => rule.strip_prefix("default-deny of ").unwrap_or(rule),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(rules: &[&str]) -> Vec<Arc<str>> {
-        rules.iter().map(|rule| Arc::from(*rule)).collect()
+    fn of(rules: &[&str]) -> Vec<Origin> {
+        rules.iter().map(|rule| (*rule).into()).collect()
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use acl::{Direction, Origin};
 use serde::{Deserialize, Serialize};
 
 use super::StagedVerdict;
@@ -22,7 +23,7 @@ pub struct Event {
     pub reason: String,
     /// The policies that decided, `KIND NS/NAME ingress[0]`, or `default-…`.
     #[serde(default)]
-    pub by: Vec<Arc<str>>,
+    pub by: Vec<Origin>,
     /// The sending end.
     pub from: End,
     /// The receiving end.
@@ -49,15 +50,6 @@ pub struct Event {
     /// The direction whose policies denied it; only within this process.
     #[serde(skip)]
     pub denied: Option<Direction>,
-}
-
-/// A direction of policies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// Policies of the receiver.
-    Ingress,
-    /// Policies of the sender.
-    Egress,
 }
 
 /// Labels of a pod, by key.
@@ -124,7 +116,7 @@ impl fmt::Display for Event {
             write!(f, " in {port}")?;
         }
         if !self.by.is_empty() {
-            write!(f, " by {}", self.by.join(", "))?;
+            write!(f, " by {}", Origin::list(&self.by))?;
         }
         self.staged.as_ref().map_or(Ok(()), |staged| write!(f, "; {staged}"))
     }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
 
+use acl::Origin;
 use dataplane::Outcome;
 use ipnet::IpNet;
 use jiff::Timestamp;
@@ -153,7 +153,7 @@ impl Filter {
             && self.protocol.as_ref().is_none_or(|name| event.protocol.as_ref() == Some(name))
             && wanted.port.is_none_or(|port| [from.port, to.port].contains(&Some(port)))
             && wanted.reason.as_ref().is_none_or(|reason| event.reason == *reason)
-            && wanted.policy.as_ref().is_none_or(|name| rules_of(event).any(|by| is_by(by, name)))
+            && wanted.policy.as_ref().is_none_or(|name| rules_of(event).any(|by| by.is_of(name)))
             && wanted.to_service.as_ref().is_none_or(|it| to.service.as_deref() == Some(it))
             && wanted.node.as_ref().is_none_or(|node| *event.node == **node)
     }
@@ -190,18 +190,8 @@ impl Filter {
 }
 
 /// The rules that decided, or would decide if staged policies were enforced.
-pub(super) fn rules_of(event: &Event) -> impl Iterator<Item = &Arc<str>> {
+pub(super) fn rules_of(event: &Event) -> impl Iterator<Item = &Origin> {
     event.by.iter().chain(event.staged.iter().flat_map(|staged| &staged.by))
-}
-
-/// Whether an origin such as `NetworkPolicy NS/NAME ingress[0]` is of the policy `NAME` or
-/// `NS/NAME`.
-pub fn is_by(origin: &str, policy: &str) -> bool {
-    let mut words = origin.split(' ');
-    words.any(|word| {
-        let word = word.trim_end_matches(',');
-        word == policy || word.split_once('/').is_some_and(|(_, name)| name == policy)
-    })
 }
 
 #[cfg(test)]

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
+use acl::{Direction, Origin};
 use crossbeam_queue::ArrayQueue;
 use dataplane::counters::Cell;
 use dataplane::session::Tuples;
 use dataplane::wire::{Headers, Role, parse_prefix, protocol};
 use dataplane::worker::Inspect;
 use dataplane::{Memory, Outcome, Packet, PortId, PortKind, Snapshot, StagedDecision, Verdict};
-
-use super::Direction;
 
 /// A worker's end of the stream.
 ///
@@ -42,7 +41,7 @@ pub(super) struct Queue {
 pub(super) struct Seen {
     pub(super) time: SystemTime,
     pub(super) outcome: Outcome,
-    pub(super) by: Vec<Arc<str>>,
+    pub(super) by: Vec<Origin>,
     pub(super) in_port: Option<Arc<str>>,
     pub(super) in_pod: bool,
     pub(super) out_port: Option<Arc<str>>,
@@ -208,7 +207,7 @@ impl Seen {
     }
 
     /// A packet that the kernel denied by a policy, from its IP header on.
-    pub(super) fn denied_by_kernel(by: Vec<Arc<str>>, packet: &[u8]) -> Self {
+    pub(super) fn denied_by_kernel(by: Origin, packet: &[u8]) -> Self {
         // The graph's parser starts at the Ethernet header.
         let kind =
             if packet.first().is_some_and(|byte| byte >> 4 == 6) { [0x86, 0xdd] } else { [8, 0] };
@@ -218,7 +217,7 @@ impl Seen {
         Self {
             time: SystemTime::now(),
             outcome,
-            by,
+            by: vec![by],
             in_port: None,
             in_pod: false,
             out_port: None,

@@ -21,12 +21,11 @@ mod staged;
 mod wanted;
 
 pub use broker::{Counts, EventBroker, Observer};
-pub use denials::policy_of;
 pub use directory::{Directory, Names};
 #[cfg(test)]
 pub(crate) use event::tests::denied;
-pub use event::{Direction, End, Event, PodLabels};
-pub use filter::{Filter, Pod, is_by, network};
+pub use event::{End, Event, PodLabels};
+pub use filter::{Filter, Pod, network};
 pub use inspector::Inspector;
 pub use local_api::Verdict;
 pub(crate) use protocol::protocol_number;

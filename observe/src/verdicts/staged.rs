@@ -1,10 +1,11 @@
 //! Connections about which staged policies decide otherwise than the enforced ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use acl::Origin;
 use local_api::Verdict;
 use serde::{Deserialize, Serialize};
 
@@ -19,14 +20,14 @@ pub struct StagedVerdict {
     /// Verdict if staged policies were enforced.
     pub verdict: Verdict,
     /// The policies that would decide, in the form of [`Event::by`].
-    pub by: Vec<Arc<str>>,
+    pub by: Vec<Origin>,
 }
 
 impl fmt::Display for StagedVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "staged: {}", self.verdict.shown())?;
         if !self.by.is_empty() {
-            write!(f, " by {}", self.by.join(", "))?;
+            write!(f, " by {}", Origin::list(&self.by))?;
         }
         Ok(())
     }
@@ -73,7 +74,8 @@ impl StagedConnections {
     /// Counts the connection of an event, if staged policies decide otherwise about it.
     pub(super) fn count(&mut self, event: &Event, time: SystemTime) {
         let Some(staged) = &event.staged else { return };
-        for policy in policies(&staged.by) {
+        let policies: BTreeSet<String> = staged.by.iter().map(Origin::policies_in_words).collect();
+        for policy in policies {
             *self.counts.entry((policy.into(), staged.verdict)).or_default() += 1;
         }
         let row = StagedRow {
@@ -110,15 +112,6 @@ impl StagedConnections {
     }
 }
 
-/// The policies of these rules, each once.
-fn policies(by: &[Arc<str>]) -> impl Iterator<Item = &str> {
-    let policies = by.iter().map(|rule| super::policy_of(rule));
-    policies.enumerate().filter_map(|(n, policy)| {
-        let is_first = !by[..n].iter().any(|rule| super::policy_of(rule) == policy);
-        is_first.then_some(policy)
-    })
-}
-
 fn name(end: &End) -> Arc<str> {
     match (&end.pod, end.ip) {
         (Some(pod), _) => Arc::clone(pod),
@@ -135,7 +128,7 @@ mod tests {
     use crate::verdicts::event::tests::denied;
 
     fn event(from: &str, staged: Verdict) -> Event {
-        let by = vec![Arc::from("NetworkPolicy default/next ingress[0]")];
+        let by = vec!["NetworkPolicy default/next ingress[0]".into()];
         let from = End { pod: Some(from.into()), ..denied().from };
         Event { from, staged: Some(StagedVerdict { verdict: staged, by }), ..denied() }
     }

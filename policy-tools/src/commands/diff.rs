@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use acl::Origin;
 use serde_json::json;
 
 use super::input::{load, stdin_once};
@@ -149,8 +150,8 @@ fn text(differences: &[Difference]) -> String {
         let _ = writeln!(text, "{title}:");
         for it in of(change, differences) {
             let _ = writeln!(text, "  {} {} from {}", it.to, port(it), names(&it.from));
-            let _ = writeln!(text, "      before: {}", it.before.join(", "));
-            let _ = writeln!(text, "      after:  {}", it.after.join(", "));
+            let _ = writeln!(text, "      before: {}", Origin::list(&it.before));
+            let _ = writeln!(text, "      after:  {}", Origin::list(&it.after));
         }
     }
     let _ = writeln!(text, "{}", summary(differences));
@@ -182,8 +183,8 @@ fn markdown(differences: &[Difference]) -> String {
                 it.to.clone(),
                 port(it),
                 names(&it.from),
-                it.before.join(", "),
-                it.after.join(", "),
+                Origin::list(&it.before),
+                Origin::list(&it.after),
             ];
             let _ = writeln!(text, "| {} |", cells.map(cell).join(" | "));
         }

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
+use acl::Origin;
 use control::PodKey;
 use control::explain::{Reach, Walkthrough};
 use serde::Serialize;
@@ -147,7 +148,10 @@ fn write_explanation(out: &mut String, explanation: &Explanation) -> fmt::Result
         }
         match closest {
             Some(closest) => writeln!(out, "  closest: {closest}")?,
-            None if !*permits && !selecting.is_empty() && is_default(by) => {
+            None if !*permits
+                && !selecting.is_empty()
+                && by.as_ref().is_some_and(Origin::is_default_deny) =>
+            {
                 writeln!(out, "  no rule: the policies close it for {direction}")?;
             }
             None => {}
@@ -157,10 +161,6 @@ fn write_explanation(out: &mut String, explanation: &Explanation) -> fmt::Result
         writeln!(out, "\nnote: {note}")?;
     }
     Ok(())
-}
-
-fn is_default(by: &Option<std::sync::Arc<str>>) -> bool {
-    by.as_ref().is_some_and(|by| by.starts_with("default-deny"))
 }
 
 fn write_walkthrough(out: &mut String, pod: &PodKey, walk: &Walked) -> fmt::Result {

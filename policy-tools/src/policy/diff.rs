@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use acl::Origin;
 use acl::Table;
 use control::model::{Direction, Pod};
 use control::{Object, PodKey};
-use dataplane::{DEFAULT_ALLOW, Outcome};
 use ipnet::IpNet;
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ use super::representatives::{self, Selectors};
 use crate::input::Manifests;
 use crate::probe::Protocol;
 use crate::probe::complete::complete;
-use crate::probe::host::{self, FAILSAFE_PORT};
+use crate::probe::host;
 
 /// A difference between the versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -51,9 +51,9 @@ pub struct Difference {
     /// The workloads, networks and cluster nodes that open them.
     pub from: BTreeSet<String>,
     /// The rules that decided before.
-    pub before: Vec<Arc<str>>,
+    pub before: Vec<Origin>,
     /// The rules that decide now.
-    pub after: Vec<Arc<str>>,
+    pub after: Vec<Origin>,
 }
 
 /// The differences, and the work behind them.
@@ -281,9 +281,9 @@ fn compare_classes(
 }
 
 /// The rules among the origins of a decision.
-fn rules(decision: &Decision) -> impl Iterator<Item = &Arc<str>> {
-    let without_rule = [DEFAULT_ALLOW, FAILSAFE_PORT, Outcome::OwnNode.name()];
-    decision.by.iter().filter(move |origin| !without_rule.contains(&&***origin))
+fn rules(decision: &Decision) -> impl Iterator<Item = &Origin> {
+    let is_rule = |origin: &&Origin| !matches!(origin, Origin::DefaultAllow | Origin::Other(_));
+    decision.by.iter().filter(is_rule)
 }
 
 /// Whether rules decide about connections between two ends: one of them is a pod of the files or a node

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use acl::Origin;
 use control::PodKey;
 use control::model::{Direction, PortSpec};
 use serde::Serialize;
@@ -25,7 +26,7 @@ pub struct Explanation {
     /// The reason, as of a probe.
     pub reason: String,
     /// Origins of the rules that decided.
-    pub by: Vec<Arc<str>>,
+    pub by: Vec<Origin>,
     /// The decision at the pod that opens the connection, or at the node with host firewalls that does.
     pub egress: Option<AtEnd>,
     /// The decision at the pod that it is opened to, or at such a node.
@@ -47,7 +48,7 @@ pub struct AtEnd {
     /// Whether its rules permit the connection.
     pub permits: bool,
     /// The rule that decided.
-    pub by: Option<Arc<str>>,
+    pub by: Option<Origin>,
     /// Where no rule matched: the one that nearly did, and what it lacks.
     pub closest: Option<String>,
 }
@@ -151,7 +152,7 @@ fn at_pod(
     let Decision { pod, permits, by } = decision;
     let key = key(&pod);
     let selecting = prober.control().selecting(&key, direction);
-    let is_default = by.as_ref().is_some_and(|by| by.starts_with("default-deny"));
+    let is_default = by.as_ref().is_some_and(Origin::is_default_deny);
     let closest = (!permits && is_default).then(|| {
         // The endpoint of a service, which the packet does not name yet.
         let chosen = label.split(" via ").next().filter(|name| name.contains('/')).map(self::key);
@@ -215,7 +216,7 @@ pub struct UnknownPort {
     /// `ingress` or `egress`.
     pub direction: &'static str,
     /// The rule.
-    pub by: Arc<str>,
+    pub by: Origin,
     /// The protocol.
     pub protocol: String,
     /// The name.
@@ -248,7 +249,7 @@ pub fn unknown_ports(prober: &Prober, pod: &PodKey) -> Vec<UnknownPort> {
                 let names = targets.iter().flat_map(|pod| pod.ports.iter()).map(|it| &*it.name);
                 found.push(UnknownPort {
                     direction: direction.field(),
-                    by: Arc::clone(&rule.origin),
+                    by: rule.origin.clone(),
                     protocol: ports.protocol.to_string(),
                     port: Arc::clone(name),
                     similar: nearest(name, names).map(str::to_owned),

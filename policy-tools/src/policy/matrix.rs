@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use acl::Table;
+use acl::{Origin, Table};
 use control::model::{Direction, Peer, PolicyRule};
 use control::{Object, PodAcl, PodKey, View};
 use dataplane::wire::Flow;
-use dataplane::{DEFAULT_ALLOW, Outcome, PortId, Snapshot};
+use dataplane::{Outcome, PortId, Snapshot};
 use ipnet::IpNet;
 use snapshot::{NodeContext, NodePort, PortRole};
 
@@ -36,7 +36,7 @@ pub struct Decision {
     /// Whether the connection may be opened.
     pub permits: bool,
     /// Origins of the rules that decide.
-    pub by: Vec<Arc<str>>,
+    pub by: Vec<Origin>,
 }
 
 impl Matrix {
@@ -78,7 +78,7 @@ impl Matrix {
         };
         let [source, target] = [&from, &to].map(|address| self.nodes.get(address));
         if source.is_some() && source == target {
-            return Decision { permits: true, by: vec![DEFAULT_ALLOW.into()] };
+            return Decision { permits: true, by: vec![Origin::DefaultAllow] };
         }
         let host = |node: Option<&Arc<str>>, direction| {
             let HostDecision { permits, by, .. } =
@@ -86,7 +86,7 @@ impl Matrix {
             Some(Decision { permits, by })
         };
         let by_policies = match source.is_some() && source == self.nodes_of_pods.get(&to) {
-            true => Decision { permits: true, by: vec![Outcome::OwnNode.name().into()] },
+            true => Decision { permits: true, by: vec![Origin::other(Outcome::OwnNode.name())] },
             false => self.evaluate(&flow),
         };
         let at_ends =
@@ -101,7 +101,7 @@ impl Matrix {
         let mut by = distinct(by.iter());
         drop_default(&mut by);
         if by.is_empty() {
-            by.push(DEFAULT_ALLOW.into());
+            by.push(Origin::DefaultAllow);
         }
         Decision { permits: true, by }
     }

@@ -8,6 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use acl::Origin;
 use control::model::{Labels, Namespace};
 use control::{Object, PodKey};
 use ipnet::IpNet;
@@ -58,7 +59,7 @@ pub struct Counterexample {
     /// The port; `None` for ICMP.
     pub port: Option<u16>,
     /// The rules that decide.
-    pub by: Vec<Arc<str>>,
+    pub by: Vec<Origin>,
     /// Whether it may be opened.
     #[serde(skip)]
     pub permits: bool,
@@ -72,7 +73,7 @@ impl fmt::Display for Counterexample {
         let Self { from, to, protocol, port, by, permits, .. } = self;
         let port: String = port.iter().map(|port| format!(" {port}")).collect();
         let verdict = if *permits { "allow" } else { "deny" };
-        write!(f, "{from} to {to} {protocol}{port}: {verdict}, by {}", by.join(", "))
+        write!(f, "{from} to {to} {protocol}{port}: {verdict}, by {}", Origin::list(by))
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use acl::Origin;
 use control::Object;
 use control::PodKey;
 use control::model::PortSpec;
@@ -231,7 +232,7 @@ impl Runner {
                         connections += 1;
                         let decision = self.matrix.decide(source, target, *protocol, *port);
                         if decision.permits {
-                            let by = decision.by.join(", ");
+                            let by = Origin::list(&decision.by);
                             let port = if *protocol == Protocol::Icmp {
                                 String::new()
                             } else {
@@ -259,7 +260,7 @@ impl Runner {
         let port: String = case.port.iter().map(|port| format!(" {port}")).collect();
         let by = match answer.by.is_empty() {
             true => String::new(),
-            false => format!(", by {}", answer.by.join(", ")),
+            false => format!(", by {}", Origin::list(&answer.by)),
         };
         let words = |end: &Endpoint| match end {
             Endpoint::Pod(key) => self.prober.manifests().representatives.get(key).cloned(),

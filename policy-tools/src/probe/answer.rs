@@ -5,7 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use dataplane::{DEFAULT_ALLOW, Outcome};
+use acl::Origin;
+use dataplane::Outcome;
 use serde::{Serialize, Serializer};
 
 use super::host::HostDecision;
@@ -68,7 +69,7 @@ pub struct Answer {
     /// Why: the name of an outcome of the dataplane, one of [`reason`], or how answers differ.
     pub reason: Cow<'static, str>,
     /// Origins of the rules that decided.
-    pub by: Vec<Arc<str>>,
+    pub by: Vec<Origin>,
 }
 
 impl Answer {
@@ -100,20 +101,20 @@ impl Answer {
 }
 
 /// Origins of rules, each once.
-pub(crate) fn distinct<'a>(origins: impl Iterator<Item = &'a Arc<str>>) -> Vec<Arc<str>> {
-    let mut found: Vec<Arc<str>> = Vec::new();
+pub(crate) fn distinct<'a>(origins: impl Iterator<Item = &'a Origin>) -> Vec<Origin> {
+    let mut found: Vec<Origin> = Vec::new();
     for origin in origins {
         if !found.contains(origin) {
-            found.push(Arc::clone(origin));
+            found.push(origin.clone());
         }
     }
     found
 }
 
 /// Leaves out `default-allow` of one end where a rule decided at the other.
-pub(crate) fn drop_default(by: &mut Vec<Arc<str>>) {
-    if by.iter().any(|origin| &**origin != DEFAULT_ALLOW) {
-        by.retain(|origin| &**origin != DEFAULT_ALLOW);
+pub(crate) fn drop_default(by: &mut Vec<Origin>) {
+    if by.iter().any(|origin| *origin != Origin::DefaultAllow) {
+        by.retain(|origin| *origin != Origin::DefaultAllow);
     }
 }
 
@@ -159,7 +160,7 @@ pub struct Passage {
     pub outcome: Outcome,
     /// Origins of the rules that decided.
     #[serde(skip)]
-    pub by: Vec<Arc<str>>,
+    pub by: Vec<Origin>,
     /// The decision of the egress rules of the pod that opens the connection.
     #[serde(skip)]
     pub egress: Option<Decision>,
@@ -180,7 +181,7 @@ pub struct Decision {
     /// Whether they permit the connection.
     pub permits: bool,
     /// The rule that decided; `None` where the other end denies and this one only permits.
-    pub by: Option<Arc<str>>,
+    pub by: Option<Origin>,
 }
 
 /// Answers that a reason lists one by one; of more it gives the number.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use acl::{Key, Table};
+use acl::{Key, Origin, Table};
 use control::model::Direction;
 use control::{HostAcl, View};
 use dataplane::wire::Flow;
@@ -26,7 +26,7 @@ pub struct HostDecision {
     /// Whether they permit the connection.
     pub permits: bool,
     /// Origins of the rules that decided.
-    pub by: Vec<Arc<str>>,
+    pub by: Vec<Origin>,
 }
 
 /// Decides about a connection that a node's own processes open, or that is opened to the node itself;
@@ -45,14 +45,14 @@ pub fn decide(
     let stages = [(strict, false), (kept, is_failsafe)];
     for (acls, is_open) in stages {
         if is_open {
-            by.push(FAILSAFE_PORT.into());
+            by.push(Origin::other(FAILSAFE_PORT));
             break;
         }
         for acl in acls {
             let table = table(acl, direction);
             let found = table.lookup(&key(view, flow));
             let rule = found.and_then(|found| table.rules().get(found));
-            let origin = rule.map(|rule| Arc::clone(&rule.origin));
+            let origin = rule.map(|rule| rule.origin.clone());
             if !found.is_some_and(|found| table.permits(found as u32)) {
                 return decision(false, origin.into_iter().collect());
             }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use acl::Origin;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::case::Fields;
@@ -96,7 +97,7 @@ fn row((case, answer): (&Case, &Answer)) -> [String; 7] {
         port,
         answer.verdict.name().to_owned(),
         answer.reason.to_string(),
-        answer.by.join(", "),
+        Origin::list(&answer.by),
     ]
 }
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use acl::Origin;
 use control::PodKey;
 use dataplane::mailbox::Command;
 use dataplane::port::memory::Wire;
 use dataplane::session::{Sessions, Timeouts};
 use dataplane::worker::Inspect;
-use dataplane::{DEFAULT_ALLOW, Deciders, Memory, Now, Outcome, Packet, PortId, Snapshot, Worker};
+use dataplane::{Deciders, Memory, Now, Outcome, Packet, PortId, Snapshot, Worker};
 use parking_lot::Mutex;
 
 use super::answer::{Decision, Passage};
@@ -155,7 +156,7 @@ fn egress(packet: &Packet, snapshot: &Snapshot, outcome: Outcome) -> Option<Deci
         }
         Outcome::PolicyDenied => Some(Decision { pod, permits: false, by }),
         Outcome::PolicyAllowed => {
-            Some(Decision { pod, permits: true, by: by.or_else(|| Some(DEFAULT_ALLOW.into())) })
+            Some(Decision { pod, permits: true, by: by.or(Some(Origin::DefaultAllow)) })
         }
         _ => None,
     }
@@ -175,9 +176,11 @@ fn ingress(
     match outcome {
         Outcome::PolicyDenied => Some(Decision { pod, permits: false, by }),
         Outcome::PolicyAllowed => {
-            Some(Decision { pod, permits: true, by: by.or_else(|| Some(DEFAULT_ALLOW.into())) })
+            Some(Decision { pod, permits: true, by: by.or(Some(Origin::DefaultAllow)) })
         }
-        Outcome::OwnNode => Some(Decision { pod, permits: true, by: Some(outcome.name().into()) }),
+        Outcome::OwnNode => {
+            Some(Decision { pod, permits: true, by: Some(Origin::other(outcome.name())) })
+        }
         _ => None,
     }
 }

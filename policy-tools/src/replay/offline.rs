@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use acl::Origin;
 use control::View;
 use dataplane::capture::Record;
 use dataplane::frame::XDP_HEADROOM;
@@ -47,7 +48,7 @@ pub(super) struct Passed {
     /// Why.
     pub(super) outcome: Outcome,
     /// The rules that decided.
-    pub(super) by: Vec<Arc<str>>,
+    pub(super) by: Vec<Origin>,
     /// Both ends, as far as its headers could be read.
     pub(super) flow: Option<Flow>,
     /// Its way through the graph, if packets are followed.

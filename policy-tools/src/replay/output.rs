@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 
-use acl::Address;
+use acl::{Address, Origin};
 use dataplane::Verdict;
 use dataplane::wire::{Flow, protocol};
 use serde::Serialize;
@@ -31,7 +31,7 @@ struct Line<'a> {
     out: Option<&'a str>,
     verdict: &'static str,
     reason: &'static str,
-    by: Vec<&'a str>,
+    by: &'a [Origin],
     #[serde(skip_serializing_if = "Option::is_none")]
     trace: Option<Vec<Decision>>,
 }
@@ -79,7 +79,7 @@ impl<'a, W: Write> Report<'a, W> {
         let (verdict, reason) = (passed.outcome.verdict(), passed.outcome.name());
         self.summary.count(verdict, reason);
         let n = self.summary.packets;
-        let by: Vec<&str> = passed.by.iter().map(|origin| &**origin).collect();
+        let by = &passed.by[..];
         let (entry, exit) = (&*passed.entry, passed.exit.as_deref());
         match self.output {
             Output::Json => {
@@ -94,9 +94,12 @@ impl<'a, W: Write> Report<'a, W> {
                 let seconds = passed.at.0.as_secs_f64();
                 let way = format!("{entry} > {}", exit.unwrap_or("-"));
                 let flow = passed.flow.map(|flow| Ends(flow).to_string()).unwrap_or_default();
-                let why = match &by[..] {
+                let why = match by {
                     [] => reason.to_string(),
-                    by => format!("{reason} ({})", by.join("; ")),
+                    by => {
+                        let by: Vec<_> = by.iter().map(ToString::to_string).collect();
+                        format!("{reason} ({})", by.join("; "))
+                    }
                 };
                 let verdict = verdict.name();
                 writeln!(

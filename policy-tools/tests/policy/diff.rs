@@ -12,6 +12,8 @@ use crate::{deployment, manifests, policy, shop};
 /// `CHANGE TO PROTOCOL PORTS from FROM…` for each difference.
 fn differences(old: &str, new: &str) -> Vec<String> {
     let found = compare(manifests(old), manifests(new)).unwrap().differences;
+    let rules =
+        |by: &[acl::Origin]| by.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let said = found.iter().map(|it| {
         let from: Vec<&str> = it.from.iter().map(String::as_str).collect();
         format!(
@@ -21,8 +23,8 @@ fn differences(old: &str, new: &str) -> Vec<String> {
             it.protocol,
             it.ports_in_words(),
             from.join(","),
-            it.before.join(","),
-            it.after.join(",")
+            rules(&it.before),
+            rules(&it.after)
         )
     });
     said.collect()

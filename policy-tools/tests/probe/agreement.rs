@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use acl::Origin;
 use dataplane::wire;
 use dataplane::{Outcome, PortId, Routes, SWITCH_MAC, Underlay};
 use policy_tools::input::Manifests;
@@ -188,7 +189,7 @@ fn agrees(prober: &mut Prober, case: &Case) -> Result<(), TestCaseError> {
     }
     for end in ends.into_iter().flatten() {
         // Whatever no rule lets through comes near to one, or no policy has any.
-        let is_default = end.by.as_ref().is_some_and(|by| by.starts_with("default-deny"));
+        let is_default = end.by.as_ref().is_some_and(Origin::is_default_deny);
         prop_assert_eq!(end.closest.is_some(), !end.permits && is_default, "{:?}", end);
     }
     Ok(())

@@ -6,7 +6,6 @@ use std::time::SystemTime;
 use agent::run::Table;
 use cli_runtime::{NO, Output, UNUSABLE, fail, write};
 use local_api::{Request, Show};
-use observe::verdicts::is_by;
 use policy_tools::commands::moment;
 use serde_json::Value;
 
@@ -77,11 +76,17 @@ impl Wanted {
             observe::time::moment(&text(&row[last_seen])).is_some_and(|seen| seen >= since)
         };
         table.rows.retain(|row| {
-            self.name.as_ref().is_none_or(|name| is_by(&text(&row[by]), name))
+            self.name.as_ref().is_none_or(|name| names(&text(&row[by]), name))
                 && since.is_none_or(|since| is_recent(row, since))
         });
         Ok(())
     }
+}
+
+/// Whether a cell with origins names the policy `NAME` or `NS/NAME`.
+fn names(cell: &str, policy: &str) -> bool {
+    let mut words = cell.split([' ', ',']);
+    words.any(|word| word == policy || word.split_once('/').is_some_and(|(_, it)| it == policy))
 }
 
 /// Lists the connections.

@@ -50,11 +50,14 @@ fn pods_policies_and_verdicts() {
     assert_eq!(denied.reason, "policy-denied");
     let page = node.http("GET /metrics HTTP/1.1").1;
     let counted = "podgate_policy_denied_packets_total{policy=\"";
-    let policy = denied.by[0].trim_start_matches("default-deny of ");
+    let policy = denied.by[0].policies_in_words();
     assert!(page.contains(&format!("{counted}{policy}\"}} 1\n")), "{policy} in {page}");
     assert_eq!(denied.from.pod.as_deref(), Some("default/web"));
     assert_eq!(denied.to.pod.as_deref(), Some("default/db"));
-    assert!(denied.by.iter().any(|by| by.contains("NetworkPolicy default/db")), "{denied:?}");
+    assert!(
+        denied.by.iter().any(|by| by.to_string().contains("NetworkPolicy default/db")),
+        "{denied:?}"
+    );
     // The connection of before is evaluated again at its next packet.
     web.send(&packet::tcp("10.1.0.3:40000", "10.1.0.2:6379").data(b"x"));
     let cut = node

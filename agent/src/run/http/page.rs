@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
+use acl::Origin;
 use control::Object;
 use local_api::{ObserveFilters, Verdict};
 use observe::time::utc;
@@ -94,7 +95,7 @@ struct Flow {
     port: Option<u16>,
     verdict: Verdict,
     reason: String,
-    by: Vec<Arc<str>>,
+    by: Vec<Origin>,
     count: u64,
     last: String,
 }

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use acl::Origin;
+
 use super::record::{AclResult, BindingKind, Evaluation, Exit, Finding, SessionInfo};
 use crate::graph::{Context, Node};
 use crate::packet::Packet;
-use crate::policy::{self, DEFAULT_ALLOW};
+use crate::policy;
 use crate::session::TupleOrigin;
 use crate::wire::{self, Flow, Headers, Role};
 use crate::{AclBinding, Adjacency, Egress, Outcome, PortId, Snapshot};
@@ -108,7 +110,7 @@ pub(super) fn evaluation(snapshot: &Snapshot, flow: &Flow) -> Evaluation {
             AclBinding::Open => (BindingKind::Open, None),
             AclBinding::Table(table) => {
                 let origin = rule.and_then(|rule| table.rules().get(rule as usize));
-                (BindingKind::Table, origin.map(|rule| Arc::clone(&rule.origin)))
+                (BindingKind::Table, origin.map(|rule| rule.origin.clone()))
             }
         };
         let pod = Arc::clone(&port.name);
@@ -116,7 +118,7 @@ pub(super) fn evaluation(snapshot: &Snapshot, flow: &Flow) -> Evaluation {
     };
     let mut by = decision.by.origins(snapshot, decision.outcome);
     if decision.outcome != Outcome::PolicyAllowed {
-        by.retain(|origin| &**origin != DEFAULT_ALLOW);
+        by.retain(|origin| *origin != Origin::DefaultAllow);
     }
     Evaluation {
         flow: *flow,

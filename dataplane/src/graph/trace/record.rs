@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use acl::Address;
+use acl::{Address, Origin};
 
 use crate::graph::Node;
 use crate::session::{State, Tuples};
@@ -172,7 +172,7 @@ pub struct Evaluation {
     /// The verdict.
     pub outcome: Outcome,
     /// Origins of the rules that decided.
-    pub by: Vec<Arc<str>>,
+    pub by: Vec<Origin>,
 }
 
 /// The result of one ACL.
@@ -185,7 +185,7 @@ pub struct AclResult {
     /// Whether it lets the connection pass.
     pub permits: bool,
     /// The matching rule: number and origin.
-    pub rule: Option<(u32, Arc<str>)>,
+    pub rule: Option<(u32, Origin)>,
 }
 
 /// Kinds of ACL bindings.

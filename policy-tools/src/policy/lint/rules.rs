@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use acl::Table;
+use acl::{Origin, Table};
 use control::Object;
 use control::model::{Namespaces, Peer, PolicyRule, PortSpec, Verdict};
 
@@ -23,14 +23,14 @@ impl Findings<'_> {
             tables.extend(of_pod.into_iter().flatten().map(|table| (Arc::as_ptr(&table), table)));
         }
         // By origin: the rule that decides instead, as long as one does everywhere.
-        let mut before: BTreeMap<Arc<str>, Option<(Arc<str>, bool)>> = BTreeMap::new();
+        let mut before: BTreeMap<Origin, Option<(Origin, bool)>> = BTreeMap::new();
         for table in tables.values().filter(|table| table.rules().len() <= MOST_RULES) {
             for (n, rule) in table.rules().iter().enumerate() {
                 let earlier = table.rules()[..n].iter();
                 let mut earlier = earlier.filter(|it| it.origin != rule.origin);
                 let cover = earlier.find(|it| it.covers(rule));
-                let cover = cover.map(|it| (Arc::clone(&it.origin), it.action == rule.action));
-                let known = before.entry(Arc::clone(&rule.origin)).or_insert_with(|| cover.clone());
+                let cover = cover.map(|it| (it.origin.clone(), it.action == rule.action));
+                let known = before.entry(rule.origin.clone()).or_insert_with(|| cover.clone());
                 if cover.is_none() {
                     *known = None;
                 }
@@ -38,24 +38,18 @@ impl Findings<'_> {
         }
         // A rule that matches what an earlier one does is in no table at all.
         for (origin, code) in expected.into_iter().filter(|(it, _)| !before.contains_key(it)) {
-            let Some((object, field)) = origin.rsplit_once(' ') else { continue };
+            let Some(field) = origin.field() else { continue };
             let message = "never decides: an earlier rule matches the same connections".to_owned();
-            self.add_to(object, &format!("spec.{field}"), code, message);
+            self.add_to(&origin.policies_in_words(), &format!("spec.{field}"), code, message);
         }
         for (origin, cover) in before {
-            let (Some((other, same)), Some((object, field))) = (cover, origin.rsplit_once(' '))
-            else {
-                continue;
-            };
-            if !field.ends_with(']') {
-                continue;
-            }
+            let (Some((other, same)), Some(field)) = (cover, origin.field()) else { continue };
             let (code, what) = match same {
                 true => ("redundant-rule", "says the same"),
                 false => ("shadowed-rule", "says otherwise"),
             };
             let message = format!("never decides: {other} comes first and {what}");
-            self.add_to(object, &format!("spec.{field}"), code, message);
+            self.add_to(&origin.policies_in_words(), &format!("spec.{field}"), code, message);
         }
     }
 }
@@ -65,7 +59,7 @@ const MOST_RULES: usize = 2_000;
 
 /// Origins of the rules that tables should hold: those of policies that select a pod and whose
 /// ports are numbers; each with the code of its absence.
-fn deciding_rules(objects: &[Object]) -> Vec<(Arc<str>, &'static str)> {
+fn deciding_rules(objects: &[Object]) -> Vec<(Origin, &'static str)> {
     let cluster = Cluster::new(objects);
     let is_plain = |rule: &PolicyRule| {
         let by_name = rule.ports.iter().flatten().any(|it| matches!(it.port, PortSpec::Name(_)));
@@ -80,7 +74,7 @@ fn deciding_rules(objects: &[Object]) -> Vec<(Arc<str>, &'static str)> {
                 if cluster.select(&own, &policy.selector).next().is_some() {
                     let rules = policy.ingress.iter().chain(&policy.egress).flatten();
                     let plain = rules.filter(|rule| is_plain(rule));
-                    found.extend(plain.map(|rule| (Arc::clone(&rule.origin), "redundant-rule")));
+                    found.extend(plain.map(|rule| (rule.origin.clone(), "redundant-rule")));
                 }
             }
             Object::ClusterNetworkPolicy(policy) => {
@@ -90,7 +84,7 @@ fn deciding_rules(objects: &[Object]) -> Vec<(Arc<str>, &'static str)> {
                     // Where a rule passes, others decide.
                     let plain =
                         rules.filter(|it| it.verdict != Verdict::Pass && is_plain(&it.rule));
-                    found.extend(plain.map(|it| (Arc::clone(&it.rule.origin), "shadowed-rule")));
+                    found.extend(plain.map(|it| (it.rule.origin.clone(), "shadowed-rule")));
                 }
             }
             _ => {}
