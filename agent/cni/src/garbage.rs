@@ -6,6 +6,7 @@ use super::environment::Environment;
 use super::error::{CniError, Code};
 use super::interface::attachment_of;
 use super::ipam::Ipam;
+use super::turn::Turn;
 use linux_net::Netlink;
 
 /// Removes the interfaces of this network without a valid attachment, frees their addresses, and
@@ -22,6 +23,7 @@ pub(super) fn collect(config: &Config, environment: &Environment) -> Result<(), 
             continue;
         }
         let what = format!("collect container {}", attachment.container_id);
+        let _turn = Turn::wait(config, &attachment);
         let removed = release(config, &attachment);
         let given_back = ipam.del_forgotten(&attachment);
         result = result.and(removed.and(given_back).map_err(|error| error.during(&what)));

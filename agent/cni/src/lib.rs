@@ -26,7 +26,8 @@
 //! DEL removes all of this in any state, as often as it is called. The agent need not be running:
 //! interface and addresses are freed all the same. An agent that runs but cannot be reached notices
 //! the deleted interface; one that starts later finds it missing. Either way it removes the port,
-//! so nothing leaks.
+//! so nothing leaks. Calls for one container take turns (`turn`): of an ADD and a DEL that cross, all of
+//! the attachment is there afterwards, or nothing.
 
 mod add;
 mod check;
@@ -40,6 +41,7 @@ mod ipam;
 mod log;
 mod reply;
 mod status;
+mod turn;
 mod version;
 
 use std::io::Read;
@@ -49,6 +51,7 @@ use serde_json::Value;
 use config::Config;
 use environment::{Command, Environment};
 use error::{CniError, Code};
+use turn::Turn;
 use version::Version;
 
 pub use config::{DEFAULT_MTU, DEFAULT_TIMEOUT};
@@ -115,6 +118,9 @@ fn dispatch(
         return Err(CniError::new(Code::Version, message));
     }
     let environment = Environment::read(command, variable)?;
+    let changes = matches!(command, Command::Add | Command::Del);
+    let attachment = environment.attachment.as_ref().filter(|_| changes);
+    let _turn = attachment.and_then(|attachment| Turn::wait(&config, attachment));
     let result = match command {
         Command::Version => Ok(None),
         Command::Add => add::add(&config, &environment, container).map(Some),

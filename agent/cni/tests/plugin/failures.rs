@@ -91,14 +91,22 @@ fn no_address_is_left() {
     node.add("two", &second).ok();
 }
 
-/// A call with an IPAM plugin made of a shell script.
+/// ADD with an IPAM plugin made of a shell script.
 pub(crate) fn with_plugin(node: &mut Node, script: &str, pod: &Namespace) -> Called {
+    set_plugin(node, script);
+    call_plugin(node, "ADD", pod)
+}
+
+fn set_plugin(node: &mut Node, script: &str) {
     let program = node.folder.path().join("odd");
     std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     node.config["ipam"]["type"] = json!("odd");
+}
+
+fn call_plugin(node: &Node, command: &str, pod: &Namespace) -> Called {
     node.call_with(&[
-        ("CNI_COMMAND", "ADD"),
+        ("CNI_COMMAND", command),
         ("CNI_CONTAINERID", "db"),
         ("CNI_NETNS", &pod.path().display().to_string()),
         ("CNI_IFNAME", "eth0"),
@@ -255,25 +263,54 @@ fn of_many_at_the_same_time_one_wins() {
     node.check("db", &pod, &won.ok()).ok();
 }
 
-/// A runtime that gives up an ADD may delete while it still runs. A part may then stay (the specification forbids
-/// parallel calls for one container), and goes with the next DEL.
+/// A runtime that gives up an ADD may delete while it still runs.
 #[test]
-fn what_is_added_while_it_is_deleted_goes_with_the_next_delete() {
+fn of_what_is_added_while_it_is_deleted_all_is_there_or_nothing() {
     requires_a_node!();
     let node = Node::new("crossed");
     let pod = Namespace::new("crossedpod");
     let stand_in = node.stand_in(Manner::Serves);
-    for _ in 0..4 {
+    for _ in 0..6 {
         std::thread::scope(|scope| {
             let adds: Vec<_> = (0..2).map(|_| scope.spawn(|| node.add("db", &pod))).collect();
             let deletes: Vec<_> = (0..2).map(|_| scope.spawn(|| node.del("db", &pod))).collect();
             deletes.into_iter().for_each(|thread| drop(thread.join().unwrap().ok()));
             adds.into_iter().for_each(|thread| drop(thread.join().unwrap()));
         });
+        let parts = (node.ends().len(), node.held().len(), stand_in.pods().len());
+        assert!([(0, 0, 0), (1, 2, 1)].contains(&parts), "ends, addresses, pods: {parts:?}");
         node.del("db", &pod).ok();
         node.assert_clean(&pod);
         assert!(stand_in.pods().is_empty());
     }
+}
+
+#[test]
+fn a_delete_waits_for_the_end_of_an_add() {
+    requires_a_node!();
+    let mut node = Node::new("turns");
+    let pod = Namespace::new("turnspod");
+    let calls = node.folder.path().join("calls");
+    // ADD lasts until DEL is called beside it, or a second.
+    let script = format!(
+        "calls={0}; echo $CNI_COMMAND >> $calls; [ $CNI_COMMAND = DEL ] && exit\n\
+         for n in 1 2 3 4 5 6 7 8 9 10; do grep -q DEL $calls && break; sleep 0.1; done\n\
+         echo end >> $calls; echo '{{\"ips\":[{{\"address\":\"10.77.0.2/32\"}}]}}'",
+        calls.display()
+    );
+    let stand_in = node.stand_in(Manner::Serves);
+    set_plugin(&mut node, &script);
+    std::thread::scope(|scope| {
+        let added = scope.spawn(|| call_plugin(&node, "ADD", &pod));
+        testkit::eventually("the IPAM plugin is called", || calls.exists().then_some(()));
+        call_plugin(&node, "DEL", &pod).ok();
+        added.join().unwrap().ok();
+    });
+    assert_eq!(std::fs::read_to_string(&calls).unwrap(), "ADD\nend\nDEL\n");
+    node.assert_clean(&pod);
+    assert!(stand_in.pods().is_empty());
+    let files = std::fs::read_dir(node.folder.path()).unwrap();
+    assert!(files.flatten().all(|file| file.path().extension().is_none_or(|it| it != "lock")));
 }
 
 #[test]
