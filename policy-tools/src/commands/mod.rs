@@ -3,9 +3,11 @@
 //! - [`policy`]: `podgate policy …`, questions about policies,
 //! - [`replay`]: `podgate replay`, a capture through the switch of one cluster node.
 
+mod cases;
 mod diff;
 mod explain;
 mod input;
+mod keep;
 mod lint;
 mod picture;
 pub mod policy;

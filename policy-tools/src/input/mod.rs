@@ -36,6 +36,8 @@ pub struct Manifests {
     pub workloads: BTreeMap<PodKey, String>,
     /// Pods that stand for those that could exist, in words.
     pub representatives: BTreeMap<PodKey, String>,
+    /// Namespaces that stand for those that could exist.
+    pub representative_namespaces: BTreeSet<Arc<str>>,
     /// Nodes that stand for those that could exist, in words.
     pub representative_nodes: BTreeMap<Arc<str>, String>,
     /// Policies and namespaces as the files have them, the later of the same name last.

@@ -19,7 +19,7 @@ use ipnet::IpNet;
 use serde::Serialize;
 
 use super::matrix::{self, Decision, Matrix};
-use super::representatives::{self, Selectors};
+use super::representatives::{self, Kinds, Selectors};
 use crate::input::Manifests;
 use crate::probe::Protocol;
 use crate::probe::complete::complete;
@@ -93,7 +93,7 @@ pub fn compare(mut old: Manifests, mut new: Manifests) -> Result<Comparison, Str
     complement(&new, &mut old);
     let policies: Vec<Object> = old.objects.iter().chain(&new.objects).cloned().collect();
     let own = new.objects.len();
-    representatives::add(&mut new, &Selectors::of(&policies))?;
+    representatives::add(&mut new, &Selectors::of(&policies), &mut Kinds::default())?;
     old.objects.extend_from_slice(&new.objects[own..]);
     let names = new.clone();
     let (old, new) = (matrix(old)?, matrix(new)?);

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::{Origin, Table};
-use control::model::{Direction, Peer, PolicyRule};
+use control::model::{ClusterRule, Direction, Namespaces, Peer, PolicyRule, Selector};
 use control::{Object, PodAcl, PodKey, View};
 use dataplane::wire::Flow;
 use dataplane::{Outcome, PortId, Snapshot};
@@ -209,21 +209,74 @@ pub fn networks(objects: &[Object]) -> BTreeSet<IpNet> {
     nets
 }
 
-/// Visits every rule of every policy.
-pub fn each_rule(objects: &[Object], mut visit: impl FnMut(&PolicyRule)) {
+/// A policy of any kind.
+pub struct Policy<'a> {
+    /// The pods that it selects; `None` where it selects cluster nodes.
+    pub subject: Option<(Namespaces, &'a Selector)>,
+    /// Its ingress rules.
+    pub ingress: Vec<&'a PolicyRule>,
+    /// Its egress rules.
+    pub egress: Vec<&'a PolicyRule>,
+}
+
+/// Visits every policy.
+pub fn each_policy(objects: &[Object], mut visit: impl FnMut(Policy<'_>)) {
+    fn rules(list: &[ClusterRule]) -> Vec<&PolicyRule> {
+        list.iter().map(|it| &it.rule).collect()
+    }
     for object in objects {
         match object {
             Object::NetworkPolicy(policy) => {
-                policy.ingress.iter().chain(&policy.egress).flatten().for_each(&mut visit);
+                let own = Namespaces::Own(Arc::clone(&policy.key.namespace));
+                visit(Policy {
+                    subject: Some((own, &policy.selector)),
+                    ingress: policy.ingress.iter().flatten().collect(),
+                    egress: policy.egress.iter().flatten().collect(),
+                });
+            }
+            Object::ClusterNetworkPolicy(policy) => visit(Policy {
+                subject: Some((Namespaces::Selected(policy.namespaces.clone()), &policy.pods)),
+                ingress: rules(&policy.ingress),
+                egress: rules(&policy.egress),
+            }),
+            Object::ClusterEgressFirewall(policy) => visit(Policy {
+                subject: Some((Namespaces::Selected(policy.namespaces.clone()), &policy.pods)),
+                ingress: Vec::new(),
+                egress: rules(&policy.egress),
+            }),
+            Object::ClusterHostFirewall(policy) => visit(Policy {
+                subject: None,
+                ingress: rules(&policy.ingress),
+                egress: rules(&policy.egress),
+            }),
+            _ => {}
+        }
+    }
+}
+
+/// Visits every rule of every policy.
+pub fn each_rule(objects: &[Object], mut visit: impl FnMut(&PolicyRule)) {
+    each_policy(objects, |it| it.ingress.into_iter().chain(it.egress).for_each(&mut visit));
+}
+
+/// Visits every rule of every policy, to change it.
+pub fn each_rule_mut(objects: &mut [Object], mut visit: impl FnMut(&mut PolicyRule)) {
+    for object in objects {
+        match object {
+            Object::NetworkPolicy(policy) => {
+                let rules = policy.ingress.iter_mut().chain(&mut policy.egress);
+                rules.flatten().for_each(&mut visit);
             }
             Object::ClusterNetworkPolicy(policy) => {
-                policy.ingress.iter().chain(&policy.egress).for_each(|it| visit(&it.rule));
+                let rules = policy.ingress.iter_mut().chain(&mut policy.egress);
+                rules.for_each(|it| visit(&mut it.rule));
             }
             Object::ClusterEgressFirewall(policy) => {
-                policy.egress.iter().for_each(|it| visit(&it.rule));
+                policy.egress.iter_mut().for_each(|it| visit(&mut it.rule));
             }
             Object::ClusterHostFirewall(policy) => {
-                policy.ingress.iter().chain(&policy.egress).for_each(|it| visit(&it.rule));
+                let rules = policy.ingress.iter_mut().chain(&mut policy.egress);
+                rules.for_each(|it| visit(&mut it.rule));
             }
             _ => {}
         }

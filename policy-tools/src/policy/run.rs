@@ -11,7 +11,7 @@ use control::model::PortSpec;
 
 use super::explain::explain;
 use super::matrix::{self, Matrix};
-use super::representatives::{self, Selectors};
+use super::representatives::{self, Kinds, Selectors};
 use super::suite::{Expectation, Side, Suite};
 use crate::input::Manifests;
 use crate::probe::{Answer, Endpoint, Names, Port, Prober, Protocol, Question};
@@ -70,9 +70,10 @@ impl Runner {
         let ports = policy_ports(&manifests.objects);
         let cases = suites.iter().flat_map(|(_, suite)| &suite.cases);
         let sides = cases.flat_map(|case| [&case.from, &case.to]);
-        if sides.clone().any(|side| *side == Side::AnyPod) {
+        if sides.clone().any(|side| matches!(side, Side::AnyPod | Side::AnyNamespace)) {
             let selectors = Selectors::of(&manifests.objects);
-            representatives::add(&mut manifests, &selectors)?;
+            let mut kinds = Kinds::by_port(&manifests.objects);
+            representatives::add(&mut manifests, &selectors, &mut kinds)?;
         }
         let named = sides.filter_map(|side| match side {
             Side::One(end) => end.address(),
@@ -168,6 +169,11 @@ impl Runner {
                 nodes.map(|node| Endpoint::Node(Arc::clone(&node.name))).collect()
             }
             Side::AnyPod => self.prober.pods().into_iter().map(Endpoint::Pod).collect(),
+            Side::AnyNamespace => {
+                let invented = &self.prober.manifests().representative_namespaces;
+                let pods = self.prober.pods().into_iter();
+                pods.filter(|pod| invented.contains(&pod.namespace)).map(Endpoint::Pod).collect()
+            }
             Side::Any => {
                 let pods = self.prober.pods().into_iter().filter(|pod| !self.stands(pod));
                 pods.map(Endpoint::Pod).chain([internet]).collect()

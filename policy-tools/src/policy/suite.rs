@@ -57,6 +57,8 @@ pub enum Side {
     Nodes,
     /// Every pod that could exist, in any namespace.
     AnyPod,
+    /// Every pod that could exist in a namespace that the files do not have.
+    AnyNamespace,
     /// Every pod, and the internet.
     Any,
 }
@@ -183,6 +185,7 @@ impl Side {
             "internet" => return Ok(Self::Internet),
             "*" => return Ok(Self::Any),
             "any-pod" => return Ok(Self::AnyPod),
+            "any-namespace" => return Ok(Self::AnyNamespace),
             "node/*" => return Ok(Self::Nodes),
             _ => {}
         }
@@ -203,7 +206,8 @@ impl Side {
                 None => Ok(Self::One(endpoint)),
             },
             Err(problem) => Err(format!(
-                "{problem}; a case may also say NS/LABEL=VALUE[,…], NS/*, node/*, internet, any-pod or *"
+                "{problem}; a case may also say NS/LABEL=VALUE[,…], NS/*, node/*, internet, any-pod, \
+                 any-namespace or *"
             )),
         }
     }

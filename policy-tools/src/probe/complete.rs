@@ -102,7 +102,7 @@ fn without_repetition(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
 }
 
 /// Address families of pods, IPv4 first: `true` is IPv4.
-fn families(objects: &[Object]) -> Vec<bool> {
+pub(crate) fn families(objects: &[Object]) -> Vec<bool> {
     let has = |v4: bool| pods(objects).any(|pod| pod.addresses.iter().any(|it| it.is_ipv4() == v4));
     match (has(true), has(false)) {
         (true, true) => vec![true, false],

@@ -5,6 +5,7 @@ mod explain;
 mod lint;
 mod mistakes;
 mod picture;
+mod proofs;
 mod representatives;
 mod sources;
 mod suggest;

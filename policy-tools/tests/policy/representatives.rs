@@ -1,6 +1,6 @@
 //! A representative stands for every pod of its class.
 
-use policy_tools::policy::representatives::{Selectors, add};
+use policy_tools::policy::representatives::{Kinds, Selectors, add};
 use policy_tools::probe::{Endpoint, Port, Prober, Protocol, Question};
 use proptest::prelude::*;
 
@@ -48,7 +48,7 @@ proptest! {
             ));
         let mut with_classes = manifests(&text);
         let selectors = Selectors::of(&with_classes.objects);
-        add(&mut with_classes, &selectors).unwrap();
+        add(&mut with_classes, &selectors, &mut Kinds::default()).unwrap();
         let classes: Vec<_> = with_classes.representatives.keys().cloned().collect();
 
         let pair = |key: &str, value: Option<&str>| value.map(|it| format!("{key}: '{it}'"));
@@ -81,7 +81,7 @@ proptest! {
         if namespace == "shop" {
             // The class that needs no representative once the pod is there is its own.
             let mut there = manifests(&concrete);
-            add(&mut there, &selectors).unwrap();
+            add(&mut there, &selectors, &mut Kinds::default()).unwrap();
             let words: Vec<&String> = there.representatives.values().collect();
             let own = prober.manifests().representatives.iter();
             let own: Vec<_> = own.filter(|(_, it)| !words.contains(it)).map(|(key, _)| key).collect();

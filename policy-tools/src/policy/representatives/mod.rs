@@ -8,16 +8,32 @@
 //! value that a selector names, or another one; choices that rule out the same selectors are one.
 //! A class that a pod of the manifests is in needs no representative. Nodes have classes where host
 //! firewalls select them by labels, or where firewalls are there and no node is.
+//!
+//! - `classes`: the labels of each class,
+//! - `ports`: numbers of named ports, where rules have names,
+//! - `addresses`: parts of pods' networks, where policies name networks.
+
+mod addresses;
+mod classes;
+mod ports;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::model::{
-    Labels, Namespace, Namespaces, Node, Peer, Pod, PolicyRule, Requirement, Selector, Test,
+    ContainerPort, Labels, Namespace, Namespaces, Node, Peer, Pod, PolicyRule, Requirement,
+    Selector, Test,
 };
 use control::{Object, PodKey};
+use ipnet::IpNet;
 
 use crate::input::Manifests;
+use crate::probe::complete::families;
+
+pub use addresses::Parts;
+use classes::classes;
+pub use ports::PortRule;
 
 /// Classes of which more than this many are too many.
 pub const MOST: usize = 20_000;
@@ -74,14 +90,19 @@ impl Selectors {
 
     /// Adds pods of a namespace (`None`: of any) that have these labels.
     pub fn add(&mut self, namespace: Option<&str>, labels: &[(String, String)]) {
-        let is = |key: &str, value: &str| Requirement {
-            key: key.into(),
-            test: Test::In(BTreeSet::from([value.into()])),
-        };
-        let namespaces = namespace.map(|name| is(Namespace::NAME_LABEL, name));
-        let pods = labels.iter().map(|(key, value)| is(key, value));
-        self.pods.insert((Namespaces::Selected(namespaces.into_iter().collect()), pods.collect()));
+        self.pods.insert(atom(namespace, labels));
     }
+}
+
+/// A selector of pods of a namespace (`None`: of any) that have these labels.
+pub(super) fn atom(namespace: Option<&str>, labels: &[(String, String)]) -> Atom {
+    let is = |key: &str, value: &str| Requirement {
+        key: key.into(),
+        test: Test::In(BTreeSet::from([value.into()])),
+    };
+    let namespaces = namespace.map(|name| is(Namespace::NAME_LABEL, name));
+    let pods = labels.iter().map(|(key, value)| is(key, value));
+    (Namespaces::Selected(namespaces.into_iter().collect()), pods.collect())
 }
 
 fn peers(rule: &PolicyRule, found: &mut BTreeSet<Atom>) {
@@ -92,18 +113,55 @@ fn peers(rule: &PolicyRule, found: &mut BTreeSet<Atom>) {
     }
 }
 
+/// What tells pods with the same labels apart.
+#[derive(Default)]
+pub struct Kinds {
+    /// The parts of their addresses; without any, a pod has an address as others have.
+    pub parts: Parts,
+    /// Rules and statements with ports; without any, a pod has no named port.
+    pub ports: Vec<PortRule>,
+}
+
+impl Kinds {
+    /// The kinds that port names of policies tell apart.
+    pub fn by_port(objects: &[Object]) -> Self {
+        Self { parts: Parts::default(), ports: ports::of_policies(objects) }
+    }
+
+    /// The kinds that the policies among the objects tell apart, and these rules too. The policies'
+    /// networks are changed; see [`Parts::cut`].
+    ///
+    /// # Errors
+    /// As of [`Parts::cut`].
+    pub fn of(
+        objects: &mut [Object],
+        rules: Vec<PortRule>,
+        pod_networks: &[IpNet],
+    ) -> Result<Self, String> {
+        let families = families(objects);
+        let parts = Parts::cut(objects, pod_networks, &families)?;
+        let ports = ports::of_policies(objects).into_iter().chain(rules).collect();
+        Ok(Self { parts, ports })
+    }
+}
+
 /// Adds a pod for each class that no pod of the manifests is in, and its namespace.
 ///
 /// # Errors
 /// When there are more than [`MOST`] classes.
-pub fn add(manifests: &mut Manifests, selectors: &Selectors) -> Result<(), String> {
+pub fn add(
+    manifests: &mut Manifests,
+    selectors: &Selectors,
+    kinds: &mut Kinds,
+) -> Result<(), String> {
     let mut namespaces = namespaces(manifests, selectors)?;
     namespaces.extend(invented(&namespaces, selectors)?);
     let mut pods: HashMap<Arc<str>, Vec<&Pod>> = HashMap::new();
     for pod in manifests.pods().filter(|pod| !pod.finished && pod.is_on_pod_network()) {
         pods.entry(Arc::clone(&pod.key.namespace)).or_default().push(pod);
     }
-    let (mut objects, mut words) = (Vec::new(), BTreeMap::new());
+    let parts = kinds.parts.combinations();
+    let (mut objects, mut words, mut names) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
     for Place { namespace, exists, place } in namespaces {
         let relevant = selectors.pods.iter().filter(|(of, _)| is_about(of, &namespace));
         let relevant: BTreeSet<&Selector> = relevant.map(|(_, pods)| pods).collect();
@@ -113,23 +171,37 @@ pub fn add(manifests: &mut Manifests, selectors: &Selectors) -> Result<(), Strin
         };
         let here = pods.get(&namespace.name).into_iter().flatten();
         let here: HashSet<Vec<bool>> = here.map(|pod| matching(&pod.labels)).collect();
-        for (n, labels) in classes(&relevant, &[])?.into_iter().enumerate() {
-            if here.contains(&matching(&labels)) {
-                continue;
+        let mut count = 0;
+        for labels in classes(&relevant, &[])? {
+            let is_here = here.contains(&matching(&labels));
+            let variants = ports::variants(&kinds.ports, &namespace, &labels)?;
+            for named in &variants {
+                for part in &parts {
+                    count += 1;
+                    if is_here && variants.len() == 1 && parts.len() == 1 {
+                        continue;
+                    }
+                    let key = PodKey {
+                        namespace: Arc::clone(&namespace.name),
+                        name: format!("any-pod-{}", count - 1).into(),
+                    };
+                    let none = if is_here { "" } else { " (none in these files)" };
+                    let (with, at) = (with(&labels, named), kinds.parts.words(part));
+                    words.insert(key.clone(), format!("any pod{with} of {place}{at}{none}"));
+                    let addresses = kinds.parts.give(part);
+                    objects.push(Object::Pod(pod(key, labels.clone(), addresses, named)));
+                    too_many(words.len())?;
+                }
             }
-            let name = format!("any-pod-{n}").into();
-            let key = PodKey { namespace: Arc::clone(&namespace.name), name };
-            let with = with_labels(&labels);
-            words.insert(key.clone(), format!("any pod{with} of {place} (none in these files)"));
-            objects.push(Object::Pod(pod(key, labels)));
-            too_many(words.len())?;
         }
         if !exists {
+            names.insert(Arc::clone(&namespace.name));
             objects.push(Object::Namespace(namespace));
         }
     }
     manifests.objects.extend(objects);
     manifests.representatives.extend(words);
+    manifests.representative_namespaces.extend(names);
     add_nodes(manifests, selectors)
 }
 
@@ -245,108 +317,40 @@ fn is_about(of: &Namespaces, namespace: &Namespace) -> bool {
 }
 
 fn with_labels(labels: &Labels) -> String {
-    let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    if labels.is_empty() { String::new() } else { format!(" with {}", labels.join(",")) }
+    with(labels, &[])
 }
 
-/// The least labels of each class; `taken` are names that no other namespace can have.
-fn classes(selectors: &[&Selector], taken: &[&str]) -> Result<Vec<Labels>, String> {
-    let mut keys: BTreeMap<&Arc<str>, BTreeSet<&Arc<str>>> = BTreeMap::new();
-    let mut by_key: HashMap<&Arc<str>, Vec<(usize, &Requirement)>> = HashMap::new();
-    for (n, selector) in selectors.iter().enumerate() {
-        for requirement in selector.requirements() {
-            let values = keys.entry(&requirement.key).or_default();
-            if let Test::In(named) | Test::NotIn(named) = &requirement.test {
-                values.extend(named.iter().filter(|value| is_value(value)));
-            }
-            by_key.entry(&requirement.key).or_default().push((n, requirement));
-        }
-    }
-    type Failed = Vec<u64>;
-    type Label = (Arc<str>, Arc<str>);
-    let mut states: Vec<(Failed, Vec<Label>)> =
-        vec![(vec![0; selectors.len().div_ceil(64)], Vec::new())];
-    for (key, values) in keys {
-        let is_name = &**key == Namespace::NAME_LABEL;
-        let other = (0..).map(|n| format!("other-{n}").into());
-        let other: Option<Arc<str>> =
-            { other }.find(|it: &Arc<str>| !values.contains(it) && !taken.contains(&&**it));
-        // A namespace without the label of its name is one whose name no selector has.
-        let free = if is_name { other.as_ref() } else { None };
-        let named = values.into_iter().filter(|value| !(is_name && taken.contains(&&***value)));
-        let mut options = vec![None];
-        options.extend(named.map(Some));
-        options.extend((!is_name).then_some(other.as_ref()));
-        let mut masks: Vec<(Failed, Option<&Arc<str>>)> = Vec::new();
-        let mut known = HashSet::new();
-        for option in options {
-            let labels: Labels = option
-                .or(free)
-                .into_iter()
-                .map(|value| (Arc::clone(key), Arc::clone(value)))
-                .collect();
-            let mut mask = vec![0; selectors.len().div_ceil(64)];
-            for (n, requirement) in by_key.get(key).into_iter().flatten() {
-                let alone: Selector = [(*requirement).clone()].into_iter().collect();
-                if !alone.matches(&labels) {
-                    mask[n / 64] |= 1 << (n % 64);
-                }
-            }
-            if known.insert(mask.clone()) {
-                masks.push((mask, option));
-            }
-        }
-        let mut next = Vec::new();
-        let mut known: HashSet<Failed> = HashSet::new();
-        // Fewer labels first.
-        for (mask, option) in &masks {
-            for (failed, labels) in &states {
-                let union: Failed = failed.iter().zip(mask).map(|(a, b)| a | b).collect();
-                if known.insert(union.clone()) {
-                    let label = option.map(|value| (Arc::clone(key), Arc::clone(value)));
-                    next.push((union, labels.iter().cloned().chain(label).collect()));
-                    too_many(next.len())?;
-                }
-            }
-        }
-        states = next;
-    }
-    Ok(states.into_iter().map(|(_, labels)| labels.into_iter().collect()).collect())
+/// Labels and named ports in words.
+fn with(labels: &Labels, ports: &[ContainerPort]) -> String {
+    let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let ports = ports.iter().map(|it| format!("port {}={}", it.name, it.number));
+    let labels = Some(labels.join(",")).filter(|it| !it.is_empty());
+    let all: Vec<String> = labels.into_iter().chain(ports).collect();
+    if all.is_empty() { String::new() } else { format!(" with {}", all.join(" and ")) }
 }
 
 fn too_many(count: usize) -> Result<(), String> {
     match count > MOST {
         false => Ok(()),
         true => Err(format!(
-            "the selectors tell more than {MOST} classes of pods apart that could exist; fewer \
-             keys or values in podSelector and namespaceSelector make fewer"
+            "the policies tell more than {MOST} classes of pods apart that could exist; fewer keys or \
+             values in podSelector and namespaceSelector, port names, or networks inside those of pods \
+             make fewer"
         )),
     }
 }
 
-/// Whether a label can have this value
-/// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/>).
-fn is_value(text: &str) -> bool {
-    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    let is_end = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);
-    let bytes = text.as_bytes();
-    bytes.len() <= 63
-        && bytes.iter().copied().all(is_inner)
-        && is_end(bytes.first())
-        && is_end(bytes.last())
-}
-
-fn pod(key: PodKey, labels: Labels) -> Pod {
+fn pod(key: PodKey, labels: Labels, addresses: Vec<IpAddr>, ports: &Arc<[ContainerPort]>) -> Pod {
     Pod {
         key,
         uid: None,
         labels: Arc::new(labels),
         node: None,
-        addresses: Vec::new(),
+        addresses,
         host_network: false,
         finished: false,
         created: 0,
-        ports: [].into(),
+        ports: Arc::clone(ports),
         host_ports: [].into(),
         declared_ports: [].into(),
         complete: true,

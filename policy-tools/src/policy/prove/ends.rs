@@ -1,0 +1,190 @@
+//! The ends of a statement's connections, and which of them have to be asked about.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use control::PodKey;
+
+use super::statement::From;
+use super::{Prover, Statement};
+use crate::policy::matrix;
+use crate::policy::run::of_model;
+use crate::policy::suite::Side;
+use crate::probe::world::Location;
+use crate::probe::{Endpoint, Port, Protocol};
+
+/// One end of connections.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct End {
+    /// The pod, if it is one.
+    pub(super) pod: Option<PodKey>,
+    /// The cluster node that it is, or is on.
+    pub(super) node: Option<Arc<str>>,
+    /// Its address.
+    pub(super) address: IpAddr,
+    /// The only port, where a service leads to it.
+    pub(super) port: Option<(Protocol, u16)>,
+}
+
+impl Prover {
+    /// The ends at both sides of a statement.
+    pub(super) fn sides(&self, statement: &Statement) -> Result<[Vec<End>; 2], String> {
+        let to = self.ends(&statement.to, statement).map_err(|it| format!("to: {it}"))?;
+        let from = match &statement.from {
+            From::These(side) => self.ends(side, statement).map_err(|it| format!("from: {it}"))?,
+            From::AllBut(sides) => {
+                let mut excepted = HashSet::new();
+                for side in sides {
+                    let ends = self.ends(side, statement).map_err(|it| format!("only: {it}"))?;
+                    excepted.extend(ends.into_iter().map(|end| end.address));
+                }
+                let everything = [Side::AnyPod, Side::Internet];
+                let all = everything.iter().map(|side| self.ends(side, statement));
+                let all: Vec<Vec<End>> = all.collect::<Result<_, _>>()?;
+                let all = all.into_iter().flatten();
+                all.filter(|end| !excepted.contains(&end.address)).collect()
+            }
+        };
+        Ok([from, to])
+    }
+
+    fn ends(&self, side: &Side, statement: &Statement) -> Result<Vec<End>, String> {
+        let world = self.prober.world();
+        let of_pod = |pod: &control::model::Pod| -> Vec<End> {
+            let is_own = pod.is_on_pod_network();
+            let key = is_own.then(|| pod.key.clone());
+            let of_node = pod.node.as_ref().and_then(|node| world.node(node));
+            let addresses = match is_own {
+                true => &pod.addresses[..],
+                false => of_node.map_or(&[][..], |node| &node.addresses),
+            };
+            let end = |address: &IpAddr| End {
+                pod: key.clone(),
+                node: pod.node.clone(),
+                address: *address,
+                port: None,
+            };
+            addresses.iter().map(end).collect()
+        };
+        let of_address = |address: IpAddr| match world.location(address) {
+            Location::Pod(key) => {
+                let node = world.pod(&key).and_then(|pod| pod.node.clone());
+                End { pod: Some(key), node, address, port: None }
+            }
+            Location::Node(name) => End { pod: None, node: Some(name), address, port: None },
+            Location::Outside => End { pod: None, node: None, address, port: None },
+        };
+        let all = || world.pods().filter(|pod| !pod.finished);
+        let found: Vec<End> = match side {
+            Side::One(endpoint) => {
+                if let Some(problem) = self.prober.unknown(endpoint) {
+                    return Err(problem);
+                }
+                match endpoint {
+                    Endpoint::Pod(key) => world.pod(key).map(of_pod).unwrap_or_default(),
+                    Endpoint::Address(address) => vec![of_address(*address)],
+                    Endpoint::Node(name) => {
+                        let addresses = world.node(name).map(|node| node.addresses.clone());
+                        addresses.unwrap_or_default().into_iter().map(of_address).collect()
+                    }
+                    Endpoint::Name(name) => world.addresses_of(name).map(of_address).collect(),
+                    Endpoint::Service(key) => {
+                        let service = self.matrix.view().services.get(key);
+                        let ports = service
+                            .iter()
+                            .flat_map(|it| it.service.ports.iter().zip(&it.endpoints));
+                        let meant = ports.filter(|(port, _)| {
+                            statement.port.as_ref().is_none_or(|it| it.is(port))
+                        });
+                        let ends = meant.flat_map(|(port, endpoints)| {
+                            let protocol = of_model(port.protocol);
+                            endpoints.iter().map(move |it| (protocol, it.address, it.port))
+                        });
+                        ends.map(|(protocol, address, port)| End {
+                            port: Some((protocol, port)),
+                            ..of_address(address)
+                        })
+                        .collect()
+                    }
+                }
+            }
+            Side::Internet => self.internet.iter().copied().map(of_address).collect(),
+            Side::Nodes => {
+                let addresses = world.nodes().flat_map(|node| node.addresses.clone());
+                addresses.map(of_address).collect()
+            }
+            Side::AnyPod => all().flat_map(of_pod).collect(),
+            Side::AnyNamespace => {
+                let invented = &self.manifests().representative_namespaces;
+                all().filter(|it| invented.contains(&it.key.namespace)).flat_map(of_pod).collect()
+            }
+            Side::Any => {
+                let internet = self.internet.iter().copied().map(of_address);
+                all().flat_map(of_pod).chain(internet).collect()
+            }
+            Side::Pods(namespace, labels) => {
+                let pods = all().filter(|pod| {
+                    namespace.as_ref().is_none_or(|it| **it == *self.named(&pod.key.namespace))
+                        && labels.iter().all(|(key, value)| pod.labels.value(key) == Some(value))
+                });
+                pods.flat_map(of_pod).collect()
+            }
+        };
+        if found.is_empty() { Err("stands for nothing that could exist".into()) } else { Ok(found) }
+    }
+
+    /// Two ends of each class that tables and the statement treat alike.
+    pub(super) fn grouped(&self, ends: Vec<End>, statement: &Statement) -> Vec<End> {
+        let view = self.matrix.view();
+        let mut counts: HashMap<_, usize> = HashMap::new();
+        let mut kept = Vec::new();
+        for end in ends {
+            let tables = end.pod.as_ref().map(|pod| matrix::tables(view, pod));
+            let tables = tables.map(|pair| pair.map(|table| table.as_ref().map(Arc::as_ptr)));
+            // An identity stands for all peer sets that an address is in, networks too.
+            let identity = view.addresses.lookup(end.address.into());
+            let node = end.pod.is_none().then(|| end.node.clone());
+            let named = Protocol::ALL.map(|it| self.named_port(&end, statement, it));
+            // Ends that may exclude each other.
+            let name = end.pod.as_ref().map(|pod| self.named(&pod.namespace));
+            let name = name.and_then(|it| self.shared.get(it));
+            let place = (name, self.parts.of(end.address));
+            let v4 = end.address.is_ipv4();
+            let key = (tables, identity, node, named, end.port, place, v4);
+            let count = counts.entry(key).or_default();
+            *count += 1;
+            if *count <= 2 {
+                kept.push(end);
+            }
+        }
+        kept
+    }
+
+    /// The number that the port name of a statement stands for at an end.
+    pub(super) fn named_port(
+        &self,
+        end: &End,
+        statement: &Statement,
+        protocol: Protocol,
+    ) -> Option<u16> {
+        let Some(Port::Name(name)) = &statement.port else { return None };
+        let pod = self.prober.world().pod(end.pod.as_ref()?)?;
+        pod.named_port(name, protocol.with_ports()?)
+    }
+
+    /// Whether both ends can be there at once, and are two.
+    pub(super) fn is_pair(&self, from: &End, to: &End) -> bool {
+        let apart = match (&from.pod, &to.pod) {
+            (Some(a), Some(b)) => {
+                a != b
+                    && (a.namespace == b.namespace
+                        || self.named(&a.namespace) != self.named(&b.namespace))
+            }
+            // What two hosts outside do is nothing that a rule decides about.
+            (None, None) => from.node != to.node,
+            _ => true,
+        };
+        apart && from.address != to.address && from.address.is_ipv4() == to.address.is_ipv4()
+    }
+}
