@@ -15,7 +15,8 @@ use std::time::Duration;
 use acl::Action;
 use dataplane::mailbox::Command;
 use dataplane::port::{Buffers, Port, PortGone};
-use dataplane::session::{Sessions, Timeouts};
+use dataplane::session::{Sessions, Timeouts, TupleOrigin};
+use dataplane::wire::tcp_flags;
 use dataplane::{
     Counters, Frame, Graph, Memory, Now, Outcome, Packet, PortId, Snapshot, VECTOR, Worker,
 };
@@ -164,7 +165,7 @@ fn sessions(source: &Source, vectors: u32) -> Arc<Sessions> {
     Sessions::new(count.max(1024), source.traffic.ports(), Timeouts::default())
 }
 
-/// Opens each connection.
+/// Opens each connection; of TCP with the whole handshake.
 fn establish(source: &Source, snapshot: &Snapshot, sessions: &Sessions) {
     if !source.has_sessions() {
         return;
@@ -178,6 +179,15 @@ fn establish(source: &Source, snapshot: &Snapshot, sessions: &Sessions) {
     for packets in packets.chunks_mut(VECTOR) {
         graph.run(packets, snapshot, &memory, sessions, &counters, Now::default());
         assert!(packets.iter().all(|it| it.outcome == Some(Outcome::PolicyAllowed)), "permitted");
+    }
+    if source.traffic.is_tcp() {
+        for (found, tuples) in sessions.iter() {
+            let reply = tuples.responder.reversed();
+            let replied = sessions.find(sessions.hash(&reply), &reply, TupleOrigin::Entering, 0);
+            sessions.touch(&replied.expect("it is there"), tcp_flags::SYN | tcp_flags::ACK, 0);
+            sessions.touch(&sessions.found(found.id).expect("it is there"), tcp_flags::ACK, 0);
+        }
+        assert!(sessions.iter().all(|(found, _)| found.state().is_established()));
     }
 }
 

@@ -87,6 +87,12 @@ impl Traffic {
         Self { kind, rules, pairs: (pods / 2).max(1), frame }
     }
 
+    /// Whether packets are TCP segments.
+    #[allow(dead_code, reason = "of no interest to some programs with this module")]
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.kind == Kind::Tcp
+    }
+
     /// The port that packets of the `n`th connection come in by.
     fn in_port(&self, n: u32) -> PortId {
         match (self.kind, self.rules) {

@@ -14,7 +14,7 @@ use super::reevaluate::Stale;
 use super::{Context, Next, Node, Translation, reject, service};
 use crate::packet::Packet;
 use crate::policy::{self, Decision};
-use crate::session::{Found, Passing, Translated, TupleOrigin, Tuples, Unpassed};
+use crate::session::{Found, Passing, Translated, TupleOrigin, Tuples};
 use crate::wire::{self, Flow, Fragment, Headers, Kind, Mac, Role, protocol};
 use crate::{Adjacency, Outcome, PortKind, Verdict};
 
@@ -54,10 +54,13 @@ pub(super) fn step_again(context: &mut Context<'_>, packet: &mut Packet) -> Next
 fn step_at<const FIRST: bool>(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if packet.may_pass {
         let headers = &packet.headers;
-        match context.sessions.pass(packet.guess, &headers.flow, || passing(context, headers)) {
-            Ok(adjacency) => return pass(context, packet, adjacency),
-            Err(Unpassed::Translated) => return translated::<FIRST>(context, packet),
-            Err(Unpassed::Undecided) => {}
+        let passing = || passing(context, headers);
+        let adjacency = context.sessions.pass(packet.guess, &headers.flow, passing);
+        if adjacency != Adjacency::NONE {
+            return pass(context, packet, adjacency);
+        }
+        if context.sessions.is_translated_at(packet.guess) {
+            return translated::<FIRST>(context, packet);
         }
     }
     if packet.guess.is_nothing() && packet.headers.role != Role::Quotes {
@@ -96,10 +99,11 @@ fn translated<const FIRST: bool>(context: &mut Context<'_>, packet: &mut Packet)
             false => Translation::reverse(&it.other, it.return_mac),
         });
     };
-    let Some(adjacency) = context.sessions.pass_translated(packet.guess, &passing, note) else {
+    let adjacency = context.sessions.pass_translated(packet.guess, &passing, note);
+    if adjacency == Adjacency::NONE {
         context.translations.truncate(place);
         return look::<FIRST>(context, packet);
-    };
+    }
     packet.translation = place as u16;
     pass(context, packet, adjacency)
 }

@@ -37,7 +37,7 @@ mod usage;
 
 pub use found::{Found, SessionId};
 pub use owner::Owner;
-pub use pass::{Passing, Translated, Unpassed};
+pub use pass::{Passing, Translated};
 pub use store::SESSION_BYTES;
 pub use table::{Evicted, Guess, Opened, Opening, Refusal, Sessions, TupleOrigin};
 pub use translation::Tuples;
@@ -153,21 +153,23 @@ impl State {
         }
     }
 
-    // Without a branch that depends on the state.
-    #[inline]
+    #[inline(always)]
     fn after_datagram(self, forward: bool) -> Self {
-        const _: () = assert!(State::ANSWERED >> 5 == State::CONTINUED);
-        const _: () = assert!(State::QUESTION >> 2 == State::PENDING);
-        const _: () = assert!(State::CONTINUED << 2 == State::STREAM);
-        let bits = self.0;
-        Self(match forward {
-            true => bits | (bits & Self::ANSWERED) >> 5 | (bits & Self::QUESTION) >> 2,
-            false => bits & !Self::PENDING | Self::ANSWERED | (bits & Self::CONTINUED) << 2,
-        })
+        Self(AFTER_DATAGRAM[usize::from(forward)][usize::from(self.0)])
     }
 
     #[inline]
     fn after_tcp(self, flags: u8, forward: bool) -> Self {
+        // Data of an established connection changes nothing; most packets are such.
+        if flags & (tcp_flags::SYN | tcp_flags::FIN | tcp_flags::RST) == 0 && self.is_established()
+        {
+            return self;
+        }
+        self.after_tcp_event(flags, forward)
+    }
+
+    #[inline(never)]
+    fn after_tcp_event(self, flags: u8, forward: bool) -> Self {
         let has = |wanted: u8| flags & wanted == wanted;
         let mut bits = self.0;
         // A forged reset resets nothing: the ends look at its sequence number (RFC 5961). So a connection whose
@@ -256,6 +258,28 @@ impl State {
         self.0 & Self::RST != 0 || self.is_closed()
     }
 }
+
+/// The bits after a datagram, by whether it is the initiator's, and by the bits before.
+const AFTER_DATAGRAM: [[u8; 256]; 2] = {
+    let mut table = [[0; 256]; 2];
+    let mut n = 0;
+    while n < 256 {
+        let bits = n as u8;
+        table[1][n] = bits;
+        if bits & State::ANSWERED != 0 {
+            table[1][n] |= State::CONTINUED;
+        }
+        if bits & State::QUESTION != 0 {
+            table[1][n] |= State::PENDING;
+        }
+        table[0][n] = bits & !State::PENDING | State::ANSWERED;
+        if bits & State::CONTINUED != 0 {
+            table[0][n] |= State::STREAM;
+        }
+        n += 1;
+    }
+    table
+};
 
 /// [`Timeouts`] in seconds, as packets need them.
 #[derive(Clone, Copy, Debug)]

@@ -10,15 +10,6 @@ use super::table::{Guess, Sessions};
 use crate::Adjacency;
 use crate::wire::{Flow, Mac};
 
-/// Why a packet did not take the fast path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unpassed {
-    /// Its session may be one with translation: [`Sessions::pass_translated`] decides.
-    Translated,
-    /// [`Sessions::find_at`] decides.
-    Undecided,
-}
-
 /// The translation of a packet of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translated {
@@ -44,23 +35,31 @@ pub struct Passing<'a> {
 }
 
 impl Sessions {
-    /// The adjacency of a packet whose session is at the guess. The packet must not be one that may
+    /// The adjacency of a packet whose session is at the guess; [`Adjacency::NONE`] if [`Self::find_at`] decides, or
+    /// [`Self::pass_translated`] where [`Self::is_translated_at`] says so. The packet must not be one that may
     /// open a TCP connection. `packet` is called when the record is of its flow.
+    // One value and no enum: the caller's branch on it is then this function's own.
     #[inline(always)]
     pub fn pass<'a>(
         &self,
         guess: Guess,
         flow: &Flow,
         packet: impl FnOnce() -> Passing<'a>,
-    ) -> Result<Adjacency, Unpassed> {
-        let undecided = Err(Unpassed::Undecided);
+    ) -> Adjacency {
+        let undecided = Adjacency::NONE;
         let Some(record) = self.record(guess) else { return undecided };
-        let Some(peek) = record.peek() else { return undecided };
-        if peek.is_translated() {
-            return Err(Unpassed::Translated);
-        }
+        let Some(peek) = record.peek().filter(|peek| !peek.is_translated()) else {
+            return undecided;
+        };
         let Some(seen) = peek.glimpse(flow) else { return undecided };
-        self.go(record, &seen, &packet()).ok_or(Unpassed::Undecided)
+        self.go(record, &seen, &packet())
+    }
+
+    /// Whether the session at the guess seems to be translated.
+    #[inline]
+    pub fn is_translated_at(&self, guess: Guess) -> bool {
+        let peek = self.record(guess).and_then(Record::peek);
+        peek.is_some_and(|peek| peek.is_translated())
     }
 
     /// The same for a translated session; see [`TupleOrigin::Entering`](super::TupleOrigin). Its
@@ -71,46 +70,57 @@ impl Sessions {
         guess: Guess,
         packet: &Passing<'_>,
         note: impl FnOnce(Translated),
-    ) -> Option<Adjacency> {
-        let (record, translation) = self.record(guess).zip(self.translation(guess))?;
-        let peek = record.peek().filter(Peek::is_translated)?;
+    ) -> Adjacency {
+        let undecided = Adjacency::NONE;
+        let Some((record, translation)) = self.record(guess).zip(self.translation(guess)) else {
+            return undecided;
+        };
+        let Some(peek) = record.peek().filter(Peek::is_translated) else { return undecided };
         let (flow, return_mac) = (Words::of(packet.flow), translation.return_mac());
         // Each direction has code of its own, and reads the tuples where they are needed: few registers are left.
         let initiator = translation.initiator();
         if initiator.has_ends_of(&flow) && initiator.is(&flow) {
             note(Translated { forward: true, other: peek.responder().flow(), return_mac });
-            return self.go(record, &peek.rest(true, true)?, packet);
+            return peek.rest(true, true).map_or(undecided, |seen| self.go(record, &seen, packet));
         }
         if peek.responder().is_reverse_of(&flow) {
             note(Translated { forward: false, other: translation.initiator().flow(), return_mac });
-            return self.go(record, &peek.rest(false, true)?, packet);
+            return peek.rest(false, true).map_or(undecided, |seen| self.go(record, &seen, packet));
         }
-        None
+        undecided
     }
 
     #[inline(always)]
-    fn go(&self, record: &Record, seen: &Glimpse, packet: &Passing<'_>) -> Option<Adjacency> {
-        let protocol = packet.flow.protocol;
-        let state = State(seen.life as u8);
+    fn go(&self, record: &Record, seen: &Glimpse, packet: &Passing<'_>) -> Adjacency {
+        let (state, last_s) = (State(seen.life as u8), (seen.life >> 32) as u32);
         // Without a branch, as the direction changes from packet to packet.
         let shift = u32::from(seen.forward) * 16;
         let adjacency = Adjacency((seen.forwarding >> shift) as u16);
-        let is_of_generation = (seen.forwarding >> 32) as u32 == packet.generation as u32;
-        if !is_of_generation | (adjacency == Adjacency::NONE) {
-            return None;
+        if (seen.forwarding >> 32) as u32 != packet.generation as u32 {
+            return Adjacency::NONE;
         }
-        let after = state.after(protocol, packet.tcp_flags, seen.forward);
-        let life = life_word(seen.life, packet.now_s, after);
-        // As it is, the session had a packet in this second.
-        if life != seen.life {
-            let idle_s = packet.now_s.saturating_sub((seen.life >> 32) as u32);
-            let limits = self.limits();
-            if idle_s > limits.least && idle_s > limits.of(protocol, state) {
-                return None;
-            }
-            record.set_life(seen.life, life);
+        let after = state.after(packet.flow.protocol, packet.tcp_flags, seen.forward);
+        // Most packets change nothing, as the session had one in this second.
+        if last_s == packet.now_s && after == state {
+            return adjacency;
         }
-        Some(adjacency)
+        let (now_s, protocol) = (packet.now_s, packet.flow.protocol);
+        if adjacency != Adjacency::NONE && self.note(record, seen.life, now_s, protocol, after) {
+            return adjacency;
+        }
+        Adjacency::NONE
+    }
+
+    /// Notes a packet in the last word of a session, which was `life`; `false` if the session was idle by then.
+    #[inline(never)]
+    fn note(&self, record: &Record, life: u64, now_s: u32, protocol: u8, after: State) -> bool {
+        let idle_s = now_s.saturating_sub((life >> 32) as u32);
+        let limits = self.limits();
+        if idle_s > limits.least && idle_s > limits.of(protocol, State(life as u8)) {
+            return false;
+        }
+        record.set_life(life, life_word(life, now_s, after));
+        true
     }
 }
 
@@ -176,16 +186,14 @@ mod tests {
             let guess = quick.guess(quick.hash(&flow));
             let passing = Passing { flow: &flow, tcp_flags: last, generation, now_s };
             let mut translated = None;
-            let passed = match quick.pass(guess, &flow, || passing) {
-                Err(Unpassed::Translated) => {
-                    quick.pass_translated(guess, &passing, |it| translated = Some(it))
-                }
-                passed => passed.ok(),
+            let passed = match quick.is_translated_at(guess) {
+                true => quick.pass_translated(guess, &passing, |it| translated = Some(it)),
+                false => quick.pass(guess, &flow, || passing),
             };
             let found = generally(general, &flow, last, now_s);
-            if let Some(adjacency) = passed {
+            if passed != Adjacency::NONE {
                 let found = found.expect("what passes has a session");
-                prop_assert_eq!((adjacency, found.is_of(generation)), (found.adjacency(), true));
+                prop_assert_eq!((passed, found.is_of(generation)), (found.adjacency(), true));
                 prop_assert_eq!(translated.is_some(), is_translated);
                 if let Some(it) = translated {
                     let other = if it.forward { tuples.responder } else { tuples.initiator };

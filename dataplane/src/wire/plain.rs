@@ -71,7 +71,7 @@ pub(crate) fn parse_plain_v4(frame: &[u8], length: usize, headers: &mut Headers)
 }
 
 /// The same for IPv6 without extension headers.
-#[inline]
+#[inline(always)]
 pub(crate) fn parse_plain_v6(frame: &[u8], length: usize, headers: &mut Headers) -> Option<Plain> {
     const L3: usize = ETHERNET;
     const L4: usize = L3 + V6_HEADER;
