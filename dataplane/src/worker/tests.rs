@@ -85,3 +85,46 @@ fn as_many_packets_are_taken_from_other_workers_as_from_ports() {
     assert!(!worker.exchange.has_frames(1));
     assert_eq!(worker.free.len(), 4096, "all frames are free again");
 }
+
+/// A round is to take as long over a large table as over a small one: every session is idle here, so the places that
+/// a round looks at are those whose sessions it ends.
+#[test]
+fn a_sweep_looks_at_as_many_places_in_a_large_table_as_in_a_small_one() {
+    let swept = |sessions: u32| {
+        let table = Sessions::new(sessions, 1, Timeouts::default());
+        for n in 0..sessions {
+            let flow = crate::wire::Flow {
+                source: acl::Address::from_v4_bits(n),
+                destination: acl::Address::from_v4_bits(1),
+                source_port: 1,
+                destination_port: 1,
+                protocol: 17,
+            };
+            let opening = crate::session::Opening {
+                owner: crate::session::Owner::port(PortId(0)),
+                adjacency: crate::Adjacency::port(PortId(0)),
+                generation: 1,
+                tcp_flags: 0,
+            };
+            table.open(&crate::session::Tuples::plain(flow), &opening, 0).unwrap();
+        }
+        let (memory, frames) = Memory::heap(2048, 16);
+        let mut worker = Worker::alone(memory, frames, table, None);
+        let mut now = Duration::from_secs(100);
+        let mut round = |pause: Duration| {
+            let before = worker.sessions.used();
+            now += pause;
+            worker.round(Now(now));
+            before - worker.sessions.used()
+        };
+        // After an hour's sleep, then again and again.
+        let first = round(Duration::from_secs(3600));
+        (first, [(); 100].map(|()| round(SWEEP_EVERY)).iter().sum::<u32>())
+    };
+    let (first, later) = swept(1 << 14);
+    assert!(
+        first == MOST_SWEPT && later > 0 && later <= 100 * SWEPT_IN_MS * 8 / 25,
+        "{first}, {later}"
+    );
+    assert_eq!(swept(1 << 17), (first, later));
+}

@@ -108,7 +108,7 @@ impl Switch {
         self.worker.mailbox().free_retired();
         self.now += STEP;
         let sessions = self.worker.sessions();
-        sessions.sweep(0, sessions.capacity(), Now(self.now).seconds());
+        sessions.sweep(sessions.capacity(), Now(self.now).seconds());
         let mut steps = std::mem::take(&mut *self.seen.lock());
         for step in &mut steps {
             step.frame = self.wires.get(usize::from(step.out_port.0)).and_then(Wire::receive);

@@ -11,7 +11,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use departed::Departed;
 pub use evict::Evicted;
@@ -32,6 +32,7 @@ use super::translation::Translation;
 use super::usage::Account;
 use super::{Found, Limits, SessionId, Timeouts, Tuples, Usage};
 use crate::services::Affinities;
+use crate::sync::OwnLines;
 use crate::wire::Flow;
 use crate::{Adjacency, PortId};
 
@@ -71,6 +72,8 @@ pub struct Sessions {
     quotas: Quotas,
     departed: Departed,
     evictions: Evictions,
+    /// Where the next sweep begins.
+    swept: OwnLines<AtomicU32>,
     /// Records of an earlier process that were dropped.
     damaged: u32,
     limits: Limits,
@@ -120,6 +123,7 @@ impl Sessions {
             index: Index::new(capacity)?,
             free: FreeRecords::new(capacity as u32),
             evictions: Evictions::new(quotas.places()),
+            swept: OwnLines(AtomicU32::new(0)),
             damaged: 0,
             quotas,
             departed: Departed::default(),
@@ -360,11 +364,14 @@ impl Sessions {
         self.close(found.id);
     }
 
-    /// Ends idle sessions among `count` records from `from` on; returns where to go on.
-    pub fn sweep(&self, from: u32, count: u32, now_s: u32) -> u32 {
-        let capacity = self.capacity();
-        let end = from.saturating_add(count).min(capacity);
-        for index in from..end {
+    /// Ends idle sessions at the next places of the table, `count` of them at most; returns how many places were
+    /// looked at. Threads that sweep look at different ones.
+    pub fn sweep(&self, count: u32, now_s: u32) -> u32 {
+        let end = self.free.end_of_used();
+        let count = count.min(end);
+        let from = self.swept.0.fetch_add(count, Ordering::Relaxed);
+        for n in 0..count {
+            let index = from.wrapping_add(n) % end;
             if let Some(seen) = self.records[index as usize].read() {
                 let found = seen.found(index, true);
                 if self.is_idle(&found, now_s) {
@@ -372,7 +379,7 @@ impl Sessions {
                 }
             }
         }
-        if end == capacity { 0 } else { end }
+        count
     }
 
     /// Ends all sessions that `port` opened, once it opens no more: the next port of this number

@@ -166,10 +166,9 @@ fn idle_sessions_are_swept_and_their_room_used_again() {
     for n in 0..100 {
         open_one(&sessions, &flow(n), 0).unwrap();
     }
-    let mut at = sessions.sweep(0, 60, 1000);
-    assert_eq!((at, sessions.used()), (60, 40));
-    at = sessions.sweep(at, 60, 1000);
-    assert_eq!((at, sessions.used(), sessions.used_by(PortId(0))), (0, 0, 0));
+    assert_eq!((sessions.sweep(60, 1000), sessions.used()), (60, 40));
+    assert_eq!((sessions.sweep(60, 1000), sessions.used_by(PortId(0))), (60, 0));
+    assert_eq!((sessions.sweep(4000, 1000), sessions.used()), (100, 0));
     for n in 0..100 {
         open_one(&sessions, &flow(1000 + n), 0).unwrap();
     }
