@@ -46,8 +46,8 @@ impl Store {
         Ok(Self { records, translations, accounts })
     }
 
-    /// In a file. A smaller one grows, and its sessions stay; one of another layout or boot, or a
-    /// larger one, is cleared.
+    /// In a file, whose size becomes the one for `capacity`. The sessions that fit stay; a file of another layout
+    /// or boot is cleared.
     ///
     /// The disk's blocks are reserved here: a page that found none later would end the process
     /// (SIGBUS).
@@ -58,7 +58,11 @@ impl Store {
         let (layout, header) = (Layout::of(capacity), header(capacity)?);
         let found = found(&mut file, &header)?;
         let kept = match found {
-            Some(found) if found < capacity => Layout::of(found).read(&file)?,
+            Some(found) if found != capacity => {
+                let mut parts = Layout::of(found).read(&file)?;
+                fit(&mut parts, capacity);
+                parts
+            }
             _ => Vec::new(),
         };
         if found != Some(capacity) {
@@ -94,9 +98,9 @@ struct Layout {
 
 impl Layout {
     fn of(capacity: usize) -> Self {
-        let translations = HEADER + capacity * size_of::<Record>();
-        let accounts = translations + capacity * size_of::<Translation>();
-        let length = accounts + capacity * size_of::<Account>();
+        let translations = HEADER + capacity * CELLS[0];
+        let accounts = translations + capacity * CELLS[1];
+        let length = accounts + capacity * CELLS[2];
         Self { parts: [HEADER, translations, accounts], length }
     }
 
@@ -111,6 +115,29 @@ impl Layout {
         };
         ranges.map(read).collect()
     }
+}
+
+/// Bytes of a session in each part.
+const CELLS: [usize; 3] = [size_of::<Record>(), size_of::<Translation>(), size_of::<Account>()];
+
+/// Cuts the parts of a larger file to this capacity: sessions at places behind it take free ones before it.
+fn fit(parts: &mut [Vec<u8>], capacity: usize) {
+    let places = parts[0].len() / CELLS[0];
+    let is_used = |records: &[u8], place: usize| {
+        let first = records[place * CELLS[0]..].first_chunk().copied().unwrap_or_default();
+        Record::is_open(u64::from_ne_bytes(first))
+    };
+    let mut free = 0..capacity;
+    for place in capacity..places {
+        if !is_used(&parts[0], place) {
+            continue;
+        }
+        let Some(to) = free.find(|to| !is_used(&parts[0], *to)) else { break };
+        for (part, size) in parts.iter_mut().zip(CELLS) {
+            part.copy_within(place * size..(place + 1) * size, to * size);
+        }
+    }
+    parts.iter_mut().zip(CELLS).for_each(|(part, size)| part.truncate(capacity * size));
 }
 
 fn header(capacity: usize) -> io::Result<[u8; 128]> {

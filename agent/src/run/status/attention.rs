@@ -32,9 +32,11 @@ impl Status {
         let kernel = self.kernel.iter().filter_map(|it| Some((&it.part, it.error.as_ref()?)));
         lines.extend(kernel.map(|(part, error)| format!("kernel's {part}: {error}")));
         let sessions = &self.sessions;
-        if u64::from(sessions.used) * 10 >= u64::from(sessions.capacity) * 9 {
+        // From here on a pod that has its share opens connections in the place of its own.
+        if sessions.used >= sessions.capacity / 2 {
             let (used, capacity) = (sessions.used, sessions.capacity);
-            lines.push(format!("{used} of {capacity} sessions are in use (option sessions)"));
+            let advice = "raise the option sessions: the next start makes the table larger and ends no connection";
+            lines.push(format!("{used} of {capacity} sessions are in use ({advice})"));
         }
         let mut drops: Vec<(&String, &u64)> = self.drops_last_minute.iter().collect();
         drops.sort_by_key(|(_, count)| std::cmp::Reverse(**count));

@@ -192,6 +192,11 @@ impl Record {
         sequence
     }
 
+    /// Whether a record that begins with this word holds a session.
+    pub(super) fn is_open(sequence: u64) -> bool {
+        sequence & 1 != 0
+    }
+
     /// Takes the session `sequence` out of use; `true` for the one caller that did it.
     pub(super) fn close(&self, sequence: u64) -> bool {
         self.exchange(sequence, sequence + 1)

@@ -421,10 +421,36 @@ fn sessions_outlive_the_process() {
     let sessions = open(300);
     assert_eq!(sessions.used(), used + 150);
     drop(sessions);
-    // A smaller one has no room for all.
-    assert_eq!(open(50).used(), 0);
+    // A smaller one keeps as many as it has room for.
+    assert_eq!(open(50).used(), 50);
     std::fs::write(&path, vec![0xff; 20_000]).unwrap();
     assert_eq!(open(100).used(), 0);
+}
+
+/// A switch that is replaced by one with a smaller table: the size is the next process's, and what fits stays,
+/// wherever in the larger table it was.
+#[test]
+fn a_smaller_table_keeps_the_sessions_that_fit() {
+    let folder = testkit::TempDir::new("sessions");
+    let path = folder.path().join("sessions");
+    let open = |capacity| Sessions::in_file(&path, capacity, 4, Timeouts::default()).unwrap();
+    let sessions = open(400);
+    for n in 0..300 {
+        open_one(&sessions, &flow(n), 1).unwrap();
+    }
+    sessions.open(&service(1000), &opening(2), 7).unwrap();
+    (20..290).for_each(|n| sessions.end(&find(&sessions, &flow(n), 0).unwrap()));
+    drop(sessions);
+    let sessions = open(100);
+    assert_eq!((sessions.capacity(), sessions.used()), (100, 31));
+    assert!((0..20).chain(290..300).all(|n| find(&sessions, &flow(n), 0).is_some()));
+    let translated = find(&sessions, &service(1000).initiator, 7).unwrap();
+    assert_eq!(sessions.tuples(&translated), Some(service(1000)));
+    assert_eq!(sessions.usage(&translated).created_s, Some(7));
+    for n in 400..469 {
+        open_one(&sessions, &flow(n), 3).unwrap();
+    }
+    assert_eq!((sessions.used(), sessions.evicted()), (100, Default::default()));
 }
 
 #[test]
