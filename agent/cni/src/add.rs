@@ -64,13 +64,13 @@ impl Steps<'_> {
         started: Instant,
         reached: &mut Reached,
     ) -> Result<Allocation, CniError> {
-        interface::close_host_end(&mut self.host, &self.config.network, self.attachment)?;
-        let allocation = self.ipam.add()?;
-        reached.allocated = true;
+        let ends = interface::ends(&mut self.host, self.attachment)?;
+        let allocation = self.prepare(ends, reached)?;
         interface::configure_pod_end(
             &self.namespace,
             &mut self.pod_netlink,
             &self.attachment.interface,
+            ends[1],
             &allocation.addresses,
         )?;
         let names = Names::of(self.attachment);
@@ -91,6 +91,29 @@ impl Steps<'_> {
             interface::leave_offloads_on(&self.namespace, &self.attachment.interface)?;
         }
         Ok(allocation)
+    }
+
+    /// Prepares both ends while the IPAM plugin, which uses neither, is asked for addresses.
+    fn prepare(
+        &mut self,
+        [near, far]: [u32; 2],
+        reached: &mut Reached,
+    ) -> Result<Allocation, CniError> {
+        let Self { config, attachment, ipam, host, namespace, pod_netlink } = self;
+        let (prepared, allocation) = std::thread::scope(|scope| {
+            let asked = scope.spawn(|| ipam.add());
+            let prepared = interface::close_host_end(host, near, &config.network, attachment)
+                .and_then(|()| {
+                    let interface = &attachment.interface;
+                    interface::prepare_pod_end(namespace, pod_netlink, interface, far, config.mtu)
+                });
+            match asked.join() {
+                Ok(allocation) => (prepared, allocation),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        });
+        reached.allocated = allocation.is_ok();
+        prepared.and(allocation)
     }
 
     /// Undoes the steps in reverse order; returns what failed.

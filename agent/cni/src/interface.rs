@@ -90,7 +90,7 @@ pub(super) fn container(
     Ok((namespace, netlink))
 }
 
-/// Creates the pair and configures the switch's end, which stays down.
+/// Creates the pair, which stays down.
 pub(super) fn create(
     host: &mut Netlink,
     namespace: &Namespace,
@@ -118,46 +118,60 @@ pub(super) fn create(
     })
 }
 
+/// The numbers of the switch's end and of the pod's, each in its namespace.
+pub(super) fn ends(host: &mut Netlink, attachment: &Attachment) -> Result<[u32; 2], CniError> {
+    let link = host.link(&Names::of(attachment).host)?;
+    let alone = || CniError::new(Code::Kernel, format!("interface {} has no peer", link.name));
+    Ok([link.index, link.peer.ok_or_else(alone)?])
+}
+
 /// Disables the kernel's stack on the switch's end, sets its alias, and switches its offloads off.
 pub(super) fn close_host_end(
     host: &mut Netlink,
+    index: u32,
     network: &str,
     attachment: &Attachment,
 ) -> Result<(), CniError> {
-    let names = Names::of(attachment);
-    let link = host.link(&names.host)?;
-    host.set_alias(link.index, &alias(network, attachment))?;
-    close_to_the_kernel(&names.host)?;
-    host.switch_off_arp(link.index)?;
-    switch_off_segmentation(&names.host)?;
+    let name = Names::of(attachment).host;
+    host.set_alias_without_arp(index, &alias(network, attachment))?;
+    close_to_the_kernel(&name)?;
+    switch_off_segmentation(&name)?;
     Ok(())
 }
 
-/// Gives the pod's end its addresses and routes, and brings it up.
+/// Prepares the pod's end, which stays down: no offloads, no router advertisements, and a queue.
+pub(super) fn prepare_pod_end(
+    namespace: &Namespace,
+    pod: &mut Netlink,
+    interface: &str,
+    index: u32,
+    mtu: u32,
+) -> Result<(), CniError> {
+    namespace.run(|| {
+        switch_off_towards_switch(interface, mtu)?;
+        for (setting, value) in [("accept_ra", "0"), ("accept_dad", "0"), ("dad_transmits", "0")] {
+            sysctl::set_if_present(Family::V6, interface, setting, value)?;
+        }
+        Ok::<_, linux_net::Error>(())
+    })??;
+    pod.put_queue(index)?;
+    Ok(())
+}
+
+/// Switches the pod's end on, with its addresses and routes.
 pub(super) fn configure_pod_end(
     namespace: &Namespace,
     pod: &mut Netlink,
     interface: &str,
+    index: u32,
     addresses: &[IpAddr],
 ) -> Result<(), CniError> {
     let v6 = addresses.iter().any(IpAddr::is_ipv6);
-    let mtu = pod.link(interface)?.mtu;
-    namespace.run(|| {
-        switch_off_towards_switch(interface, mtu)?;
-        pod_sysctls(interface, v6)
-    })??;
-    let link = pod.link(interface)?.index;
-    pod.put_queue(link)?;
-    pod.set_up(link)?;
-    for address in addresses {
-        pod.add_address(link, IpNet::from(*address))?;
-    }
-    for gateway in gateways(addresses) {
-        for route in routes(gateway, link) {
-            pod.add_route(&route)?;
-        }
-    }
-    Ok(())
+    namespace.run(|| switch_v6(interface, v6))??;
+    let own: Vec<IpNet> = addresses.iter().copied().map(IpNet::from).collect();
+    let routes: Vec<Route> =
+        gateways(addresses).flat_map(|gateway| routes(gateway, index)).collect();
+    Ok(pod.set_up_with(index, &own, &routes)?)
 }
 
 /// Switches checksum and segmentation offloads of the pod's end on: with flow offload the receiving
@@ -201,16 +215,13 @@ pub(super) fn delete(
     }
 }
 
-/// Disables router advertisements on the pod's end, and IPv6 unless it has an IPv6 address.
-fn pod_sysctls(interface: &str, v6: bool) -> Result<(), linux_net::Error> {
-    for (setting, value) in [("accept_ra", "0"), ("accept_dad", "0"), ("dad_transmits", "0")] {
-        sysctl::set_if_present(Family::V6, interface, setting, value)?;
-    }
-    if v6 {
-        // Runtimes switch IPv6 off in new namespaces; without it the address cannot be set.
-        sysctl::set(Family::V6, interface, "disable_ipv6", "0")
-    } else {
-        sysctl::set_if_present(Family::V6, interface, "disable_ipv6", "1")
+/// Disables IPv6 on the pod's end, unless it has an IPv6 address: runtimes disable it in new namespaces.
+fn switch_v6(interface: &str, on: bool) -> Result<(), linux_net::Error> {
+    let wanted = if on { "0" } else { "1" };
+    match sysctl::read(Family::V6, interface, "disable_ipv6") {
+        Ok(value) if value == wanted => Ok(()),
+        _ if on => sysctl::set(Family::V6, interface, "disable_ipv6", wanted),
+        _ => sysctl::set_if_present(Family::V6, interface, "disable_ipv6", wanted),
     }
 }
 

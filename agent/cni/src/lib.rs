@@ -15,8 +15,9 @@
 //! 1. **The pair** is created, its far end in the pod's namespace (`interface`). The near end's
 //!    name follows from container and interface, and is unique in the kernel: of two ADDs for one
 //!    attachment, one fails here, before it changed anything of the other.
-//! 2. **Addresses** come from the IPAM plugin of the configuration (`ipam`).
-//! 3. **The pod's end** gets addresses, routes, no offloads (`interface`).
+//! 2. **Addresses** come from the IPAM plugin of the configuration (`ipam`), while both ends are prepared: the near
+//!    one closed to the kernel, both without offloads.
+//! 3. **The pod's end** gets addresses and routes (`interface`).
 //! 4. **The agent** gets a request over its local API, and answers when the pod's tables are in
 //!    force on every worker (`add`). Until then the near end is down, so a pod is never open, not
 //!    for one packet.

@@ -1,5 +1,6 @@
-//! Turns of the calls for one container. The specification forbids two at once, but a runtime that gives up an
-//! ADD may call DEL while it still runs: DEL would remove what is there, and the rest of ADD would stay.
+//! Turns of the calls for one container: a locked file beside the agent's socket. The specification forbids two calls
+//! at once, but a runtime that gives up an ADD may call DEL while it still runs: DEL would remove what is there, and
+//! the rest of ADD would stay.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -12,10 +13,8 @@ use local_api::Attachment;
 
 /// Longest wait for the end of another call.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Interval of checks whether it has ended.
-const INTERVAL: Duration = Duration::from_millis(2);
 
-/// A call's turn, until it is dropped or the process ends: a locked file beside the agent's socket.
+/// A call's turn, until it is dropped or the process ends.
 pub(super) struct Turn {
     path: PathBuf,
     _locked: File,
@@ -44,30 +43,39 @@ impl Drop for Turn {
 
 fn take(path: &Path, timeout: Duration) -> io::Result<Turn> {
     let deadline = Instant::now() + timeout;
+    loop {
+        let file = lock(open(path)?, deadline.saturating_duration_since(Instant::now()))?;
+        if is_at(&file, path)? {
+            return Ok(Turn { path: path.to_owned(), _locked: file });
+        }
+        // The former call has removed it.
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600);
-    loop {
-        let file = options.open(path)?;
-        match file.try_lock() {
-            Ok(()) if is_at(&file, path)? => {
-                return Ok(Turn { path: path.to_owned(), _locked: file });
-            }
-            // The former call has removed it.
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
-                std::thread::sleep(INTERVAL);
-            }
-            Err(TryLockError::WouldBlock) => {
-                let text =
-                    "another call for this container has not ended; this one goes on beside it";
-                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
-            }
-            Err(TryLockError::Error(error)) => return Err(error),
-        }
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+fn lock(file: File, timeout: Duration) -> io::Result<File> {
+    match file.try_lock() {
+        Ok(()) => return Ok(file),
+        Err(TryLockError::WouldBlock) => {}
+        Err(TryLockError::Error(error)) => return Err(error),
     }
+    // The kernel has no lock with a timeout. A thread that still waits after it ends with the process, which is
+    // short-lived.
+    let (sender, locked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let result = file.lock().map(|()| file);
+        let _late = sender.send(result);
+    });
+    locked.recv_timeout(timeout).map_err(|_| {
+        let text = "another call has not ended; this one goes on beside it";
+        io::Error::new(io::ErrorKind::TimedOut, text)
+    })?
 }
 
 /// Whether this file is the one at the path.

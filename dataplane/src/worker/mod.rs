@@ -394,15 +394,32 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Closes its ports itself.
-        self.housekeeper = None;
-        for Slot { port, leaving, .. } in self.slots.take_all() {
-            self.give_up(port, leaving);
-        }
+        let mut ports = self.slots.take_all();
+        let share = ports.len().div_ceil(CLOSING).max(1);
+        let (memory, free) = (&*self.memory, &self.free);
+        std::thread::scope(|scope| {
+            while !ports.is_empty() {
+                let some = ports.split_off(ports.len().saturating_sub(share));
+                let mut free = free.share();
+                scope.spawn(move || close(some, &mut Buffers { memory, free: &mut free }));
+            }
+        });
         self.packets.drain(..).for_each(|packet| self.free.put(packet.frame));
         self.outgoing.drain(..).flatten().for_each(|handoff| self.free.put(handoff.frame));
         self.graph.take_waiting().for_each(|packet| self.free.put(packet.frame));
     }
+}
+
+/// Threads of a worker that ends. The kernel waits for all processors at each socket that is closed; sockets that
+/// are closed at the same time share the wait.
+const CLOSING: usize = 16;
+
+fn close(ports: Vec<Slot>, buffers: &mut Buffers<'_>) {
+    for Slot { port, leaving, .. } in ports {
+        leaving.into_iter().for_each(|frame| buffers.free.put(frame));
+        port.close(buffers);
+    }
+    buffers.free.share_all();
 }
 
 #[cfg(test)]

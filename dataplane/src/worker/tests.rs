@@ -30,6 +30,52 @@ impl Port for Endless {
     fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
 }
 
+/// A port whose end waits for those of three others, for a while. It counts those that are being closed, and the
+/// most there were.
+struct Together(Arc<(AtomicUsize, AtomicUsize)>);
+
+impl Port for Together {
+    fn receive(
+        &mut self,
+        _: &mut Buffers<'_>,
+        _: usize,
+        _: &mut Vec<Frame>,
+    ) -> Result<(), PortGone> {
+        Ok(())
+    }
+
+    fn send(&mut self, _: &mut Buffers<'_>, _: &mut Vec<Frame>) -> Result<(), PortGone> {
+        Ok(())
+    }
+
+    fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {
+        let (closing, most) = &*self.0;
+        most.fetch_max(closing.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(2);
+        while most.load(Ordering::SeqCst) < 4 && std::time::Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        closing.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The kernel makes each wait, so that one after the other would take long.
+#[test]
+fn an_ending_worker_closes_its_ports_at_the_same_time() {
+    const PORTS: u16 = 4;
+    let (mut worker, _) = worker(0, 64);
+    let closing: Arc<(AtomicUsize, AtomicUsize)> = Arc::default();
+    worker.exchange = Exchange::new(2, PORTS);
+    for n in 0..PORTS {
+        let port = Box::new(Together(Arc::clone(&closing)));
+        worker.mailbox.send(Command::AddPort(PortId(n), port, Arc::default()));
+    }
+    worker.round(Now::default());
+    assert_eq!(worker.ports().count(), usize::from(PORTS));
+    drop(worker);
+    assert_eq!(closing.1.load(Ordering::SeqCst), usize::from(PORTS));
+}
+
 /// The second of two workers after its first round. It serves `ports` ports that always have packets; with the number
 /// that it asked each of them for last.
 fn worker(ports: u16, frames: u32) -> (Worker, Vec<Arc<AtomicUsize>>) {

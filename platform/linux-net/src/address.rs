@@ -34,9 +34,8 @@ impl Netlink {
     /// # Errors
     /// [`Error::is_exists`] if the interface has it already.
     pub fn add_address(&mut self, link: u32, address: IpNet) -> Result<(), Error> {
-        let what = format!("add address {address} to interface {link}");
-        let message = message(link, address, None);
-        self.change(&what, RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+        let (what, message) = addition(link, address);
+        self.change(&what, message, NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Takes an address from its interface.
@@ -68,6 +67,12 @@ impl Netlink {
         found.sort();
         Ok(found)
     }
+}
+
+/// The change that adds an address, and what it is called.
+pub(super) fn addition(link: u32, address: IpNet) -> (String, RouteNetlinkMessage) {
+    let what = format!("add address {address} to interface {link}");
+    (what, RouteNetlinkMessage::NewAddress(message(link, address, None)))
 }
 
 fn message(link: u32, address: IpNet, peer: Option<IpAddr>) -> AddressMessage {

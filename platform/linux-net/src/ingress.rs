@@ -122,24 +122,24 @@ impl Netlink {
                 return Err(Error::invalid(what, "another discipline without an egress is there"));
             }
         }
-        let mut message = filter(index, direction);
-        message.header.handle = HANDLE.into();
-        message.header.info = PRIORITY << 16 | u32::from((libc::ETH_P_ALL as u16).to_be());
-        message.attributes = vec![
-            TcAttribute::Kind(TcFilterBpf::KIND.to_owned()),
-            TcAttribute::Options(
-                [
-                    TcFilterBpfOption::ProgFd(program as u32),
-                    TcFilterBpfOption::ProgName(format!("{OWN}{name}")),
-                    TcFilterBpfOption::Flags(TcBpfFlags::DirectAction),
-                    TcFilterBpfOption::FlagsGeneric(TcU32OptionFlags::SkipHw),
-                ]
-                .map(TcOption::Bpf)
-                .into(),
-            ),
-        ];
         let what = format!("put program {name} at interface {index}");
+        let message = program_filter(index, direction, program, name);
         self.change(&what, RouteNetlinkMessage::NewTrafficFilter(message), NLM_F_CREATE)
+    }
+
+    /// The same at the ingress of many interfaces that have `clsact`, with few calls; the result of each.
+    pub fn put_programs_at_ingress(
+        &mut self,
+        indices: &[u32],
+        program: RawFd,
+        name: &str,
+    ) -> Vec<Result<(), Error>> {
+        let changes = indices.iter().map(|index| {
+            let message = program_filter(*index, Direction::Ingress, program, name);
+            let what = format!("put program {name} at interface {index}");
+            (what, RouteNetlinkMessage::NewTrafficFilter(message))
+        });
+        self.change_all(changes, NLM_F_CREATE)
     }
 
     fn has_clsact(&mut self, index: u32) -> Result<bool, Error> {
@@ -188,6 +188,26 @@ fn clsact(index: u32) -> TcMessage {
     message.header.handle = TcHandle { major: TcHandle::CLSACT.major, minor: 0 };
     message.header.parent = TcHandle::CLSACT;
     message.attributes = vec![TcAttribute::Kind(CLSACT.to_owned())];
+    message
+}
+
+fn program_filter(index: u32, direction: Direction, program: RawFd, name: &str) -> TcMessage {
+    let mut message = filter(index, direction);
+    message.header.handle = HANDLE.into();
+    message.header.info = PRIORITY << 16 | u32::from((libc::ETH_P_ALL as u16).to_be());
+    message.attributes = vec![
+        TcAttribute::Kind(TcFilterBpf::KIND.to_owned()),
+        TcAttribute::Options(
+            [
+                TcFilterBpfOption::ProgFd(program as u32),
+                TcFilterBpfOption::ProgName(format!("{OWN}{name}")),
+                TcFilterBpfOption::Flags(TcBpfFlags::DirectAction),
+                TcFilterBpfOption::FlagsGeneric(TcU32OptionFlags::SkipHw),
+            ]
+            .map(TcOption::Bpf)
+            .into(),
+        ),
+    ];
     message
 }
 

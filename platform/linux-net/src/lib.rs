@@ -51,7 +51,7 @@ pub use departed::delete_connections;
 pub use error::Error;
 pub use events::{Event, Events, LinkEvent, LinkEvents, PathEvent, PathEvents};
 pub use ingress::{Direction, ProgramFilter};
-pub use link::{Link, valid_name};
+pub use link::{Link, queues, valid_name};
 pub use mac::{MacAddress, ParseMacError};
 pub use namespace::{Namespace, in_namespace};
 pub use neighbour::Neighbour;

@@ -1,14 +1,21 @@
 //! Interfaces: finding, changing, deleting.
 
+use std::os::fd::AsFd;
+
+use ipnet::IpNet;
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     InfoData, InfoGeneve, InfoVxlan, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage,
     LinkXdp,
 };
 
+use super::address;
 use super::bridge::passes_to_filters;
 use super::error::Error;
 use super::netlink::Netlink;
+use super::route::{self, Route};
+use super::sys;
 use crate::MacAddress;
 
 /// An interface as the kernel described it at one moment.
@@ -55,6 +62,14 @@ pub fn valid_name(name: &str) -> bool {
         && name != "."
         && name != ".."
         && name.bytes().all(|c| c.is_ascii_graphic() && c != b'/' && c != b':')
+}
+
+/// The number of queues that an interface uses, of the direction with more of them; `None` if its driver does
+/// not say, or there is no such interface in the calling thread's network namespace.
+pub fn queues(interface: &str) -> Option<u32> {
+    let socket = sys::control_socket().ok()?;
+    let [receiving, sending, combined] = sys::channels(socket.as_fd(), interface).ok()?;
+    Some(receiving.max(sending) + combined).filter(|count| *count > 0)
 }
 
 impl Netlink {
@@ -116,8 +131,8 @@ impl Netlink {
     /// # Errors
     /// If it is gone or the kernel refuses.
     pub fn set_up(&mut self, index: u32) -> Result<(), Error> {
-        let what = format!("switch on interface {index}");
-        self.set_flags(&what, index, LinkFlags::Up, LinkFlags::Up)
+        let (what, message) = set_up(index);
+        self.change(&what, message, 0)
     }
 
     /// Switches an interface off.
@@ -148,14 +163,34 @@ impl Netlink {
         self.change(&what, RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Writes an interface's alias, at most 255 bytes.
+    /// Writes an interface's alias, at most 255 bytes, and disables ARP on it, with one change.
     ///
     /// # Errors
     /// If it is gone or the text is too long.
-    pub fn set_alias(&mut self, index: u32, alias: &str) -> Result<(), Error> {
-        let message = message(index, vec![LinkAttribute::IfAlias(alias.to_owned())]);
-        let what = format!("set the alias of interface {index} to '{alias}'");
+    pub fn set_alias_without_arp(&mut self, index: u32, alias: &str) -> Result<(), Error> {
+        let mut message = message(index, vec![LinkAttribute::IfAlias(alias.to_owned())]);
+        (message.header.flags, message.header.change_mask) = (LinkFlags::Noarp, LinkFlags::Noarp);
+        let what = format!("set the alias of interface {index} to '{alias}', without ARP");
         self.change(&what, RouteNetlinkMessage::SetLink(message), 0)
+    }
+
+    /// Switches an interface on, and adds addresses and then routes, with one call.
+    ///
+    /// # Errors
+    /// The first one, if it is gone or the kernel refuses.
+    pub fn set_up_with(
+        &mut self,
+        index: u32,
+        addresses: &[IpNet],
+        routes: &[Route],
+    ) -> Result<(), Error> {
+        let mut changes = vec![set_up(index)];
+        changes.extend(addresses.iter().map(|address| address::addition(index, *address)));
+        for route in routes {
+            changes.push(route::addition(route)?);
+        }
+        let new = NLM_F_CREATE | NLM_F_EXCL;
+        self.change_all(changes, new).into_iter().collect()
     }
 
     /// Deletes an interface; of a veth pair, both ends.
@@ -174,10 +209,20 @@ impl Netlink {
         flags: LinkFlags,
         mask: LinkFlags,
     ) -> Result<(), Error> {
-        let mut message = LinkMessage::default();
-        message.header = LinkHeader { index, flags, change_mask: mask, ..Default::default() };
-        self.change(what, RouteNetlinkMessage::SetLink(message), 0)
+        self.change(what, with_flags(index, flags, mask), 0)
     }
+}
+
+/// The change that switches an interface on, and what it is called.
+fn set_up(index: u32) -> (String, RouteNetlinkMessage) {
+    let message = with_flags(index, LinkFlags::Up, LinkFlags::Up);
+    (format!("switch on interface {index}"), message)
+}
+
+fn with_flags(index: u32, flags: LinkFlags, mask: LinkFlags) -> RouteNetlinkMessage {
+    let mut message = LinkMessage::default();
+    message.header = LinkHeader { index, flags, change_mask: mask, ..Default::default() };
+    RouteNetlinkMessage::SetLink(message)
 }
 
 impl Link {

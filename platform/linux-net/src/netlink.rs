@@ -29,6 +29,9 @@ pub struct Netlink {
 const RECEIVE_BYTES: usize = 64 * 1024;
 /// Timeout of an answer; the kernel normally answers at once.
 const PATIENCE: Duration = Duration::from_secs(10);
+const NO_ANSWER: &str = "no answer from the kernel";
+/// Changes that are requested with one call: their acknowledgements fit into the socket's buffer.
+const TOGETHER: usize = 64;
 /// Retries of a list that changed while it was read.
 const ATTEMPTS: usize = 10;
 
@@ -66,6 +69,73 @@ impl Netlink {
         let sent = self.send(message, flags | NLM_F_ACK);
         let result = sent.and_then(|()| self.answers(|_| {}));
         result.map(drop).map_err(|cause| self.error(what, cause))
+    }
+
+    /// Requests changes as [`change`](Self::change) does, many with one call; the result of each, in their order.
+    pub(super) fn change_all(
+        &mut self,
+        changes: impl IntoIterator<Item = (String, RouteNetlinkMessage)>,
+        flags: u16,
+    ) -> Vec<Result<(), Error>> {
+        let (names, messages): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
+        let mut results = Vec::new();
+        for messages in messages.chunks(TOGETHER) {
+            results.extend(self.change_some(messages, flags));
+        }
+        let named = names.into_iter().zip(results);
+        named
+            .map(|(what, (result, words))| {
+                result.map_err(|cause| Error::new(what, cause).with_words(words))
+            })
+            .collect()
+    }
+
+    /// The results, each with the kernel's explanation.
+    fn change_some(
+        &mut self,
+        messages: &[RouteNetlinkMessage],
+        flags: u16,
+    ) -> Vec<(io::Result<()>, Option<String>)> {
+        let first = self.sequence.wrapping_add(1);
+        let mut request = Vec::new();
+        for message in messages {
+            request.extend(self.encode(message.clone(), flags | NLM_F_ACK));
+            request.resize(request.len().next_multiple_of(4), 0);
+        }
+        let mut results: Vec<Option<(io::Result<()>, Option<String>)>> = Vec::new();
+        results.resize_with(messages.len(), || None);
+        let mut read = || -> io::Result<()> {
+            self.socket.send_to(&request, &SocketAddr::new(0, 0), 0)?;
+            while results.iter().any(Option::is_none) {
+                if !sys::readable(self.socket.as_fd(), Some(PATIENCE))? {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, NO_ANSWER));
+                }
+                for_each_message(&self.receive()?, |message| {
+                    let place = message.header.sequence_number.wrapping_sub(first) as usize;
+                    if let Some(result) = results.get_mut(place)
+                        && let NetlinkPayload::Error(error) = message.payload
+                    {
+                        *result = Some(match error.code {
+                            None => (Ok(()), None),
+                            Some(_) => {
+                                let words = explanation(&error, message.header.flags);
+                                (Err(error.to_io()), words)
+                            }
+                        });
+                    }
+                })?;
+            }
+            Ok(())
+        };
+        let failed = read().err();
+        let missing = || {
+            let (kind, text) = match &failed {
+                Some(error) => (error.kind(), error.to_string()),
+                None => (io::ErrorKind::TimedOut, NO_ANSWER.to_owned()),
+            };
+            (Err(io::Error::new(kind, text)), None)
+        };
+        results.into_iter().map(|result| result.unwrap_or_else(missing)).collect()
     }
 
     /// Requests one object.
@@ -122,6 +192,12 @@ impl Netlink {
     }
 
     fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        let request = self.encode(message, flags);
+        self.socket.send_to(&request, &SocketAddr::new(0, 0), 0).map(drop)
+    }
+
+    /// The bytes of the next request.
+    fn encode(&mut self, message: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
         self.sequence = self.sequence.wrapping_add(1);
         self.words = None;
         let mut header = NetlinkHeader::default();
@@ -131,7 +207,7 @@ impl Netlink {
         message.finalize();
         let mut buffer = vec![0; message.buffer_len()];
         message.serialize(&mut buffer);
-        self.socket.send_to(&buffer, &SocketAddr::new(0, 0), 0).map(drop)
+        buffer
     }
 
     /// Reads the answer to the last request to its end; returns whether it is consistent (nothing
@@ -140,7 +216,7 @@ impl Netlink {
         let mut consistent = true;
         loop {
             if !sys::readable(self.socket.as_fd(), Some(PATIENCE))? {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer from the kernel"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, NO_ANSWER));
             }
             let (mut end, mut words) = (None, None);
             let buffer = self.receive()?;

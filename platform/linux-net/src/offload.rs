@@ -4,7 +4,9 @@
 //! a kernel. A switch that reads frames there would get packets of 64 KiB with partial checksums
 //! and without tags. With the offloads off, the sender completes its packets itself.
 
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::OnceLock;
 
 use super::error::Error;
 use super::sys;
@@ -67,10 +69,19 @@ pub fn switch_off_towards_switch(interface: &str, mtu: u32) -> Result<(), Error>
 pub fn switch_on_offloads(interface: &str) -> Result<(), Error> {
     let failed = |cause| Error::new(format!("switch on offloads of interface {interface}"), cause);
     let socket = sys::control_socket().map_err(failed)?;
-    let names = sys::feature_names(socket.as_fd(), interface).map_err(failed)?;
+    let names = feature_names(socket.as_fd(), interface).map_err(failed)?;
     let is_sending = |name: &str| is_offload(name) && name.starts_with("tx-");
-    let on = bits(&names, is_sending);
+    let on = bits(names, is_sending);
     sys::switch_features(socket.as_fd(), interface, &on, true).map_err(failed)
+}
+
+/// The names of features, by their bits. They are the same for all devices, so the kernel is asked once.
+fn feature_names(socket: BorrowedFd<'_>, interface: &str) -> io::Result<&'static [String]> {
+    static NAMES: OnceLock<Vec<String>> = OnceLock::new();
+    match NAMES.get() {
+        Some(names) => Ok(names),
+        None => sys::feature_names(socket, interface).map(|names| &**NAMES.get_or_init(|| names)),
+    }
 }
 
 /// The features with such names, a bit each, 32 a word.
@@ -85,8 +96,8 @@ fn bits(names: &[String], is_wanted: impl Fn(&str) -> bool) -> Vec<u32> {
 fn switch_off(interface: &str, is_wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
     let failed = |cause| Error::new(format!("switch off offloads of interface {interface}"), cause);
     let socket = sys::control_socket().map_err(failed)?;
-    let names = sys::feature_names(socket.as_fd(), interface).map_err(failed)?;
-    let off = bits(&names, is_wanted);
+    let names = feature_names(socket.as_fd(), interface).map_err(failed)?;
+    let off = bits(names, is_wanted);
     sys::switch_features(socket.as_fd(), interface, &off, false).map_err(failed)?;
     let active = sys::active_features(socket.as_fd(), interface, off.len()).map_err(failed)?;
     let left: Vec<&str> = names

@@ -54,8 +54,8 @@ impl Netlink {
     /// # Errors
     /// [`Error::is_exists`] if the destination has a route of the same priority.
     pub fn add_route(&mut self, route: &Route) -> Result<(), Error> {
-        let message = RouteNetlinkMessage::NewRoute(message(route)?);
-        self.change(&describe("add", route), message, NLM_F_CREATE | NLM_F_EXCL)
+        let (what, message) = addition(route)?;
+        self.change(&what, message, NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Adds a route, or puts it in the place of the one the destination has.
@@ -102,6 +102,11 @@ fn describe(verb: &str, route: &Route) -> String {
         text += &format!(" via {gateway}");
     }
     text + &format!(" on interface {}", route.link)
+}
+
+/// The change that adds a route, and what it is called.
+pub(super) fn addition(route: &Route) -> Result<(String, RouteNetlinkMessage), Error> {
+    Ok((describe("add", route), RouteNetlinkMessage::NewRoute(message(route)?)))
 }
 
 fn message(route: &Route) -> Result<RouteMessage, Error> {

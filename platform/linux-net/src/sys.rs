@@ -78,10 +78,21 @@ pub(super) fn switch_features(
     ethtool(socket, interface, &mut request)
 }
 
+/// The queues that an interface uses: those that receive, those that send, and those that do both.
+pub(super) fn channels(socket: BorrowedFd<'_>, interface: &str) -> io::Result<[u32; 3]> {
+    // struct ethtool_channels: command, then most of receiving, sending, other and combined ones, then
+    // their counts.
+    let mut request = [GCHANNELS, 0, 0, 0, 0, 0, 0, 0, 0];
+    ethtool(socket, interface, &mut request)?;
+    let [.., receiving, sending, _, combined] = request;
+    Ok([receiving, sending, combined])
+}
+
 // Commands and numbers of linux/ethtool.h.
 const GSTRINGS: u32 = 0x1b;
 const GSSET_INFO: u32 = 0x37;
 const GFEATURES: u32 = 0x3a;
+const GCHANNELS: u32 = 0x3c;
 const SFEATURES: u32 = 0x3b;
 const FEATURES_STRING_SET: u32 = 4;
 /// `ETH_GSTRING_LEN` is 32 bytes.

@@ -206,7 +206,7 @@ fn an_interface_that_vanishes_is_told() {
     let (near, far) = (end("near", 1), end("far", 2));
     netlink.create_veth(&VethPair { near, far, far_namespace: None, mtu: 1500 }).unwrap();
     let made = netlink.link("near").unwrap();
-    netlink.set_alias(made.index, "a word about it").unwrap();
+    netlink.set_alias_without_arp(made.index, "a word about it").unwrap();
     assert_eq!(netlink.link("near").unwrap().alias, "a word about it");
     netlink.delete_link(made.index).unwrap();
     assert!(netlink.delete_link(made.index).unwrap_err().is_not_found());

@@ -88,25 +88,68 @@ impl Umem {
         index: u32,
         first: Option<Socket>,
     ) -> Result<Vec<Socket>, AfXdpError> {
-        let failed = |queue: usize| {
-            move |cause| {
-                let attempt = format!("bind an AF_XDP socket to {interface}, queue {queue}");
-                AfXdpError::new(attempt, cause)
-            }
-        };
         let has_own = first.is_some();
-        let mut sockets: Vec<Socket> = first.into_iter().collect();
-        loop {
-            let queue = sockets.len();
+        let bind = |queue: usize, sockets: &[Socket]| {
             let owner = if has_own { &sockets[0] } else { &self.anchor };
-            let socket = Socket::new(RING, None).map_err(failed(queue))?;
-            match socket.bind_shared(index, queue as u32, owner) {
-                Ok(()) => sockets.push(socket),
-                // There is no such queue.
-                Err(error) if queue > 0 && error.kind() == io::ErrorKind::InvalidInput => break,
-                Err(error) => return Err(failed(queue)(error)),
-            }
+            let socket = Socket::new(RING, None)?;
+            socket.bind_shared(index, queue as u32, owner).map(|()| socket)
+        };
+        let sockets = first.into_iter().collect();
+        bind_each(linux_net::queues(interface), sockets, bind).map_err(|(queue, cause)| {
+            let attempt = format!("bind an AF_XDP socket to {interface}, queue {queue}");
+            AfXdpError::new(attempt, cause)
+        })
+    }
+}
+
+/// Binds a socket to each queue that has none: to `count` of them, or until there is no further one. (To bind
+/// one, the kernel sets memory aside for the whole UMEM, before it looks whether there is such a queue.)
+fn bind_each<S>(
+    count: Option<u32>,
+    mut sockets: Vec<S>,
+    mut bind: impl FnMut(usize, &[S]) -> io::Result<S>,
+) -> Result<Vec<S>, (usize, io::Error)> {
+    while count.is_none_or(|count| sockets.len() < count as usize) {
+        let queue = sockets.len();
+        match bind(queue, &sockets) {
+            Ok(socket) => sockets.push(socket),
+            // There is no such queue.
+            Err(error) if queue > 0 && error.kind() == io::ErrorKind::InvalidInput => break,
+            Err(error) => return Err((queue, error)),
         }
-        Ok(sockets)
+    }
+    Ok(sockets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Binds the queues of an interface with two of them; the numbers of those that were tried.
+    fn tried(count: Option<u32>) -> (Vec<usize>, Vec<usize>) {
+        let mut tried = Vec::new();
+        let sockets = bind_each(count, Vec::new(), |queue, _| {
+            tried.push(queue);
+            if queue < 2 { Ok(queue) } else { Err(io::ErrorKind::InvalidInput.into()) }
+        });
+        (tried, sockets.unwrap())
+    }
+
+    #[test]
+    fn no_queue_is_tried_that_is_known_to_be_missing() {
+        assert_eq!(tried(Some(2)), (vec![0, 1], vec![0, 1]));
+        assert_eq!(tried(None), (vec![0, 1, 2], vec![0, 1]), "the driver does not say");
+        assert_eq!(tried(Some(3)), (vec![0, 1, 2], vec![0, 1]), "one has gone meanwhile");
+        assert_eq!(tried(Some(1)), (vec![0], vec![0]));
+    }
+
+    #[test]
+    fn a_queue_that_cannot_be_bound_is_named() {
+        let bind = |queue: usize, _: &[usize]| match queue {
+            0 => Ok(0),
+            _ => Err(io::ErrorKind::ResourceBusy.into()),
+        };
+        let (queue, error) = bind_each(Some(2), Vec::new(), bind).unwrap_err();
+        assert_eq!((queue, error.kind()), (1, io::ErrorKind::ResourceBusy));
     }
 }
