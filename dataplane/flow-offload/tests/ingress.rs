@@ -123,3 +123,31 @@ fn the_program_of_the_host_port_stands_at_its_egress_beside_others() {
         assert!(shown().contains("u32") && !shown().contains("podgate"), "{}", shown());
     });
 }
+
+/// Of a chain that Podgate does not use, so the kernel finds no such filter to delete.
+#[test]
+fn a_filter_that_the_kernel_keeps_keeps_no_other() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("clang"), "clang is not installed");
+    let (namespace, index) = with_interface();
+    let folder = testkit::TempDir::new("odd");
+    std::fs::write(
+        folder.path().join("odd.c"),
+        "__attribute__((section(\"tc\"))) int odd(void *packet) { return 0; }\n",
+    )
+    .unwrap();
+    let odd = "set -e; cd $0; clang -O2 -target bpf -c odd.c -o podgate:odd
+        tc qdisc add dev pod clsact
+        tc filter add dev pod egress chain 5 pref 1 bpf da obj podgate:odd sec tc";
+    namespace.exec(["sh", "-c", odd, folder.path().to_str().unwrap()]);
+    let shown = || namespace.exec(words("tc filter show dev pod egress"));
+    namespace.enter(|| {
+        let kernel = Kernel::load(1).unwrap();
+        kernel.set_host(index).unwrap();
+        let names = shown();
+        assert!(names.find("podgate:odd") < names.find("podgate:from_host"), "{names}");
+        Kernel::release_host(index);
+        let names = shown();
+        assert!(names.contains("podgate:odd") && !names.contains("podgate:from_host"), "{names}");
+    });
+}

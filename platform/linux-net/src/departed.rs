@@ -50,19 +50,28 @@ pub fn delete_connections(addresses: &BTreeSet<IpAddr>) -> Result<usize, Error> 
         socket.send(&message(LIST, NLM_F_REQUEST | NLM_F_DUMP, &[0; GENERIC]), 0)?;
         let mut found = Vec::new();
         while read_entries(&answer(&socket)?, addresses, &mut found)? {}
-        let (mut deleted, mut refused) = (0, None);
-        for entry in &found {
-            match request(&socket, &message(DELETE, NLM_F_REQUEST | NLM_F_ACK, entry)) {
-                Ok(()) => deleted += 1,
-                // It ended meanwhile.
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-                // It keeps no other one.
-                Err(error) => refused = Some(error),
-            }
-        }
-        refused.map_or(Ok(deleted), Err)
+        delete_each(&found, |entry| {
+            request(&socket, &message(DELETE, NLM_F_REQUEST | NLM_F_ACK, entry))
+        })
     };
     delete().map_err(|cause| Error::new("delete departed pods' connections from conntrack", cause))
+}
+
+/// The number of deleted entries, or an error if one was refused, which keeps no other one.
+fn delete_each(
+    entries: &[Vec<u8>],
+    mut delete: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<usize> {
+    let (mut deleted, mut refused) = (0, None);
+    for entry in entries {
+        match delete(entry) {
+            Ok(()) => deleted += 1,
+            // It ended meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+            Err(error) => refused = Some(error),
+        }
+    }
+    refused.map_or(Ok(deleted), Err)
 }
 
 /// Reads one datagram of a list: adds the names of entries that touch `addresses`, as bodies of
@@ -121,6 +130,26 @@ fn ends(tuple: &[u8]) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refused_deletion_keeps_no_other_entry() {
+        let entries = [vec![1], vec![2], vec![3]];
+        let with = |errors: [i32; 3]| {
+            let mut asked = Vec::new();
+            let result = delete_each(&entries, |entry| {
+                asked.push(entry[0]);
+                match errors[asked.len() - 1] {
+                    0 => Ok(()),
+                    error => Err(io::Error::from_raw_os_error(error)),
+                }
+            });
+            assert_eq!(asked, [1, 2, 3]);
+            result.map_err(|error| error.raw_os_error())
+        };
+        assert_eq!(with([0, libc::ENOENT, 0]), Ok(2), "it ended meanwhile");
+        // As the kernel answers about a flow that a flow table forwards.
+        assert_eq!(with([libc::EBUSY, 0, 0]), Err(Some(libc::EBUSY)));
+    }
 
     fn tuple(kind: u16, from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
         let addresses = [attribute(1, &from), attribute(2, &to)].concat();

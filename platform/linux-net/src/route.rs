@@ -26,17 +26,22 @@ pub struct Route {
     pub on_link: bool,
     /// The address the host sends from when nothing else decides.
     pub source: Option<IpAddr>,
+    /// Type of service of the packets it is for; 0: of all (RFC 1349, IPv4 alone).
+    pub tos: u8,
+    /// Number of the nexthop object that gateway and interface are from (`ip nexthop`).
+    pub nexthop: Option<u32>,
 }
 
 impl Route {
     /// A route to addresses that are neighbours on the link.
     pub fn direct(destination: IpNet, link: u32) -> Self {
-        Self { destination, gateway: None, link, on_link: false, source: None }
+        let (gateway, source, nexthop) = (None, None, None);
+        Self { destination, gateway, link, on_link: false, source, tos: 0, nexthop }
     }
 
     /// A route through a next hop that is treated as a neighbour on the link.
     pub fn via(destination: IpNet, gateway: IpAddr, link: u32) -> Self {
-        Self { destination, gateway: Some(gateway), link, on_link: true, source: None }
+        Self { gateway: Some(gateway), on_link: true, ..Self::direct(destination, link) }
     }
 
     /// Whether it exists because its interface or one of its addresses does.
@@ -121,6 +126,7 @@ fn message(route: &Route) -> Result<RouteMessage, Error> {
     message.header = RouteHeader {
         address_family: netlink::family(route.destination.addr()),
         destination_prefix_length: route.destination.prefix_len(),
+        tos: route.tos,
         table: RouteHeader::RT_TABLE_MAIN,
         protocol: RouteProtocol::Static,
         scope: if route.gateway.is_some() { RouteScope::Universe } else { RouteScope::Link },
@@ -132,11 +138,16 @@ fn message(route: &Route) -> Result<RouteMessage, Error> {
         let network = RouteAddress::from(route.destination.network());
         message.attributes.push(RouteAttribute::Destination(network));
     }
-    if let Some(gateway) = route.gateway {
-        message.attributes.push(RouteAttribute::Gateway(gateway.into()));
-    }
     if let Some(source) = route.source {
         message.attributes.push(RouteAttribute::PrefSource(source.into()));
+    }
+    // The kernel takes either the object or what is in it.
+    if let Some(nexthop) = route.nexthop {
+        message.attributes.push(RouteAttribute::NhId(nexthop));
+        return Ok(message);
+    }
+    if let Some(gateway) = route.gateway {
+        message.attributes.push(RouteAttribute::Gateway(gateway.into()));
     }
     message.attributes.push(RouteAttribute::Oif(route.link));
     Ok(message)
@@ -157,11 +168,9 @@ fn read(message: &RouteMessage) -> Option<Route> {
         _ => return None,
     };
     let mut route = Route {
-        destination: IpNet::new(any, 0).ok()?,
-        gateway: None,
-        link: 0,
         on_link: header.flags.contains(RouteFlags::Onlink),
-        source: None,
+        tos: header.tos,
+        ..Route::direct(IpNet::new(any, 0).ok()?, 0)
     };
     for attribute in &message.attributes {
         match attribute {
@@ -172,6 +181,7 @@ fn read(message: &RouteMessage) -> Option<Route> {
             RouteAttribute::Gateway(address) => route.gateway = Some(ip(address)?),
             RouteAttribute::PrefSource(address) => route.source = Some(ip(address)?),
             RouteAttribute::Oif(link) => route.link = *link,
+            RouteAttribute::NhId(number) => route.nexthop = Some(*number),
             _ => {}
         }
     }

@@ -377,6 +377,11 @@ fn what_the_kernel_refuses_about_one_object_stops_no_other() {
         "route add 10.1.4.0/24 dev podgate-host metric 7",
         "-6 route add fd00:9::/64 dev podgate-host metric 7 proto 99",
         "route add blackhole 10.12.0.0/16",
+        "route add 10.13.0.0/16 tos 0x10 dev podgate-host",
+        "nexthop add id 4 dev podgate-host",
+        "route add 10.14.0.0/16 nhid 4",
+        "-6 nexthop add id 6 dev podgate-host",
+        "-6 route add fd00:a::/64 nhid 6",
         "neigh add 10.1.4.9 lladdr 02:00:00:00:00:09 dev podgate-host",
         "rule add from 10.1.4.0/24 lookup main priority 99",
     ] {
@@ -390,7 +395,10 @@ fn what_the_kernel_refuses_about_one_object_stops_no_other() {
         addresses.lines().filter_map(|line| line.split_whitespace().nth(3)).collect();
     assert_eq!(addresses, ["10.1.4.1/32", "fd00:1:4::1/128"]);
     let routes = namespace.exec(words("ip route")) + &namespace.exec(words("ip -6 route"));
-    for gone in ["10.7.0", "10.8.0", "10.9.0", "10.10.0", "10.11.0", "fd00:7", "fd00:9"] {
+    for gone in [
+        "10.7.0", "10.8.0", "10.9.0", "10.10.0", "10.11.0", "10.13.0", "10.14.0", "fd00:7",
+        "fd00:9", "fd00:a",
+    ] {
         assert!(!routes.contains(gone), "{gone}: {routes}");
     }
     for kept in ["10.1.4.0/24", "10.2.0.0/16", "fd00:1:4::/64", "blackhole 10.12.0.0/16"] {
@@ -400,8 +408,12 @@ fn what_the_kernel_refuses_about_one_object_stops_no_other() {
     // What it refuses is in the result, and all others are made.
     namespace.exec(words("sysctl -qw net.ipv6.conf.podgate-host.disable_ipv6=1"));
     more.routes.push("10.3.0.0/16".parse().unwrap());
+    // More than the driver takes.
+    more.mtu = 70_000;
     let refused = set_up(&more).refused;
-    assert!(refused.iter().any(|error| error.contains("fd00:1:4::/64")), "{refused:?}");
+    for what in ["fd00:1:4::/64", "MTU of interface"] {
+        assert!(refused.iter().any(|error| error.contains(what)), "{what}: {refused:?}");
+    }
     assert!(namespace.exec(words("ip route")).contains("10.3.0.0/16"));
 }
 
@@ -442,6 +454,9 @@ fn odd_neighbours_and_routes_hide_no_next_hop() {
     let namespace = testkit::Namespace::new("hops");
     for line in [
         "link set lo up",
+        // Without a carrier, and the one that the kernel lists first.
+        "link add dead type veth peer name other",
+        "link set dead up",
         "link add eth0 type veth peer name eth1",
         "link set eth0 up",
         "link set eth1 up",
@@ -458,8 +473,6 @@ fn odd_neighbours_and_routes_hide_no_next_hop() {
         "route add 203.0.113.4 nexthop via 192.0.2.2 nexthop via 192.0.2.2 weight 2",
         "nexthop add id 7 via 192.0.2.3 dev eth0",
         "route add 203.0.113.5 nhid 7",
-        "link add dead type veth peer name other",
-        "link set dead up",
         "route add default dev dead metric 0 tos 0x10",
     ] {
         namespace.exec(words(&format!("ip {line}")));
