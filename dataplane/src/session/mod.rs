@@ -218,6 +218,12 @@ impl State {
         protocol == protocol::UDP && self.0 & Self::QUESTION != 0
     }
 
+    /// UDP to a resolver: the last question has its answer.
+    #[inline]
+    fn is_settled(self, protocol: u8) -> bool {
+        self.is_question(protocol) && self.is_answered() && self.0 & Self::PENDING == 0
+    }
+
     /// TCP: neither is the handshake complete nor has an end closed.
     #[inline]
     fn is_opening(self) -> bool {

@@ -14,6 +14,7 @@ mod overlay;
 mod rejects;
 mod rig;
 mod services;
+mod sessions;
 mod shares;
 mod staged;
 mod trace;

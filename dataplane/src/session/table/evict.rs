@@ -2,7 +2,7 @@
 //!
 //! | order | sessions | how many at once |
 //! |---|---|---|
-//! | 1 | TCP that both ends have closed, or that was reset; what a policy denies | an eighth of those seen, 8 at most |
+//! | 1 | TCP that both ends have closed, or that was reset; answered questions to resolvers; what a policy denies | an eighth of those seen, 8 at most |
 //! | 2 | without a reply | the same |
 //! | 3 | all others but established TCP | one |
 //! | 4 | established TCP, of local owners alone | one |
@@ -45,6 +45,7 @@ impl Order {
             protocol::TCP if state.is_opening() => Self::Unanswered,
             protocol::TCP if state.is_established() => Self::Established,
             protocol::TCP => Self::Idle,
+            _ if state.is_settled(protocol) => Self::Closed,
             _ if state.is_answered() => Self::Idle,
             _ => Self::Unanswered,
         }
@@ -62,7 +63,7 @@ impl Order {
 /// Sessions that gave up their place, by what they were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evicted {
-    /// TCP that was closed or reset, and what a policy denied.
+    /// TCP that was closed or reset, answered questions to resolvers, and what a policy denied.
     pub closed: u64,
     /// Without a reply.
     pub unanswered: u64,
