@@ -221,14 +221,14 @@ mod tests {
     }
 
     fn event(n: usize) -> Arc<Event> {
-        Arc::new(Event { reason: format!("n{n}"), ..denied() })
+        Arc::new(Event { reason: format!("n{n}").as_str().into(), ..denied() })
     }
 
     fn reasons(path: &Path) -> Vec<String> {
         let text = fs::read_to_string(path).unwrap();
         assert!(text.ends_with('\n'), "{text}");
         let events = text.lines().map(|line| serde_json::from_str::<Event>(line).unwrap());
-        events.map(|event| event.reason).collect()
+        events.map(|event| event.reason.to_string()).collect()
     }
 
     #[test]

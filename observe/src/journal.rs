@@ -17,12 +17,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use acl::Origin;
+use dataplane::Outcome;
 use flate2::read::GzDecoder;
 use local_api::Verdict;
 use serde::{Deserialize, Serialize};
 
-use crate::time::{moment, utc_seconds};
-use crate::verdicts::{End, Event};
+use crate::time::utc_seconds;
+use crate::verdicts::{End, Event, Protocol, Reason};
 
 /// The version of the format.
 const VERSION: u32 = 1;
@@ -52,8 +53,9 @@ pub struct Row {
     pub event: Event,
     /// Connections.
     pub count: u64,
-    /// When the last of them was decided about, RFC 3339 in UTC.
-    pub last: String,
+    /// When the last of them was decided about.
+    #[serde(with = "crate::time::in_json")]
+    pub last: SystemTime,
 }
 
 /// The fields of a verdict that identify its row.
@@ -61,9 +63,9 @@ pub struct Row {
 struct Key {
     from: (Option<Arc<str>>, Option<IpAddr>),
     to: (Option<Arc<str>>, Option<IpAddr>, Option<u16>),
-    protocol: Option<String>,
+    protocol: Option<Protocol>,
     verdict: Verdict,
-    reason: String,
+    reason: Reason,
     by: Vec<Origin>,
 }
 
@@ -73,7 +75,7 @@ impl Key {
         Self {
             from: (from.pod.clone(), from.ip.filter(|_| from.pod.is_none())),
             to: (to.pod.clone(), to.ip, to.port),
-            protocol: event.protocol.clone(),
+            protocol: event.protocol,
             verdict: event.verdict,
             reason: event.reason.clone(),
             by: event.by.clone(),
@@ -108,7 +110,8 @@ impl Hour {
 
     /// Counts a connection, if policies decided about it.
     pub fn count(&mut self, event: &Event) {
-        let is_decision = event.verdict == Verdict::Forwarded || event.reason == "policy-denied";
+        let is_decision =
+            event.verdict == Verdict::Forwarded || event.reason == Outcome::PolicyDenied;
         if !is_decision || event.staged.is_some() {
             return;
         }
@@ -116,7 +119,7 @@ impl Hour {
         match self.rows.get_mut(&key) {
             Some(row) => {
                 row.count += 1;
-                row.last.clone_from(&event.time);
+                row.last = event.time;
             }
             None if is_full => self.left_out += 1,
             None => {
@@ -127,7 +130,7 @@ impl Hour {
                     tcp_flags: None,
                     ..event.clone()
                 };
-                let last = event.time.clone();
+                let last = event.time;
                 self.rows.insert(key, Row { event, count: 1, last });
             }
         }
@@ -185,7 +188,7 @@ pub fn read(folder: &Path, since: Option<SystemTime>) -> Result<(Vec<Row>, u64),
         match read_file(&path) {
             Ok((head, found)) => {
                 left_out += head.left_out;
-                let is_late = |row: &Row| since.is_none_or(|it| moment(&row.last) >= Some(it));
+                let is_late = |row: &Row| since.is_none_or(|it| row.last >= it);
                 rows.extend(found.into_iter().filter(is_late));
             }
             Err(error) => faults.push(format!("{}: {error}", path.display())),
@@ -221,6 +224,7 @@ mod tests {
     use testkit::TempDir;
 
     use super::*;
+    use crate::time::{moment, utc};
     use crate::verdicts::denied;
 
     fn write(hour: &Hour, path: &Path) {
@@ -231,7 +235,7 @@ mod tests {
 
     fn at(time: &str, from: &str, port: u16) -> Event {
         let from = End { pod: Some(from.into()), port: Some(port), ..denied().from };
-        Event { time: time.into(), from, ..denied() }
+        Event { time: moment(time).unwrap(), from, ..denied() }
     }
 
     #[test]
@@ -252,11 +256,21 @@ mod tests {
         rows.sort_by_key(|row| row.count);
         let found: Vec<_> = rows
             .iter()
-            .map(|row| (row.event.from.to_string(), row.count, row.event.time.as_str(), &*row.last))
+            .map(|row| (row.event.from.to_string(), row.count, utc(row.event.time), utc(row.last)))
             .collect();
         let expected = [
-            ("default/job".to_owned(), 1, "2026-11-25T09:30:00.000Z", "2026-11-25T09:30:00.000Z"),
-            ("default/web".to_owned(), 3, "2026-11-25T09:00:01.000Z", "2026-11-25T09:20:00.000Z"),
+            (
+                "default/job".to_owned(),
+                1,
+                "2026-11-25T09:30:00.000Z".to_owned(),
+                "2026-11-25T09:30:00.000Z".to_owned(),
+            ),
+            (
+                "default/web".to_owned(),
+                3,
+                "2026-11-25T09:00:01.000Z".to_owned(),
+                "2026-11-25T09:20:00.000Z".to_owned(),
+            ),
         ];
         assert_eq!((found, left_out), (expected.to_vec(), 0));
         let since = |text: &str| read(folder.path(), moment(text)).unwrap().0.len();

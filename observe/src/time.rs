@@ -38,6 +38,32 @@ pub fn uptime(length: Duration) -> String {
     }
 }
 
+/// A moment in JSON, as [`utc`] prints it; any text of RFC 3339 is read. For `#[serde(with)]`.
+pub mod in_json {
+    use std::time::SystemTime;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    /// Writes a moment.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&super::utc(*time))
+    }
+
+    /// Reads a moment.
+    ///
+    /// # Errors
+    /// If the text is no moment of RFC 3339.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let refused =
+            || de::Error::custom(format!("'{}' is no moment of RFC 3339", text.escape_debug()));
+        super::moment(&text).ok_or_else(refused)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::UNIX_EPOCH;

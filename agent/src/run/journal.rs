@@ -155,7 +155,7 @@ fn tidy(journal: &Journal, present: &str) -> io::Result<Files> {
 mod tests {
     use local_api::Verdict;
     use observe::journal::read;
-    use observe::verdicts::End;
+    use observe::verdicts::{End, Protocol};
     use testkit::TempDir;
 
     use super::*;
@@ -163,14 +163,14 @@ mod tests {
     fn event(n: usize) -> Event {
         let end = |pod: String, port| End { pod: Some(pod.into()), port, ..End::default() };
         Event {
-            time: "2026-11-25T09:00:01.000Z".to_owned(),
+            time: observe::time::moment("2026-11-25T09:00:01.000Z").unwrap(),
             node: "n1".into(),
             verdict: Verdict::Forwarded,
-            reason: "policy-allowed".to_owned(),
+            reason: "policy-allowed".into(),
             by: vec!["default-allow".into()],
             from: end(format!("shop/web-{n}"), None),
             to: end("shop/db".to_owned(), Some(5432)),
-            protocol: Some("TCP".to_owned()),
+            protocol: Some(Protocol(6)),
             icmp_type: None,
             tcp_flags: None,
             in_port: None,

@@ -19,7 +19,7 @@ use super::{identities, session_rules, status};
 use crate::config::Enforcer;
 use local_api::{ApiError, ErrorKind, Show, Verdict};
 use observe::time::utc;
-use observe::verdicts::protocol_name;
+use observe::verdicts::Protocol;
 
 /// The tables and their descriptions.
 pub const TABLES: [(&str, &str); 12] = [
@@ -166,7 +166,7 @@ pub(crate) fn staged(shared: &SharedStatus) -> Result<Table, ApiError> {
             would.into(),
             (*row.from).into(),
             (*row.to).into(),
-            (*row.protocol).into(),
+            row.protocol.map_or_else(String::new, |it| it.to_string()).into(),
             row.port.into(),
             seen.connections.into(),
             utc(seen.first).into(),
@@ -249,7 +249,7 @@ fn sessions(shared: &SharedStatus, selection: &Selection) -> Result<Table, Strin
             flow.destination_port,
         );
         vec![
-            protocol_name(flow.protocol).into(),
+            Protocol(flow.protocol).to_string().into(),
             name(source).into(),
             source.to_string().into(),
             flow.source_port.into(),
@@ -345,7 +345,7 @@ fn in_words(rule: &Rule, snapshot: &Snapshot) -> String {
     let parts = [
         end("from", rule.source),
         end("to", rule.destination),
-        rule.protocol.map(protocol_name),
+        rule.protocol.map(|it| Protocol(it).to_string()),
         range(source, rule.source_ports),
         range(destination, rule.destination_ports),
     ];

@@ -1,16 +1,16 @@
 //! The filters of `GetFlows` over verdicts.
 
+use dataplane::wire::protocol;
 use ipnet::IpNet;
 use observe::verdicts::{End, Event};
 
 use crate::flow::{
-    CLUSTER, event_type, identity_of, ip_version, is_reply, labels, number, tcp_flags,
-    traffic_direction,
+    CLUSTER, drop_reason_of, event_type, identity_of, ip_version, is_reply, labels, number,
+    tcp_flags, traffic_direction,
 };
 use crate::messages::filter::{EventTypeFilter, FlowFilter};
 use crate::messages::flow::TcpFlags;
 use crate::name::{Name, Pattern, node_pattern};
-use crate::reason::drop_reason_of;
 use crate::selector::Selector;
 
 /// Filters of both lists, which were checked.
@@ -44,13 +44,13 @@ struct Filter {
     wanted: FlowFilter,
     from: EndFilter,
     to: EndFilter,
-    protocol: Vec<&'static [&'static str]>,
+    protocol: Vec<&'static [u8]>,
     node_name: Vec<(Pattern, Pattern)>,
     /// It asks for what no flow of the switch has.
     is_void: bool,
 }
 
-/// What a filter says about one end.
+/// The part of a filter about one end.
 #[derive(Debug, Clone)]
 struct EndFilter {
     ip: Vec<IpNet>,
@@ -112,11 +112,12 @@ impl Filter {
 
     fn matches(&self, event: &Event) -> bool {
         let wanted = &self.wanted;
-        let own_protocol = event.protocol.as_deref().unwrap_or_default();
+        let own_protocol =
+            |numbers: &&[u8]| event.protocol.is_some_and(|it| numbers.contains(&it.0));
         !self.is_void
             && any(&wanted.verdict, |it| *it == number(event))
             && any(&wanted.event_type, |it| is_type(it, event))
-            && any(&self.protocol, |names| names.contains(&own_protocol))
+            && any(&self.protocol, own_protocol)
             && any(&wanted.reply, |it| is_reply(event) == Some(*it))
             && any(&wanted.tcp_flags, |it| tcp_flags(event).is_some_and(|own| has_all(&own, it)))
             && any(&self.node_name, |(cluster, node)| {
@@ -124,7 +125,7 @@ impl Filter {
             })
             && any(&wanted.ip_version, |it| *it == ip_version(event))
             && any(&wanted.traffic_direction, |it| *it == traffic_direction(event))
-            && any(&wanted.drop_reason_desc, |it| *it != 0 && *it == drop_reason_of(&event.reason))
+            && any(&wanted.drop_reason_desc, |it| *it != 0 && *it == drop_reason_of(event))
             && self.from.matches(&event.from, event.in_port.as_deref())
             && self.to.matches(&event.to, event.out_port.as_deref())
     }
@@ -174,17 +175,17 @@ fn port(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| format!("'{}' is no port", text.escape_debug()))
 }
 
-/// Protocols as verdicts name them. Layer 7 is not looked at: such a filter matches nothing.
-fn protocol(text: &str) -> Result<&'static [&'static str], String> {
+/// Numbers of protocols. Layer 7 is not looked at: such a filter matches nothing.
+fn protocol(text: &str) -> Result<&'static [u8], String> {
     Ok(match text.to_ascii_lowercase().as_str() {
-        "tcp" => &["TCP"],
-        "udp" => &["UDP"],
-        "sctp" => &["SCTP"],
-        "icmp" => &["ICMP", "ICMPv6"],
-        "icmpv4" => &["ICMP"],
-        "icmpv6" => &["ICMPv6"],
-        "vrrp" => &["112"],
-        "igmp" => &["2"],
+        "tcp" => &[protocol::TCP],
+        "udp" => &[protocol::UDP],
+        "sctp" => &[protocol::SCTP],
+        "icmp" => &[protocol::ICMP, protocol::ICMPV6],
+        "icmpv4" => &[protocol::ICMP],
+        "icmpv6" => &[protocol::ICMPV6],
+        "vrrp" => &[112],
+        "igmp" => &[2],
         "dns" | "http" | "kafka" => &[],
         _ => return Err(format!("unknown protocol '{}'", text.escape_debug())),
     })

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use acl::{Direction, Origin, PolicyRef};
+use dataplane::Outcome;
+use dataplane::wire::protocol;
 use jiff::Timestamp as Moment;
 use observe::verdicts::{End, Event, Verdict};
 
@@ -12,7 +14,7 @@ use crate::messages::flow::{
     BoolValue, Emitter, Endpoint, EventType, Flow, Icmp, Ip, Layer4, Policy, Ports, Protocol,
     Service, Tcp, TcpFlags, direction, identity, verdict,
 };
-use crate::reason::drop_reason_of;
+use crate::reason::drop_reason;
 
 /// The cluster's name, as Hubble has it where none is configured.
 pub const CLUSTER: &str = "default";
@@ -23,10 +25,7 @@ const UPLINK: &str = "uplink";
 /// The flow of a verdict.
 pub fn flow(event: &Event) -> Flow {
     let (from, to) = (&event.from, &event.to);
-    let drop_reason = match event.verdict {
-        Verdict::Dropped => drop_reason_of(&event.reason),
-        Verdict::Forwarded => 0,
-    };
+    let drop_reason = drop_reason_of(event);
     let event_type = event_type(event);
     let is_trace = event_type.kind == EventType::TRACE;
     let mut flow = Flow {
@@ -83,9 +82,15 @@ pub fn flow(event: &Event) -> Flow {
     flow
 }
 
+/// `flow.DropReason` of a drop; 0 of what is forwarded, and of reasons that this version does not know.
+pub fn drop_reason_of(event: &Event) -> i32 {
+    let outcome = event.reason.outcome().filter(|_| event.verdict == Verdict::Dropped);
+    outcome.map_or(0, drop_reason)
+}
+
 /// When a verdict was taken.
 pub fn moment(event: &Event) -> Option<Moment> {
-    event.time.parse().ok()
+    event.time.try_into().ok()
 }
 
 /// A moment on the wire.
@@ -118,12 +123,12 @@ pub fn traffic_direction(event: &Event) -> i32 {
 
 /// The kind of event that a verdict comes closest to.
 pub fn event_type(event: &Event) -> EventType {
-    match (event.verdict, event.reason.as_str()) {
-        (_, "policy-allowed" | "policy-denied") => {
+    match (event.verdict, event.reason.outcome()) {
+        (_, Some(Outcome::PolicyAllowed | Outcome::PolicyDenied)) => {
             EventType { kind: EventType::POLICY_VERDICT, sub_type: 0 }
         }
-        (Verdict::Dropped, reason) => {
-            EventType { kind: EventType::DROP, sub_type: drop_reason_of(reason) }
+        (Verdict::Dropped, _) => {
+            EventType { kind: EventType::DROP, sub_type: drop_reason_of(event) }
         }
         (Verdict::Forwarded, _) => EventType {
             kind: EventType::TRACE,
@@ -138,7 +143,7 @@ pub fn event_type(event: &Event) -> EventType {
 
 /// Whether it is a reply: a connection that is opened is none; of other drops it is not known.
 pub fn is_reply(event: &Event) -> Option<bool> {
-    let opens = event.verdict == Verdict::Forwarded || event.reason == "policy-denied";
+    let opens = event.verdict == Verdict::Forwarded || event.reason == Outcome::PolicyDenied;
     opens.then_some(false)
 }
 
@@ -163,19 +168,9 @@ pub fn identity_of(end: &End, port: Option<&str>) -> u32 {
 
 /// The flags of a TCP packet.
 pub fn tcp_flags(event: &Event) -> Option<TcpFlags> {
-    let names: Vec<&str> = event.tcp_flags.as_deref()?.split(',').collect();
-    let has = |name: &str| names.contains(&name);
-    Some(TcpFlags {
-        fin: has("FIN"),
-        syn: has("SYN"),
-        rst: has("RST"),
-        psh: has("PSH"),
-        ack: has("ACK"),
-        urg: has("URG"),
-        ece: has("ECE"),
-        cwr: has("CWR"),
-        ns: false,
-    })
+    let flags = event.tcp_flags?.0;
+    let [fin, syn, rst, psh, ack, urg, ece, cwr] = std::array::from_fn(|bit| flags >> bit & 1 == 1);
+    Some(TcpFlags { fin, syn, rst, psh, ack, urg, ece, cwr, ns: false })
 }
 
 fn addresses(event: &Event) -> Option<Ip> {
@@ -189,12 +184,14 @@ fn layer4(event: &Event) -> Option<Layer4> {
     let (source_port, destination_port) = (port(&event.from), port(&event.to));
     let ports = Ports { source_port, destination_port };
     let icmp = Icmp { kind: event.icmp_type.map(u32::from).unwrap_or_default() };
-    let protocol = match event.protocol.as_deref()? {
-        "TCP" => Protocol::Tcp(Tcp { source_port, destination_port, flags: tcp_flags(event) }),
-        "UDP" => Protocol::Udp(ports),
-        "SCTP" => Protocol::Sctp(ports),
-        "ICMP" => Protocol::Icmpv4(icmp),
-        "ICMPv6" => Protocol::Icmpv6(icmp),
+    let protocol = match event.protocol?.0 {
+        protocol::TCP => {
+            Protocol::Tcp(Tcp { source_port, destination_port, flags: tcp_flags(event) })
+        }
+        protocol::UDP => Protocol::Udp(ports),
+        protocol::SCTP => Protocol::Sctp(ports),
+        protocol::ICMP => Protocol::Icmpv4(icmp),
+        protocol::ICMPV6 => Protocol::Icmpv6(icmp),
         _ => return None,
     };
     Some(Layer4 { protocol: Some(protocol) })
@@ -244,10 +241,10 @@ fn service(end: &End) -> Option<Service> {
 
 /// The text behind the verdict: the packet, then the reason, where the verdict leaves that open.
 fn summary(event: &Event) -> String {
-    let mut text = match (event.protocol.as_deref(), &event.tcp_flags, event.icmp_type) {
-        (Some("TCP"), Some(flags), _) => format!("TCP Flags: {}", flags.replace(',', ", ")),
+    let mut text = match (event.protocol, event.tcp_flags, event.icmp_type) {
+        (Some(_), Some(flags), _) => format!("TCP Flags: {}", flags.to_string().replace(',', ", ")),
         (Some(protocol), _, Some(kind)) => format!("{protocol} type {kind}"),
-        (Some(protocol), ..) => protocol.to_owned(),
+        (Some(protocol), ..) => protocol.to_string(),
         (None, ..) => String::new(),
     };
     if event.verdict == Verdict::Dropped {
@@ -276,7 +273,7 @@ pub(crate) mod tests {
     /// A connection that a policy denies.
     pub(crate) fn denied() -> Event {
         Event {
-            time: "2026-11-21T02:25:35.123Z".into(),
+            time: observe::time::moment("2026-11-21T02:25:35.123Z").unwrap(),
             node: "node-a".into(),
             verdict: Verdict::Dropped,
             reason: "policy-denied".into(),
@@ -295,9 +292,9 @@ pub(crate) mod tests {
                 service: Some("default/redis".into()),
                 ..End::default()
             },
-            protocol: Some("TCP".into()),
+            protocol: Some(observe::verdicts::Protocol(protocol::TCP)),
             icmp_type: None,
-            tcp_flags: Some("SYN".into()),
+            tcp_flags: Some(observe::verdicts::TcpFlags(2)),
             in_port: Some("default/frontend".into()),
             out_port: Some("default/db".into()),
             staged: None,

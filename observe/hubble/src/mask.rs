@@ -10,7 +10,7 @@ use crate::messages::flow::Flow;
 pub(crate) struct Mask(Option<BTreeSet<String>>);
 
 impl Mask {
-    /// Of a request; without paths all fields are wanted.
+    /// Reads the mask of a request; without paths all fields are wanted.
     pub(crate) fn new(mask: Option<&FieldMask>) -> Self {
         let paths = mask.map(|mask| &mask.paths).filter(|paths| !paths.is_empty());
         let first = |path: &String| path.split('.').next().unwrap_or_default().to_owned();

@@ -49,12 +49,6 @@ pub fn drop_reason(outcome: Outcome) -> i32 {
     }
 }
 
-/// The same by the outcome's name.
-pub fn drop_reason_of(name: &str) -> i32 {
-    let outcome = Outcome::ALL.iter().find(|outcome| outcome.name() == name);
-    outcome.map_or(0, |outcome| drop_reason(*outcome))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,7 +59,6 @@ mod tests {
         for outcome in Outcome::ALL {
             let is_drop = outcome.verdict() == Verdict::Drop;
             assert_eq!(drop_reason(*outcome) >= 130, is_drop, "{outcome}");
-            assert_eq!(drop_reason_of(outcome.name()), drop_reason(*outcome));
         }
     }
 }

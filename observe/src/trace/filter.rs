@@ -7,7 +7,7 @@ use dataplane::graph::trace::Filter;
 use dataplane::{Outcome, Verdict};
 use ipnet::IpNet;
 
-use crate::verdicts::protocol_number;
+use crate::verdicts::Protocol;
 
 /// Names and arguments of the terms.
 const TERMS: &str = "in, out, from, to, address, protocol, port, verdict, reason";
@@ -79,7 +79,7 @@ fn place(
 }
 
 fn protocol(value: &str) -> Result<u8, String> {
-    protocol_number(value).map_err(|names| {
+    value.parse().map(|protocol: Protocol| protocol.0).map_err(|names| {
         format!("filter: protocol: '{}' is none of {names}, and no number", value.escape_debug())
     })
 }

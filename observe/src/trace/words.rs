@@ -9,7 +9,7 @@ use dataplane::wire::{Flow, Fragment, Headers, Kind, Role, parse_prefix, protoco
 use dataplane::{Outcome, PortKind, Verdict};
 use serde_json::{Map, Value, json};
 
-use crate::verdicts::{flag_names, protocol_name};
+use crate::verdicts::{Protocol, TcpFlags};
 
 type Fields = Map<String, Value>;
 
@@ -181,7 +181,7 @@ fn without_role(headers: &Headers, fields: &mut Fields) -> String {
     let flow = &headers.flow;
     fields.insert("source".into(), flow.source.to_ip().to_string().into());
     fields.insert("destination".into(), flow.destination.to_ip().to_string().into());
-    fields.insert("protocol".into(), protocol_name(flow.protocol).into());
+    fields.insert("protocol".into(), Protocol(flow.protocol).to_string().into());
     fields.insert("ttl".into(), headers.ttl.into());
     let mut says = format!("{}, ttl {}", ends(flow), headers.ttl);
     if has_ports(flow) && !matches!(headers.fragment, Fragment::Later(_)) {
@@ -190,7 +190,7 @@ fn without_role(headers: &Headers, fields: &mut Fields) -> String {
     }
     let mut add = |text: String| write!(says, ", {text}").expect("a string grows");
     if flow.protocol == protocol::TCP && headers.tcp_flags != 0 {
-        let flags = flag_names(headers.tcp_flags);
+        let flags = TcpFlags(headers.tcp_flags).to_string();
         fields.insert("tcp_flags".into(), flags.clone().into());
         add(flags);
     }
@@ -327,5 +327,5 @@ fn end(flow: &Flow, source: bool) -> String {
 }
 
 fn ends(flow: &Flow) -> String {
-    format!("{} {} > {}", protocol_name(flow.protocol), end(flow, true), end(flow, false))
+    format!("{} {} > {}", Protocol(flow.protocol), end(flow, true), end(flow, false))
 }

@@ -15,11 +15,9 @@ use super::directory::Directory;
 use super::filter::rules_of;
 use super::history::{HISTORY, History};
 use super::inspector::{Inspector, Queue, Seen, SeenPacket};
-use super::protocol::{flag_names, protocol_name};
 use super::rate::Rate;
 use super::staged::{StagedConnections, StagedRow, StagedVerdict};
-use super::{Event, Filter, Past, StagedSeen, Wanted};
-use crate::time::utc;
+use super::{Event, Filter, Past, Protocol, StagedSeen, TcpFlags, Wanted};
 use local_api::Verdict;
 
 /// Events that wait for one observer.
@@ -114,7 +112,7 @@ impl EventBroker {
         }
     }
 
-    /// What a filter names that neither exists nor is in the history: a pod, a namespace of pods, or a
+    /// Names the object of a filter that neither exists nor is in the history: a pod, a namespace of pods, or a
     /// policy, of which the `rules` in force are asked.
     pub fn unknown(&self, filter: &Filter, rules: &Snapshot) -> Option<String> {
         let inner = self.fetch();
@@ -253,16 +251,16 @@ impl EventBroker {
             (receiver, packet.map(|it| it.destination), ports.1),
         ]);
         Event {
-            time: utc(seen.time),
+            time: seen.time,
             node: Arc::clone(&self.node),
             verdict: shown(seen.outcome),
-            reason: seen.outcome.name().to_owned(),
+            reason: seen.outcome.into(),
             by: seen.by,
             from,
             to,
-            protocol: packet.map(|packet| protocol_name(packet.protocol)),
+            protocol: packet.map(|packet| Protocol(packet.protocol)),
             icmp_type: packet.and_then(|packet| packet.icmp_type),
-            tcp_flags: packet.and_then(|packet: SeenPacket| packet.tcp_flags).map(flag_names),
+            tcp_flags: packet.and_then(|packet: SeenPacket| packet.tcp_flags).map(TcpFlags),
             in_port: seen.in_port,
             out_port: seen.out_port,
             staged: seen
@@ -274,12 +272,11 @@ impl EventBroker {
 
     /// Names a verdict, counts and remembers it, and hands it out.
     fn record(&self, inner: &mut Inner, seen: Seen) {
-        let time = seen.time;
         let event = Arc::new(self.event(seen));
         if event.staged.is_some() {
-            inner.staged.count(&event, time);
+            inner.staged.count(&event);
         } else {
-            if event.reason == Outcome::PolicyDenied.name() {
+            if event.reason == Outcome::PolicyDenied {
                 inner.denials.count(&event.by);
             }
             inner.rate.count(self.started.elapsed());
@@ -323,6 +320,7 @@ mod tests {
     use local_api::ObserveFilters;
 
     use super::*;
+    use crate::time::utc;
     use crate::verdicts::{Names, PodLabels};
 
     fn seen(n: u64, outcome: Outcome) -> Seen {
@@ -352,7 +350,7 @@ mod tests {
     }
 
     fn times(observer: &Observer) -> Vec<String> {
-        observer.events.try_iter().map(|event| event.time[17..].to_owned()).collect()
+        observer.events.try_iter().map(|event| utc(event.time)[17..].to_owned()).collect()
     }
 
     #[test]
@@ -365,7 +363,7 @@ mod tests {
         let event = broker.observe(filter(1, false)).events.recv().unwrap();
         assert_eq!(event.from.to_string(), "default/web:1000");
         assert_eq!(event.to.to_string(), "far/away:80");
-        assert_eq!(event.tcp_flags.as_deref(), Some("SYN,ACK"));
+        assert_eq!(event.tcp_flags, Some(TcpFlags(0x12)));
         assert_eq!(event.verdict, Verdict::Forwarded);
     }
 
@@ -401,7 +399,7 @@ mod tests {
         }
         let all = broker.observe(filter(u32::MAX, false));
         let first = all.events.recv().unwrap();
-        assert!(first.time.ends_with("00:00.010Z"), "{}", first.time);
+        assert!(utc(first.time).ends_with("00:00.010Z"), "{first}");
         assert_eq!(all.events.try_iter().count(), HISTORY - 1);
     }
 

@@ -3,40 +3,44 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use acl::{Direction, Origin};
+use dataplane::wire::protocol;
 use serde::{Deserialize, Serialize};
 
-use super::StagedVerdict;
+use super::{Protocol, Reason, StagedVerdict, TcpFlags};
+use crate::time::utc;
 use local_api::Verdict;
 
 /// One verdict. The names of its fields are fixed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// When it was taken, RFC 3339 in UTC.
-    pub time: String,
+    /// When it was taken.
+    #[serde(with = "crate::time::in_json")]
+    pub time: SystemTime,
     /// The cluster node whose switch took it.
     pub node: Arc<str>,
     /// Verdict on the packet.
     pub verdict: Verdict,
-    /// Name of the outcome, as in metrics.
-    pub reason: String,
-    /// The policies that decided, `KIND NS/NAME ingress[0]`, or `default-…`.
+    /// The outcome.
+    pub reason: Reason,
+    /// The origins of the rules that decided.
     #[serde(default)]
     pub by: Vec<Origin>,
     /// The sending end.
     pub from: End,
     /// The receiving end.
     pub to: End,
-    /// `TCP`, `UDP`, `SCTP`, `ICMP`, `ICMPv6`, or the protocol's number.
+    /// The IP protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub protocol: Option<String>,
+    pub protocol: Option<Protocol>,
     /// Type of an ICMP or ICMPv6 message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub icmp_type: Option<u8>,
-    /// TCP flags by name, joined by commas.
+    /// The flags of a TCP packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tcp_flags: Option<String>,
+    pub tcp_flags: Option<TcpFlags>,
     /// The port it came in by: `ns/pod`, `host` or `uplink`.
     #[serde(rename = "in", default, skip_serializing_if = "Option::is_none")]
     pub in_port: Option<Arc<str>>,
@@ -97,16 +101,20 @@ impl fmt::Display for End {
 impl fmt::Display for Event {
     /// `TIME: FROM -> TO REASON VERDICT (TCP Flags: SYN) by POLICY`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { time, from, to, reason, .. } = self;
-        write!(f, "{time}: {from} -> {to} {reason} {}", self.verdict.shown())?;
-        if let Some(protocol) = &self.protocol {
+        let Self { from, to, reason, .. } = self;
+        write!(f, "{}: {from} -> {to} {reason} {}", utc(self.time), self.verdict.shown())?;
+        if let Some(protocol) = self.protocol {
             write!(f, " ({protocol}")?;
             if let Some(flags) = &self.tcp_flags {
                 write!(f, " Flags: {flags}")?;
             }
-            match (self.icmp_type, protocol.as_str()) {
-                (Some(8), "ICMP") | (Some(128), "ICMPv6") => f.write_str(" EchoRequest")?,
-                (Some(0), "ICMP") | (Some(129), "ICMPv6") => f.write_str(" EchoReply")?,
+            match (self.icmp_type, protocol.0) {
+                (Some(8), protocol::ICMP) | (Some(128), protocol::ICMPV6) => {
+                    f.write_str(" EchoRequest")?;
+                }
+                (Some(0), protocol::ICMP) | (Some(129), protocol::ICMPV6) => {
+                    f.write_str(" EchoReply")?;
+                }
                 (Some(number), _) => write!(f, " type {number}")?,
                 (None, _) => {}
             }
@@ -125,10 +133,11 @@ impl fmt::Display for Event {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::time::moment;
 
     pub(crate) fn denied() -> Event {
         Event {
-            time: "2026-11-21T02:25:35.123Z".into(),
+            time: moment("2026-11-21T02:25:35.123Z").unwrap(),
             node: "node-a".into(),
             verdict: Verdict::Dropped,
             reason: "policy-denied".into(),
@@ -145,9 +154,9 @@ pub(crate) mod tests {
                 port: Some(6379),
                 ..End::default()
             },
-            protocol: Some("TCP".into()),
+            protocol: Some(Protocol(protocol::TCP)),
             icmp_type: None,
-            tcp_flags: Some("SYN".into()),
+            tcp_flags: Some(TcpFlags(2)),
             in_port: Some("default/frontend".into()),
             out_port: Some("default/db".into()),
             staged: None,
@@ -182,7 +191,7 @@ pub(crate) mod tests {
             by: vec![],
             from: End { ip: Some("2001:db8::1".parse().unwrap()), ..End::default() },
             to: End { ip: Some("2001:db8::2".parse().unwrap()), port: Some(7), ..End::default() },
-            protocol: Some("ICMPv6".into()),
+            protocol: Some(Protocol(protocol::ICMPV6)),
             icmp_type: Some(128),
             tcp_flags: None,
             ..denied()

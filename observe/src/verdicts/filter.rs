@@ -2,15 +2,15 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::time::SystemTime;
 
 use acl::Origin;
 use dataplane::Outcome;
 use ipnet::IpNet;
-use jiff::Timestamp;
 use local_api::{ApiError, ErrorKind, ObserveFilters};
 
-use super::protocol::{protocol_name, protocol_number};
-use super::{End, Event};
+use super::{End, Event, Protocol};
+use crate::time;
 
 /// Filters that were checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,10 +20,9 @@ pub struct Filter {
     to_pod: Option<Pod>,
     from_ip: Option<IpNet>,
     to_ip: Option<IpNet>,
-    /// The protocol's name as events spell it.
-    protocol: Option<String>,
-    since: Option<Timestamp>,
-    until: Option<Timestamp>,
+    protocol: Option<Protocol>,
+    since: Option<SystemTime>,
+    until: Option<SystemTime>,
 }
 
 /// A pod by name, in one namespace or in any.
@@ -86,13 +85,15 @@ impl Filter {
             let net = network(text).map(Some);
             net.ok_or_else(|| bad(field, text, "is neither an address nor a network"))
         };
-        let moment = |field: &str, text: &Option<String>| -> Result<Option<Timestamp>, ApiError> {
+        let moment = |field: &str, text: &Option<String>| -> Result<Option<SystemTime>, ApiError> {
             let Some(text) = text else { return Ok(None) };
-            text.parse().map(Some).map_err(|_| bad(field, text, "is no moment of RFC 3339"))
+            let time = time::moment(text).map(Some);
+            time.ok_or_else(|| bad(field, text, "is no moment of RFC 3339"))
         };
-        let protocol = |text: &String| match protocol_number(text) {
-            Ok(number) => Ok(protocol_name(number)),
-            Err(names) => Err(bad("protocol", text, &format!("is none of {names}, nor a number"))),
+        let protocol = |text: &String| {
+            let refused =
+                |names| bad("protocol", text, &format!("is none of {names}, nor a number"));
+            text.parse().map_err(refused)
         };
         if let Some(reason) = &wanted.reason
             && !Outcome::ALL.iter().any(|outcome| outcome.name() == reason)
@@ -124,11 +125,8 @@ impl Filter {
     }
 
     fn is_in_time(&self, event: &Event) -> bool {
-        if self.since.is_none() && self.until.is_none() {
-            return true;
-        }
-        let Ok(time) = event.time.parse::<Timestamp>() else { return false };
-        self.since.is_none_or(|since| time >= since) && self.until.is_none_or(|until| time < until)
+        self.since.is_none_or(|since| event.time >= since)
+            && self.until.is_none_or(|until| event.time < until)
     }
 
     fn is_meant(&self, event: &Event) -> bool {
@@ -150,9 +148,9 @@ impl Filter {
             && net(self.from_ip, from)
             && net(self.to_ip, to)
             && wanted.namespace.as_ref().is_none_or(|it| is_in(from, it) || is_in(to, it))
-            && self.protocol.as_ref().is_none_or(|name| event.protocol.as_ref() == Some(name))
+            && self.protocol.is_none_or(|it| event.protocol == Some(it))
             && wanted.port.is_none_or(|port| [from.port, to.port].contains(&Some(port)))
-            && wanted.reason.as_ref().is_none_or(|reason| event.reason == *reason)
+            && wanted.reason.as_ref().is_none_or(|reason| event.reason.as_str() == reason)
             && wanted.policy.as_ref().is_none_or(|name| rules_of(event).any(|by| by.is_of(name)))
             && wanted.to_service.as_ref().is_none_or(|it| to.service.as_deref() == Some(it))
             && wanted.node.as_ref().is_none_or(|node| *event.node == **node)

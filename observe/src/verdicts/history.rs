@@ -65,11 +65,17 @@ impl History {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use super::*;
     use crate::verdicts::event::tests::denied;
 
+    fn at(n: usize) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(n as u64)
+    }
+
     fn of(port: &str, n: usize) -> Arc<Event> {
-        Arc::new(Event { in_port: Some(port.into()), time: n.to_string(), ..denied() })
+        Arc::new(Event { in_port: Some(port.into()), time: at(n), ..denied() })
     }
 
     #[test]
@@ -85,7 +91,7 @@ mod tests {
         assert_eq!(count("default/loud"), HISTORY - 40);
         let newest =
             history.newest_first().find(|it| it.in_port.as_deref() == Some("default/loud"));
-        assert_eq!(newest.unwrap().time, (3 * HISTORY - 1).to_string());
+        assert_eq!(newest.unwrap().time, at(3 * HISTORY - 1));
         assert_eq!(history.newest_first().count(), HISTORY);
     }
 }

@@ -17,6 +17,7 @@ mod history;
 mod inspector;
 mod protocol;
 mod rate;
+mod reason;
 mod staged;
 mod wanted;
 
@@ -28,7 +29,7 @@ pub use event::{End, Event, PodLabels};
 pub use filter::{Filter, Pod, network};
 pub use inspector::Inspector;
 pub use local_api::Verdict;
-pub(crate) use protocol::protocol_number;
-pub use protocol::{flag_names, protocol_name};
+pub use protocol::{Protocol, TcpFlags};
+pub use reason::Reason;
 pub use staged::{Seen as StagedSeen, StagedRow, StagedVerdict};
 pub use wanted::{Past, Wanted};

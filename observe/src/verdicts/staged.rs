@@ -9,7 +9,7 @@ use acl::Origin;
 use local_api::Verdict;
 use serde::{Deserialize, Serialize};
 
-use super::{End, Event};
+use super::{End, Event, Protocol};
 
 /// Rows kept; connections that would make further ones are counted alone.
 const MOST: usize = 10_000;
@@ -41,7 +41,7 @@ pub struct StagedRow {
     /// The pod that they are for, or its address.
     pub to: Arc<str>,
     /// See [`Event::protocol`].
-    pub protocol: Arc<str>,
+    pub protocol: Option<Protocol>,
     /// Destination port.
     pub port: Option<u16>,
     /// The verdict of the enforced policies.
@@ -72,8 +72,8 @@ pub(super) struct StagedConnections {
 
 impl StagedConnections {
     /// Counts the connection of an event, if staged policies decide otherwise about it.
-    pub(super) fn count(&mut self, event: &Event, time: SystemTime) {
-        let Some(staged) = &event.staged else { return };
+    pub(super) fn count(&mut self, event: &Event) {
+        let (Some(staged), time) = (&event.staged, event.time) else { return };
         let policies: BTreeSet<String> = staged.by.iter().map(Origin::policies_in_words).collect();
         for policy in policies {
             *self.counts.entry((policy.into(), staged.verdict)).or_default() += 1;
@@ -81,7 +81,7 @@ impl StagedConnections {
         let row = StagedRow {
             from: name(&event.from),
             to: name(&event.to),
-            protocol: event.protocol.as_deref().unwrap_or_default().into(),
+            protocol: event.protocol,
             port: event.to.port,
             enforced: event.verdict,
             staged: staged.clone(),
@@ -127,10 +127,10 @@ mod tests {
     use super::*;
     use crate::verdicts::event::tests::denied;
 
-    fn event(from: &str, staged: Verdict) -> Event {
+    fn event(from: &str, staged: Verdict, time: SystemTime) -> Event {
         let by = vec!["NetworkPolicy default/next ingress[0]".into()];
         let from = End { pod: Some(from.into()), ..denied().from };
-        Event { from, staged: Some(StagedVerdict { verdict: staged, by }), ..denied() }
+        Event { time, from, staged: Some(StagedVerdict { verdict: staged, by }), ..denied() }
     }
 
     #[test]
@@ -138,9 +138,9 @@ mod tests {
         let mut staged = StagedConnections::default();
         let at = |s| SystemTime::UNIX_EPOCH + Duration::from_secs(s);
         for (from, s) in [("default/web", 5), ("default/web", 9), ("default/job", 7)] {
-            staged.count(&event(from, Verdict::Forwarded), at(s));
+            staged.count(&event(from, Verdict::Forwarded, at(s)));
         }
-        staged.count(&denied(), at(8));
+        staged.count(&denied());
         let (rows, beyond) = staged.rows();
         let found: Vec<_> =
             rows.iter().map(|(row, seen)| (&*row.from, row.port, seen.connections)).collect();
@@ -158,8 +158,8 @@ mod tests {
     fn rows_are_bounded() {
         let mut staged = StagedConnections::default();
         for n in 0..MOST + 5 {
-            let event = event(&format!("default/p{n}"), Verdict::Dropped);
-            staged.count(&event, SystemTime::UNIX_EPOCH);
+            let pod = format!("default/p{n}");
+            staged.count(&event(&pod, Verdict::Dropped, SystemTime::UNIX_EPOCH));
         }
         let (rows, beyond) = staged.rows();
         assert_eq!((rows.len(), beyond), (MOST, 5));

@@ -1,8 +1,10 @@
 //! `podgate policy replay-journal`: past connections, decided again by other policies.
 
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use observe::journal;
+use observe::time::utc;
 use serde_json::json;
 
 use super::input::load;
@@ -41,7 +43,7 @@ pub struct ReplayJournal {
 }
 
 /// A connection that would be decided otherwise: number, last time, and the new decision.
-type Change<'a> = (&'a Flow, &'a (u64, String), &'a Answer);
+type Change<'a> = (&'a Flow, &'a (u64, SystemTime), &'a Answer);
 
 impl ReplayJournal {
     /// Runs the command.
@@ -88,6 +90,7 @@ fn in_text(changes: &[Change<'_>], all: usize, unknown: u64) -> String {
         }
         text += &format!("{title}:\n");
         for (flow, (count, last), answer) in of_kind() {
+            let last = utc(*last);
             let times = counted(*count as usize, "connection");
             text += &format!("  {}  ({times}, last {last}): {}\n", in_words(flow), reason(answer));
         }
@@ -106,7 +109,7 @@ fn json_line((flow, (count, last), answer): &Change<'_>) -> String {
         "protocol": flow.protocol.name(), "port": flow.port,
         "was": if flow.denied { "deny" } else { "allow" },
         "would": if flow.denied { "allow" } else { "deny" },
-        "reason": answer.reason, "by": answer.by, "connections": count, "last_seen": last,
+        "reason": answer.reason, "by": answer.by, "connections": count, "last_seen": utc(*last),
     });
     format!("{value}\n")
 }

@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use control::model::Service;
 use control::{Object, PodKey, View};
+use dataplane::Outcome;
 use observe::journal::Row;
 use observe::verdicts::{End, Event, Verdict};
 
@@ -77,16 +79,14 @@ pub fn flows(manifests: &Manifests, events: &[Event]) -> BTreeSet<Flow> {
 }
 
 /// The connections of a journal, with their number, and when the last one was seen.
-pub fn of_journal(manifests: &Manifests, rows: &[Row]) -> BTreeMap<Flow, (u64, String)> {
+pub fn of_journal(manifests: &Manifests, rows: &[Row]) -> BTreeMap<Flow, (u64, SystemTime)> {
     let parties = Parties::new(manifests);
-    let mut found: BTreeMap<Flow, (u64, String)> = BTreeMap::new();
+    let mut found: BTreeMap<Flow, (u64, SystemTime)> = BTreeMap::new();
     for row in rows {
         for flow in parties.flows(&row.event) {
-            let (count, last) = found.entry(flow).or_default();
+            let (count, last) = found.entry(flow).or_insert((0, row.last));
             *count += row.count;
-            if row.last > *last {
-                last.clone_from(&row.last);
-            }
+            *last = row.last.max(*last);
         }
     }
     found
@@ -192,15 +192,12 @@ impl<'a> Parties<'a> {
     }
 
     fn flow(&self, event: &Event) -> Option<Flow> {
-        let denied = match (event.verdict, event.reason.as_str()) {
-            (Verdict::Dropped, "policy-denied") => true,
+        let denied = match (event.verdict, event.reason.outcome()) {
+            (Verdict::Dropped, Some(Outcome::PolicyDenied)) => true,
             (Verdict::Forwarded, _) => false,
             _ => return None,
         };
-        let protocol = match event.protocol.as_deref()? {
-            "ICMPv6" => Protocol::Icmp,
-            name => Protocol::from_name(name)?,
-        };
+        let protocol = Protocol::from_number(event.protocol?.0)?;
         let port = if protocol == Protocol::Icmp { None } else { Some(event.to.port?) };
         let (from, to) = (self.party(&event.from)?, self.party(&event.to)?);
         Some(Flow { from, to, protocol, port, denied })

@@ -39,6 +39,12 @@ impl Protocol {
         Self::ALL.into_iter().find(|protocol| protocol.name() == name)
     }
 
+    /// The protocol with this IP protocol number; ICMPv6 is ICMP.
+    pub fn from_number(number: u8) -> Option<Self> {
+        let has = |it: &Self| [false, true].map(|v6| it.number(v6)).contains(&number);
+        Self::ALL.into_iter().find(has)
+    }
+
     /// The IP protocol number; ICMPv6 is the one of IPv6.
     pub const fn number(self, v6: bool) -> u8 {
         match self {

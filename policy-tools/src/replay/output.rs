@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::offline::Passed;
 use observe::trace::{Decision, decisions, write_decisions};
-use observe::verdicts::protocol_name;
+use observe::verdicts::Protocol;
 
 /// The form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -171,7 +171,7 @@ impl Display for Ends {
         };
         let (from, to) =
             (end(flow.source, flow.source_port), end(flow.destination, flow.destination_port));
-        let name = protocol_name(flow.protocol);
+        let name = Protocol(flow.protocol).to_string();
         let kind = if name.starts_with(|c: char| c.is_ascii_digit()) { "IP " } else { "" };
         write!(f, "{kind}{name} {from} > {to}")
     }

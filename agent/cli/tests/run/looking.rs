@@ -91,7 +91,7 @@ fn observers_choose_and_follow() {
     assert_eq!((ping.icmp_type, ping.to.pod.as_deref()), (Some(8), Some("default/far")));
     assert_eq!(ping.out_port.as_deref(), Some("host"));
     let dns = only(ask(ObserveFilters { port: Some(53), ..Default::default() }));
-    assert_eq!(dns.protocol.as_deref(), Some("UDP"));
+    assert_eq!(dns.protocol, Some(observe::verdicts::Protocol(17)));
     only(ask(ObserveFilters { from_pod: Some("db".into()), ..Default::default() }));
     assert_eq!(ask(ObserveFilters { to_pod: Some("far".into()), ..Default::default() }).len(), 2);
     let bad = ObserveFilters { protocol: Some("nonsense".into()), ..Default::default() };

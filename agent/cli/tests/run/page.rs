@@ -57,7 +57,7 @@ fn played(files: &NodeFiles) -> (Node, [Pod; 3]) {
     for port in [22, 22, 6379] {
         web.send(&syn(WEB, DB, port));
     }
-    node.wait_for_event(|event| event.to.port == Some(6379) && &*event.reason == "policy-denied");
+    node.wait_for_event(|event| event.to.port == Some(6379) && event.reason == "policy-denied");
     until(|| node.http("GET /page HTTP/1.1").0 == 200);
     (node, pods)
 }

@@ -8,6 +8,7 @@
 //! A picture takes a while to draw, so a thread draws it, and requests get the last one. It is
 //! drawn only while a browser requests it, and takes at most one part in [`SHARE`] of the time.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -18,7 +19,7 @@ use control::Object;
 use local_api::{ObserveFilters, Verdict};
 use observe::time::utc;
 use observe::trace::Line;
-use observe::verdicts::{End, Event, Filter};
+use observe::verdicts::{End, Event, Filter, Protocol, Reason};
 use parking_lot::Mutex;
 use policy_tools::policy::live::Drawing;
 use serde::Serialize;
@@ -91,13 +92,14 @@ struct Flow {
     to: String,
     from_place: Option<String>,
     to_place: Option<String>,
-    protocol: Option<String>,
+    protocol: Option<Protocol>,
     port: Option<u16>,
     verdict: Verdict,
-    reason: String,
+    reason: Reason,
     by: Vec<Origin>,
     count: u64,
-    last: String,
+    #[serde(with = "observe::time::in_json")]
+    last: SystemTime,
 }
 
 #[derive(Serialize)]
@@ -281,19 +283,19 @@ fn flows(events: &[Arc<Event>], drawing: &Drawing) -> Vec<Flow> {
             to,
             from_place: drawing.place(&event.from),
             to_place: drawing.place(&event.to),
-            protocol: event.protocol.clone(),
+            protocol: event.protocol,
             port: event.to.port,
             verdict: event.verdict,
             reason: event.reason.clone(),
             by: event.by.clone(),
             count: 0,
-            last: String::new(),
+            last: event.time,
         });
         flow.count += 1;
-        flow.last.clone_from(&event.time);
+        flow.last = event.time;
     }
     let mut flows: Vec<Flow> = flows.into_values().collect();
-    flows.sort_by(|a, b| b.last.cmp(&a.last));
+    flows.sort_by_key(|flow| Reverse(flow.last));
     flows.truncate(MOST_FLOWS);
     flows
 }
