@@ -38,5 +38,5 @@ pub fn acl(rules: &[Rule], members: impl Fn(PeerSetId) -> Vec<IpNet>) -> String 
 
 /// The rule at the end of a list, which refuses what no other rule matches.
 fn rest(rule: &Rule) -> Rule {
-    Rule::new(Action::Deny, &*rule.origin)
+    Rule::new(Action::Deny, rule.origin.clone())
 }
