@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::error::StartError;
 use super::events::Event;
-use super::source::{ApiServer, Manifests, Reading, Source};
+use super::source::{ApiServer, Manifests, ReadManifests, Reading, Source};
 use super::state_dir::lock_folder;
 use crate::config::Config;
 
@@ -16,8 +16,8 @@ pub struct Input {
     /// The configuration.
     pub config: Config,
     pub(super) source: Source,
-    /// The manifests, if any are configured.
-    pub(super) reading: Option<Reading>,
+    /// The manifests, if any are configured, and what has changed since they were read.
+    pub(super) readings: Vec<Reading>,
     /// Sender for the events of the source and of all other parts.
     pub(super) events: Sender<Event>,
     pub(super) received: Receiver<Event>,
@@ -26,15 +26,15 @@ pub struct Input {
 }
 
 impl Input {
-    /// Reads the manifests, or the credentials for the API server, as configured.
+    /// Reads the manifests, unless that is done, or the credentials for the API server, as configured.
     ///
     /// # Errors
     /// [`StartError::Input`] with the place of the fault; [`StartError::Failed`] if another switch uses
     /// the state folder.
-    pub fn read(config: Config) -> Result<Self, StartError> {
+    pub fn read(config: Config, manifests: Option<ReadManifests>) -> Result<Self, StartError> {
         let (events, received) = channel();
         let report = events.clone();
-        let mut reading = None;
+        let mut readings = Vec::new();
         let source = match (&config.api_server, config.manifests.is_empty()) {
             (Some(access), _) => {
                 let send = move |event, slot| report.send(Event::Source(event, slot)).is_ok();
@@ -42,15 +42,18 @@ impl Input {
             }
             (None, true) => Source::Nothing,
             (None, false) => {
-                let manifests = Manifests::watch(&config.manifests, move |reading| {
+                let paths = &config.manifests;
+                let read = manifests.map_or_else(|| ReadManifests::read(paths), Ok)?;
+                let report = move |reading| {
                     // The loop may have ended.
                     let _ = report.send(Event::Manifests(reading));
-                })?;
-                reading = Some(manifests.first()?);
+                };
+                let (manifests, read) = Manifests::watch(read, paths, report)?;
+                readings.extend(read);
                 Source::Manifests(manifests)
             }
         };
         let lock = Arc::new(lock_folder(&config.state_dir)?);
-        Ok(Self { config, source, reading, events, received, lock })
+        Ok(Self { config, source, readings, events, received, lock })
     }
 }

@@ -91,7 +91,7 @@ pub use kernel::{
 pub use other_switch::other_switch;
 pub use shared_status::{FlowOffload, LostPort, PortInfo, SharedStatus, State};
 pub use show::{STAGED_COLUMNS, TABLES};
-pub use source::{Restored, SourceInfo, WatchInfo, WatchState};
+pub use source::{ReadManifests, Restored, SourceInfo, WatchInfo, WatchState};
 pub use state_dir::{await_end_of_another, make_folder};
 pub use status::{
     EvictedStatus, FlowOffloadStatus, PartStatus, PortStatus, SessionStatus, SourceStatus, Status,
@@ -142,7 +142,7 @@ fn start_parts(
     memory: &Arc<Memory>,
     frames: Vec<Frame>,
 ) -> Result<Running, StartError> {
-    let Input { config, source, reading, events, received, lock } = input;
+    let Input { config, source, readings, events, received, lock } = input;
     let listener = TcpListener::bind(config.listen)
         .map_err(|error| StartError::Failed(format!("listen: {}: {error}", config.listen)))?;
     let report = events.clone();
@@ -174,7 +174,7 @@ fn start_parts(
     let control_loop = control_loop::ControlLoop::start(
         Arc::clone(&shared),
         interfaces,
-        (source, reading),
+        (source, readings),
         (cluster, refused),
         channel,
         published,

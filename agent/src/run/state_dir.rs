@@ -27,18 +27,18 @@ const INTERVAL: Duration = Duration::from_millis(5);
 /// While another one uses it, `prepare` is called first.
 ///
 /// # Errors
-/// Names the path, or says that another switch still uses the folder.
+/// Names the path, or says that another switch still uses the folder. Those of `prepare`.
 pub fn await_end_of_another(
     folder: &Path,
     timeout: Duration,
-    prepare: impl FnOnce(),
+    prepare: impl FnOnce() -> Result<(), StartError>,
     mut is_cancelled: impl FnMut() -> bool,
 ) -> Result<bool, StartError> {
     let began = Instant::now();
     if try_lock(folder)?.is_some() {
         return Ok(true);
     }
-    prepare();
+    prepare()?;
     tracing::info!("another podgate runs with {}: waiting for its end", folder.display());
     while began.elapsed() < timeout {
         if is_cancelled() {
@@ -90,6 +90,7 @@ mod tests {
         let wait = |timeout, is_cancelled| {
             let prepare = || {
                 prepared.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                Ok(())
             };
             await_end_of_another(path, Duration::from_millis(timeout), prepare, || is_cancelled)
         };

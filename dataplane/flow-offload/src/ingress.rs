@@ -9,6 +9,7 @@
 //! interfaces held. So it is tcx where another program is there by it, or where no filter can be the
 //! first, and a filter otherwise.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Mutex;
@@ -28,10 +29,44 @@ impl Ingress {
 
     /// Puts a program first at an interface, in the place of one of an earlier process.
     pub(crate) fn attach(&self, program: RawFd, name: &str, ifindex: u32) -> Result<(), Error> {
+        self.attach_one(program, name, ifindex, false)
+    }
+
+    /// The same at many interfaces; the result of each. Filters of an earlier process are replaced first, with few
+    /// calls.
+    pub(crate) fn attach_all(
+        &self,
+        program: RawFd,
+        name: &str,
+        interfaces: &[u32],
+    ) -> Vec<Result<(), Error>> {
+        if let [only] = interfaces {
+            return vec![self.attach(program, name, *only)];
+        }
+        let is_free = |ifindex: &u32| tcx::attached(*ifindex).map_or(true, |it| it.is_empty());
+        let free: Vec<u32> = interfaces.iter().copied().filter(is_free).collect();
+        let put = lock(&self.0).put_programs_at_ingress(&free, program, name);
+        let is_put = |(ifindex, result): (u32, Result<_, _>)| result.is_ok().then_some(ifindex);
+        let put: BTreeSet<u32> = free.into_iter().zip(put).filter_map(is_put).collect();
+        let attach = |it: &u32| self.attach_one(program, name, *it, put.contains(it));
+        interfaces.iter().map(attach).collect()
+    }
+
+    /// Puts a program first; with `is_put` its filter is there already.
+    fn attach_one(
+        &self,
+        program: RawFd,
+        name: &str,
+        ifindex: u32,
+        is_put: bool,
+    ) -> Result<(), Error> {
         let number = tcx::number_of(program).map_err(attach_failed(ifindex))?;
         let by_tcx = tcx::attached(ifindex);
         if by_tcx.as_ref().map_or(true, Vec::is_empty) {
-            let put = lock(&self.0).put_program(ifindex, Direction::Ingress, program, name);
+            let put = match is_put {
+                true => Ok(()),
+                false => lock(&self.0).put_program(ifindex, Direction::Ingress, program, name),
+            };
             let why = match put {
                 Ok(()) if self.first_filter(ifindex) == Some(number) => return Ok(()),
                 Ok(()) => io::Error::other("another filter is in front"),

@@ -10,6 +10,7 @@ use dataplane::PortId;
 use dataplane::bpf::{Counts, Map, Object};
 use dataplane::port::Port;
 use dataplane::port::af_xdp::{UplinkFilter, UplinkMaps};
+use linux_net::Netlink;
 
 use crate::handshake::Handshakes;
 use crate::ingress::{self, Ingress};
@@ -104,11 +105,8 @@ pub fn recognize_programs(interfaces: impl IntoIterator<Item = u32>) {
 
 /// Numbers of this network's interfaces.
 pub fn interfaces() -> impl Iterator<Item = u32> {
-    let interfaces = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
-    interfaces.filter_map(|it| {
-        let text = std::fs::read_to_string(it.path().join("ifindex")).ok()?;
-        text.trim().parse().ok()
-    })
+    let links = Netlink::open().and_then(|mut netlink| netlink.links());
+    links.unwrap_or_default().into_iter().map(|link| link.index)
 }
 
 impl Kernel {
@@ -283,6 +281,11 @@ impl Kernel {
     /// If the program cannot be attached.
     pub fn attach(&self, ifindex: u32) -> Result<(), Error> {
         self.ingress.attach(self.from_pod, "from_pod", ifindex)
+    }
+
+    /// The same at many interfaces; the result of each.
+    pub fn attach_all(&self, interfaces: &[u32]) -> Vec<Result<(), Error>> {
+        self.ingress.attach_all(self.from_pod, "from_pod", interfaces)
     }
 
     /// Enters a pod's interface: frames reach it, and those that its program will take are those of `id`.

@@ -72,7 +72,7 @@ impl Offload {
     }
 
     /// Serves a pod's port, whose frames take the punt link under `tag`, once
-    /// [`attach_port`](Self::attach_port) follows.
+    /// [`attach_ports`](Self::attach_ports) follows.
     ///
     /// # Errors
     /// If it cannot be entered.
@@ -86,20 +86,23 @@ impl Offload {
         Ok(())
     }
 
-    /// Attaches the program to a pod's interface, in the place of that of an earlier process. Called when
-    /// workers serve the port: what the pod sends is not lost in between.
-    ///
-    /// # Errors
-    /// If its program cannot be attached, or the port was removed.
-    pub fn attach_port(&self, id: PortId, ifindex: u32) -> Result<(), Error> {
-        self.engine.context.kernel.attach(ifindex)?;
+    /// Attaches the program to pods' interfaces, in the place of those of an earlier process; the result of each:
+    /// an error if its program cannot be attached, or the port was removed. Called when workers serve the ports:
+    /// what the pods send is not lost in between.
+    pub fn attach_ports(&self, ports: &[(PortId, u32)]) -> Vec<Result<(), Error>> {
+        let numbers: Vec<u32> = ports.iter().map(|(_, ifindex)| *ifindex).collect();
+        let attached = self.engine.context.kernel.attach_all(&numbers);
         let interfaces = self.engine.interfaces.lock();
-        if interfaces.get(&id) != Some(&ifindex) {
-            let gone = std::io::ErrorKind::NotFound.into();
-            return Err(Error::new(format!("serve interface {ifindex}"), gone));
-        }
-        self.engine.pods.lock().insert(id, ifindex);
-        Ok(())
+        let note = |((id, ifindex), attached): (&(PortId, u32), Result<(), Error>)| {
+            attached?;
+            if interfaces.get(id) != Some(ifindex) {
+                let gone = std::io::ErrorKind::NotFound.into();
+                return Err(Error::new(format!("serve interface {ifindex}"), gone));
+            }
+            self.engine.pods.lock().insert(*id, *ifindex);
+            Ok(())
+        };
+        ports.iter().zip(attached).map(note).collect()
     }
 
     /// Serves the uplink `ifindex`, whose packets reach the switch by a link of its own; `link` is

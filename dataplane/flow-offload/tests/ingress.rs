@@ -50,6 +50,38 @@ fn the_program_of_the_next_process_takes_the_place_of_the_last_ones() {
     });
 }
 
+/// More than are replaced with one call, among them one without a discipline, one that another program guards, and
+/// one that is gone.
+#[test]
+fn the_programs_of_many_interfaces_are_replaced() {
+    testkit::requires_root!();
+    const COUNT: u32 = 150;
+    let namespace = Namespace::new("many");
+    for n in 0..COUNT {
+        namespace.exec(words(&format!(
+            "ip link add pod{n} index {} type veth peer name far{n}",
+            1000 + n
+        )));
+    }
+    let all: Vec<u32> = (0..COUNT).map(|n| 1000 + n).collect();
+    namespace.enter(|| {
+        let last = Kernel::load(1).unwrap();
+        assert!(last.attach_all(&all).iter().all(Result::is_ok), "none has a discipline yet");
+        assert!(all.iter().all(|index| last.is_guarded(*index)));
+        namespace.exec(words("tc qdisc del dev pod7 clsact"));
+        namespace.exec(words("tc filter del dev pod8 ingress"));
+        namespace.exec(words("tc filter add dev pod8 ingress pref 1 u32 match u32 0 0"));
+        namespace.exec(words("ip link del pod9"));
+        let next = Kernel::load(1).unwrap();
+        for (index, attached) in all.iter().zip(next.attach_all(&all)) {
+            assert_eq!(attached.is_ok(), *index != 1009, "{index}: {attached:?}");
+            assert_eq!(next.is_guarded(*index), *index != 1009, "{index}");
+            assert!(!last.is_guarded(*index), "{index}");
+        }
+        assert!(next.attach_all(&[]).is_empty());
+    });
+}
+
 #[test]
 fn a_discipline_without_an_egress_gets_no_filter_of_the_egress() {
     testkit::requires_root!();

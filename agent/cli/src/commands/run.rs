@@ -15,8 +15,8 @@ use agent::config::{
     manifests_of, online_cores, read_file,
 };
 use agent::run::{
-    Input, KernelInterfaces, StartError, WithoutPorts, await_end_of_another, make_folder,
-    other_switch, start,
+    Input, KernelInterfaces, ReadManifests, StartError, WithoutPorts, await_end_of_another,
+    make_folder, other_switch, start,
 };
 use cli_runtime::{NO, UNUSABLE, fail};
 
@@ -70,30 +70,20 @@ pub(super) fn run(args: &Args) -> Ended {
     // Before the other switch's programs are looked for: until its end there may be more of them.
     let mut prepared = Prepared::default();
     if let Some(timeout) = config.takeover_wait {
-        let prepare = || prepared = Prepared::of(&config);
+        let prepare = || Prepared::of(&config).map(|it| prepared = it);
         let is_cancelled = || signals.pending().next().is_some();
         let ended = await_end_of_another(&config.state_dir, timeout, prepare, is_cancelled);
-        if !ended.map_err(|error| fail(NO, error))? {
+        if !ended.map_err(failed)? {
             return Ok(ExitCode::SUCCESS);
         }
     }
-    // Both are inherited by the threads that follow.
-    let capabilities = match config.enforcer {
-        Enforcer::AfXdp => confine::capabilities::SWITCH,
-        Enforcer::Nftables => confine::capabilities::NFTABLES,
-    };
     Umem::recognize_programs();
     flow_offload::recognize_programs(flow_offload::interfaces());
     // A confined process cannot see the namespaces of one that is not in the same confinement.
     let other = other_switch();
-    confine::keep(capabilities)
-        .and_then(|()| confine_files(&config))
-        .and_then(|()| confine::seccomp::apply())
-        .map_err(|error| fail(NO, format_args!("give up privileges: {error}")))?;
-    let running = switch(config, prepared, other).map_err(|error| match error {
-        StartError::Input(error) => fail(UNUSABLE, error),
-        StartError::Failed(error) => fail(NO, error),
-    })?;
+    // Inherited by the threads that follow.
+    confine_thread(&config).map_err(failed)?;
+    let running = switch(config, prepared, other).map_err(failed)?;
     let config = &running.shared().config;
     let state = match running.shared().unready() {
         None => "ready".to_owned(),
@@ -108,6 +98,25 @@ pub(super) fn run(args: &Args) -> Ended {
     let signal = signals.forever().next();
     tracing::info!("signal {}: ending", signal.unwrap_or_default());
     Ok(ExitCode::SUCCESS)
+}
+
+fn failed(error: StartError) -> ExitCode {
+    match error {
+        StartError::Input(error) => fail(UNUSABLE, error),
+        StartError::Failed(error) => fail(NO, error),
+    }
+}
+
+/// Gives up the privileges of the calling thread that the switch does not need.
+fn confine_thread(config: &Config) -> Result<(), StartError> {
+    let capabilities = match config.enforcer {
+        Enforcer::AfXdp => confine::capabilities::SWITCH,
+        Enforcer::Nftables => confine::capabilities::NFTABLES,
+    };
+    confine::keep(capabilities)
+        .and_then(|()| confine_files(config))
+        .and_then(|()| confine::seccomp::apply())
+        .map_err(|error| StartError::Failed(format!("give up privileges: {error}")))
 }
 
 /// Files that the switch writes beside those of its configuration: sysctls of the network, which a
@@ -157,7 +166,8 @@ fn switch(
             "no kubeconfig and no manifests: no pod is known, so every pod stays closed"
         );
     }
-    let input = Input::read(config)?;
+    let Prepared { umem, programs, manifests } = prepared;
+    let input = Input::read(config, manifests)?;
     let config = &input.config;
     if config.enforcer == Enforcer::Nftables {
         // Only what the switch itself needs to run without ports.
@@ -173,7 +183,6 @@ fn switch(
             _ => text,
         })
     };
-    let Prepared { umem, programs } = prepared;
     let umem = umem.map_or_else(|| register(config), Ok).and_then(RegisteredUmem::bind);
     let (umem, memory, frames) = umem.map_err(failed)?;
     let interfaces = KernelInterfaces::new(umem, config.frames_per_port, programs);
@@ -191,23 +200,37 @@ const FRAMES: u32 = 64;
 struct Prepared {
     umem: Option<RegisteredUmem>,
     programs: Option<flow_offload::Kernel>,
+    manifests: Option<ReadManifests>,
 }
 
 impl Prepared {
-    fn of(config: &Config) -> Self {
+    /// # Errors
+    /// If the manifests are unusable: the other switch goes on.
+    fn of(config: &Config) -> Result<Self, StartError> {
+        let read = || {
+            confine_thread(config)?;
+            ReadManifests::read(&config.manifests)
+        };
+        // A thread of its own gives up its privileges: they are still needed here.
+        let read = || match std::thread::scope(|scope| scope.spawn(read).join()) {
+            Ok(read) => read,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        let manifests = (!config.manifests.is_empty()).then(read).transpose()?;
         if config.enforcer == Enforcer::Nftables {
-            return Self::default();
+            return Ok(Self { manifests, ..Self::default() });
         }
         // Huge pages are mostly the other switch's until then.
         let uses_huge_pages = config.hugepages != HugePages::Off && has_huge_pages();
         let entries = flow_offload::Options::default().entries;
-        Self {
+        Ok(Self {
+            manifests,
             umem: (!uses_huge_pages).then(|| register(config).ok()).flatten(),
             programs: config
                 .flow_offload
                 .then(|| flow_offload::Kernel::load(entries).ok())
                 .flatten(),
-        }
+        })
     }
 }
 

@@ -14,3 +14,4 @@ mod probe;
 mod prove;
 mod replay;
 mod streams;
+mod takeover;

@@ -334,5 +334,5 @@ fn begin(
     config.flow_offload = false;
     change(&mut config);
     let (memory, frames) = Memory::heap(2048, 1024);
-    start(Input::read(config)?, Box::new(kernel.clone()), &memory, frames)
+    start(Input::read(config, None)?, Box::new(kernel.clone()), &memory, frames)
 }

@@ -45,7 +45,7 @@ impl ControlLoop {
     pub(in crate::run) fn start(
         shared: Arc<SharedStatus>,
         interfaces: Box<dyn Interfaces>,
-        (source, reading): (Source, Option<Reading>),
+        (source, readings): (Source, Vec<Reading>),
         (cluster, refused): (ClusterRecord, Option<String>),
         (events, received): (Sender<Event>, Receiver<Event>),
         answers: Sender<(u64, PendingAnswer)>,
@@ -129,12 +129,10 @@ impl ControlLoop {
             answers: Answers::new(answers),
             next_check: Instant::now(),
         };
-        if let Some(reading) = reading {
-            if !has_owners {
-                started.take_former();
-            }
-            started.take_manifests(reading);
+        if !has_owners && !readings.is_empty() {
+            started.take_former();
         }
+        readings.into_iter().for_each(|reading| started.take_manifests(reading));
         if asks {
             started.take_saved(cluster, refused);
         }

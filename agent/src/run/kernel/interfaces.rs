@@ -41,6 +41,10 @@ pub type Undo = Box<dyn FnOnce() -> Result<(), String>>;
 
 /// Operations on the cluster node's interfaces.
 pub trait Interfaces: Send {
+    /// Called with `true` before a group of operations on many interfaces, and with `false` after it: these may be
+    /// looked up with one call.
+    fn look_ahead(&mut self, _begins: bool) {}
+
     /// Opens a port. Frames that arrive before it is served are dropped.
     ///
     /// # Errors

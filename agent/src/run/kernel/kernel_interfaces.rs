@@ -1,5 +1,6 @@
 //! AF_XDP ports over one UMEM, configured through netlink.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ pub struct KernelInterfaces {
     guarded: Guarded,
     /// Programs of flow offload that are loaded already.
     programs: Option<flow_offload::Kernel>,
+    /// The interfaces, by their names, as they were when a group of operations began.
+    ahead: HashMap<String, Link>,
 }
 
 /// The uplink, and its filter as set last.
@@ -62,11 +65,19 @@ impl KernelInterfaces {
     ) -> Result<Self, String> {
         let netlink = Netlink::open().map_err(|error| error.to_string())?;
         let guarded = Guarded::default();
-        Ok(Self { umem, frames_per_port, netlink, uplink: None, guarded, programs })
+        let ahead = HashMap::new();
+        Ok(Self { umem, frames_per_port, netlink, uplink: None, guarded, programs, ahead })
     }
 }
 
 impl KernelInterfaces {
+    fn link(&mut self, interface: &str) -> Result<Link, linux_net::Error> {
+        match self.ahead.get(interface) {
+            Some(link) => Ok(link.clone()),
+            None => self.netlink.link(interface),
+        }
+    }
+
     /// Opens a port whose queues post so many frames each. The loss of its XDP program is reported as
     /// that of the interface with number `reported`, or else as its own.
     fn open_with(
@@ -109,6 +120,12 @@ impl OpenUplink {
 }
 
 impl Interfaces for KernelInterfaces {
+    fn look_ahead(&mut self, begins: bool) {
+        // What is missing is looked up alone.
+        let links = if begins { self.netlink.links().unwrap_or_default() } else { Vec::new() };
+        self.ahead = links.into_iter().map(|link| (link.name.clone(), link)).collect();
+    }
+
     fn open(&mut self, interface: &str) -> Result<Opened, String> {
         let host_port = HostPortConfig::default();
         let is_host_port = interface == host_port.switch_interface;
@@ -139,7 +156,7 @@ impl Interfaces for KernelInterfaces {
     }
 
     fn describe(&mut self, interface: &str) -> Result<(u32, u16), String> {
-        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
+        let link = self.link(interface).map_err(|error| error.to_string())?;
         Ok((link.index, mtu_of(&link)))
     }
 
@@ -152,7 +169,7 @@ impl Interfaces for KernelInterfaces {
     }
 
     fn bring_up(&mut self, interface: &str) -> Result<(), String> {
-        let up = self.netlink.link(interface).and_then(|link| match link.up {
+        let up = self.link(interface).and_then(|link| match link.up {
             true => Ok(()),
             false => self.netlink.set_up(link.index),
         });
@@ -170,7 +187,7 @@ impl Interfaces for KernelInterfaces {
     }
 
     fn release_host_port(&mut self, interface: &str) -> Result<(), String> {
-        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
+        let link = self.link(interface).map_err(|error| error.to_string())?;
         self.guarded.lock().remove(&link.index);
         match link.xdp_program {
             Some(_) => Umem::detach(interface).map_err(|error| error.to_string()),

@@ -8,7 +8,9 @@
 //! A request never waits. The order of the operations is that of the requests. Completions of a few
 //! milliseconds arrive together, so that pods which start at once share a snapshot.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::mem::discriminant;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -30,6 +32,9 @@ use crate::run::thread::Thread;
 
 /// Completions are reported after this time at the latest.
 const TOGETHER: Duration = Duration::from_millis(5);
+/// Operations of one kind from which on their interfaces are looked up together: to list all interfaces takes the
+/// kernel as long as to look up some alone.
+const LARGE: usize = 16;
 /// An operation that takes longer is reported as a fault of the kernel's configuration.
 const LONG: Duration = Duration::from_secs(5);
 /// Upper bound on the time that the end of the switch waits for requested operations.
@@ -206,32 +211,86 @@ fn run(
 ) {
     let mut completions = Vec::new();
     let mut began = Instant::now();
+    let mut next = None;
     loop {
-        let next = match completions.is_empty() {
+        let first = next.take().or_else(|| match completions.is_empty() {
             true => requested.recv().ok(),
             false => requested.try_recv().ok(),
-        };
-        let Some(operation) = next else {
+        });
+        let Some(first) = first else {
             if completions.is_empty() {
                 return;
             }
             report(std::mem::take(&mut completions));
             continue;
         };
-        let since = Instant::now();
-        if completions.is_empty() {
-            began = since;
+        let group = group(first, &mut next, requested);
+        let is_large = group.len() >= LARGE;
+        if is_large {
+            interfaces.look_ahead(true);
         }
-        *current.lock() = Some(Current { text: operation.to_string(), since });
-        completions.extend(perform(interfaces, operation));
-        *current.lock() = None;
-        if !completions.is_empty() && began.elapsed() >= TOGETHER {
-            report(std::mem::take(&mut completions));
+        let text = group[0].to_string();
+        *current.lock() = Some(Current { text, since: Instant::now() });
+        let mut attached = attach_programs(&group);
+        for operation in group {
+            let since = Instant::now();
+            if completions.is_empty() {
+                began = since;
+            }
+            *current.lock() = Some(Current { text: operation.to_string(), since });
+            completions.extend(perform(interfaces, operation, &mut attached));
+            *current.lock() = None;
+            if !completions.is_empty() && began.elapsed() >= TOGETHER {
+                report(std::mem::take(&mut completions));
+            }
+        }
+        if is_large {
+            interfaces.look_ahead(false);
         }
     }
 }
 
-fn perform(interfaces: &mut dyn Interfaces, operation: Operation) -> Option<Completion> {
+/// An operation with those of its kind that are requested already, up to the `next` one of another kind.
+fn group(
+    first: Operation,
+    next: &mut Option<Operation>,
+    requested: &Receiver<Operation>,
+) -> Vec<Operation> {
+    let mut group = vec![first];
+    while next.is_none()
+        && let Ok(operation) = requested.try_recv()
+    {
+        match discriminant(&operation) == discriminant(&group[0]) {
+            true => group.push(operation),
+            false => *next = Some(operation),
+        }
+    }
+    group
+}
+
+/// Attaches the programs at all interfaces of a group that are switched on; the result of each.
+fn attach_programs(group: &[Operation]) -> BTreeMap<PortId, Result<(), String>> {
+    let programs = group.iter().filter_map(|operation| match operation {
+        Operation::BringUp { program, .. } => program.as_ref(),
+        _ => None,
+    });
+    let programs: Vec<&Program> = programs.collect();
+    // All belong to one flow offload, unless its punt link was made anew just now.
+    let of_one = programs.chunk_by(|a, b| Arc::ptr_eq(&a.offload, &b.offload));
+    let attach = |programs: &[&Program]| {
+        let ports: Vec<_> = programs.iter().map(|it| (it.id, it.index)).collect();
+        let results = programs[0].offload.attach_ports(&ports);
+        let named = ports.into_iter().zip(results);
+        named.map(|((id, _), it)| (id, it.map_err(|error| error.to_string()))).collect::<Vec<_>>()
+    };
+    of_one.flat_map(attach).collect()
+}
+
+fn perform(
+    interfaces: &mut dyn Interfaces,
+    operation: Operation,
+    attached: &mut BTreeMap<PortId, Result<(), String>>,
+) -> Option<Completion> {
     let done = match operation {
         Operation::Open { ticket, interface, expected, way } => {
             let result = open(interfaces, &interface, expected, way);
@@ -244,7 +303,8 @@ fn perform(interfaces: &mut dyn Interfaces, operation: Operation) -> Option<Comp
             return Some(Completion::Found { index: interfaces.index(&interface), purpose });
         }
         Operation::BringUp { interface, program, purpose } => {
-            let result = bring_up(interfaces, &interface, program);
+            let attached = program.and_then(|program| attached.remove(&program.id));
+            let result = bring_up(interfaces, &interface, attached);
             match (purpose, result) {
                 (BringUpFor::Attachment(attachment), result) => {
                     return Some(Completion::BroughtUp { attachment, result });
@@ -312,11 +372,10 @@ fn open(
 fn bring_up(
     interfaces: &mut dyn Interfaces,
     interface: &str,
-    program: Option<Program>,
+    attached: Option<Result<(), String>>,
 ) -> Result<(), String> {
-    if let Some(Program { offload, id, index }) = program {
-        // It is in place before that of an earlier process is detached.
-        let attached = offload.attach_port(id, index);
+    if let Some(attached) = attached {
+        // The program is in place before that of an earlier process is detached.
         attached.map_err(|error| format!("open {interface}: {error}"))?;
         interfaces.take_xdp_off(interface)?;
     }
@@ -358,5 +417,32 @@ impl fmt::Display for Operation {
             Self::OffloadHost { .. } => write!(f, "offload the cluster node's own packets"),
             Self::ReleaseHostPort { interface } => write!(f, "release {interface}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_of_one_kind_are_a_group_and_keep_their_order() {
+        let (requests, requested) = channel();
+        let name = |n: usize| format!("pg{n}");
+        for n in 0..40 {
+            let (program, purpose) = (None, BringUpFor::Others);
+            requests.send(Operation::BringUp { interface: name(n), program, purpose }).unwrap();
+        }
+        requests.send(Operation::ReadAddresses).unwrap();
+        for n in 40..42 {
+            requests.send(Operation::BringDown { interface: name(n) }).unwrap();
+        }
+        let (mut next, mut groups) = (None, Vec::new());
+        while let Some(first) = next.take().or_else(|| requested.try_recv().ok()) {
+            let group = group(first, &mut next, &requested);
+            groups.push(group.iter().map(Operation::to_string).collect::<Vec<_>>());
+        }
+        let up: Vec<String> = (0..40).map(|n| format!("switch on pg{n}")).collect();
+        let down = (40..42).map(|n| format!("switch off pg{n}")).collect();
+        assert_eq!(groups, [up, vec!["read the addresses".to_owned()], down]);
     }
 }

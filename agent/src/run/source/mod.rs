@@ -26,6 +26,7 @@ use control::Kind;
 pub(super) use api_server::{ApiServer, Slot};
 pub(super) use cluster::{ClusterRecord, names, sessions};
 pub(super) use manifests::Manifests;
+pub use manifests::ReadManifests;
 pub(crate) use manifests::Reading;
 pub(super) use state_writer::{StateWriter, load};
 
