@@ -2,10 +2,32 @@
 
 use std::time::{Duration, Instant};
 
-use crate::double::{Double, Step, event, node, policy};
+use crate::double::{Double, Step, both_ways, event, node, policy};
 use control::api_server::{Access, Event, Pace, connect, watch};
 use control::{Control, Scope};
 use tokio::sync::mpsc;
+
+both_ways! {
+    lists_are_streamed_and_watches_follow,
+    an_expired_version_lists_again_and_what_went_meanwhile_is_gone,
+    dropped_connections_errors_and_slow_bodies_lose_nothing,
+    an_older_server_is_listed_by_pages,
+    a_part_of_a_list_is_not_current,
+    a_kind_that_is_not_installed_is_gone_on_without_and_found_later,
+    nothing_is_synced_before_every_kind_is,
+    malformed_objects_are_reported_with_what_could_be_read,
+    an_event_that_cannot_be_decoded_has_its_kind_listed_again_at_once,
+    a_streaming_list_that_ends_with_an_error_is_repeated_by_pages_at_once,
+    after_an_outage_the_first_answer_wakes_every_kind,
+    kinds_that_are_refused_when_the_api_server_comes_back_are_served_soon_after,
+    every_kind_is_listed_once_the_api_server_answers_after_whatever_it_answered_before,
+    no_answer_is_asked_for_all_the_time,
+    an_expired_version_is_listed_at_once_as_status_and_as_event_also_after_an_outage,
+    versions_that_expire_again_and_again_and_lists_that_break_off_are_not_retried_all_the_time,
+    a_watch_is_current_only_after_a_list_an_event_or_a_bookmark,
+    a_watch_whose_version_expired_is_not_current_until_it_is_listed_again,
+    a_kind_of_every_cluster_that_is_not_found_is_reported,
+}
 
 const PACE: Pace = Pace {
     first: Duration::from_millis(5),
@@ -52,7 +74,6 @@ fn nodes(control: &mut Control) -> Vec<String> {
     control.view().nodes.keys().map(ToString::to_string).collect()
 }
 
-#[test]
 fn lists_are_streamed_and_watches_follow() {
     let double = Double::new(vec![(
         "nodes",
@@ -74,7 +95,6 @@ fn lists_are_streamed_and_watches_follow() {
     assert!(asked[2].contains("resourceVersion=9"), "from the bookmark: {asked:?}");
 }
 
-#[test]
 fn an_expired_version_lists_again_and_what_went_meanwhile_is_gone() {
     let list = |name: &str, version| {
         Step::Stream(vec![event("ADDED", node(name, 1)), event("END", node("", version))])
@@ -91,7 +111,6 @@ fn an_expired_version_lists_again_and_what_went_meanwhile_is_gone() {
     assert_eq!(nodes(&mut control), ["new"]);
 }
 
-#[test]
 fn dropped_connections_errors_and_slow_bodies_lose_nothing() {
     let double = Double::new(vec![(
         "nodes",
@@ -114,7 +133,6 @@ fn dropped_connections_errors_and_slow_bodies_lose_nothing() {
     assert!(asked[5].contains("resourceVersion=9"), "resumed after the cut");
 }
 
-#[test]
 fn an_older_server_is_listed_by_pages() {
     let double = Double::new(vec![(
         "nodes",
@@ -133,7 +151,6 @@ fn an_older_server_is_listed_by_pages() {
     assert!(double.asked("nodes")[2].contains("continue=token%2F1"));
 }
 
-#[test]
 fn a_part_of_a_list_is_not_current() {
     let part = || Step::Page(vec![node("n1", 1)], "token/1");
     let double = Double::new(vec![(
@@ -155,7 +172,6 @@ fn a_part_of_a_list_is_not_current() {
     });
 }
 
-#[test]
 fn a_kind_that_is_not_installed_is_gone_on_without_and_found_later() {
     let double = Double::new(vec![(
         "clusternetworkpolicies",
@@ -177,7 +193,6 @@ fn a_kind_that_is_not_installed_is_gone_on_without_and_found_later() {
     assert!(double.asked("clusternetworkpolicies").len() >= 3);
 }
 
-#[test]
 fn nothing_is_synced_before_every_kind_is() {
     let double = Double::new(vec![("networkpolicies", vec![Step::Status(500); 400])]);
     let mut control = Control::new(Scope::All);
@@ -187,7 +202,6 @@ fn nothing_is_synced_before_every_kind_is() {
     });
 }
 
-#[test]
 fn malformed_objects_are_reported_with_what_could_be_read() {
     let mut bad = policy("p", 6);
     bad["spec"]["ingress"] = serde_json::json!([{"from": [{"ipBlock": {"cidr": "nowhere"}}]}]);
@@ -212,7 +226,6 @@ fn malformed_objects_are_reported_with_what_could_be_read() {
 }
 
 /// What it was about is unknown: it may be a denial.
-#[test]
 fn an_event_that_cannot_be_decoded_has_its_kind_listed_again_at_once() {
     let undecodable = [
         "{half".to_owned(),
@@ -246,7 +259,6 @@ fn an_event_that_cannot_be_decoded_has_its_kind_listed_again_at_once() {
 }
 
 /// As behind an etcd without RequestWatchProgress.
-#[test]
 fn a_streaming_list_that_ends_with_an_error_is_repeated_by_pages_at_once() {
     let status = |code: u16| serde_json::json!({"kind": "Status", "code": code, "message": "no"});
     for failed in [
@@ -274,7 +286,6 @@ const LONG: Pace = Pace {
     hold: Duration::from_secs(3600),
 };
 
-#[test]
 fn after_an_outage_the_first_answer_wakes_every_kind() {
     let list = |version| Step::Stream(vec![event("END", node("", version))]);
     let scripts = control::Kind::ALL.map(|kind| (kind.plural(), vec![Step::Drop, list(5)]));
@@ -284,7 +295,6 @@ fn after_an_outage_the_first_answer_wakes_every_kind() {
 }
 
 /// As an API server that has not loaded its roles yet.
-#[test]
 fn kinds_that_are_refused_when_the_api_server_comes_back_are_served_soon_after() {
     let list = |version| Step::Stream(vec![event("END", node("", version))]);
     let scripts = control::Kind::ALL.map(|kind| {
@@ -297,7 +307,6 @@ fn kinds_that_are_refused_when_the_api_server_comes_back_are_served_soon_after()
 }
 
 /// Answers to every kind while the API server comes back; waits of their own would outlast the test.
-#[test]
 fn every_kind_is_listed_once_the_api_server_answers_after_whatever_it_answered_before() {
     for (before, times) in [
         (Step::Expired, 12),
@@ -318,7 +327,6 @@ fn every_kind_is_listed_once_the_api_server_answers_after_whatever_it_answered_b
 
 /// Requests in a minute, of each kind, where one answer is all that a list or watch gets. The pace is 25
 /// times the usual one.
-#[test]
 fn no_answer_is_asked_for_all_the_time() {
     const MINUTE: Duration = Duration::from_millis(2400);
     let pace = Pace {
@@ -385,7 +393,6 @@ fn no_answer_is_asked_for_all_the_time() {
     });
 }
 
-#[test]
 fn an_expired_version_is_listed_at_once_as_status_and_as_event_also_after_an_outage() {
     let list = |name: &str, version| {
         Step::Stream(vec![event("ADDED", node(name, 1)), event("END", node("", version))])
@@ -404,7 +411,6 @@ fn an_expired_version_is_listed_at_once_as_status_and_as_event_also_after_an_out
     }
 }
 
-#[test]
 fn versions_that_expire_again_and_again_and_lists_that_break_off_are_not_retried_all_the_time() {
     let list = || Step::Stream(vec![event("END", node("", 5))]);
     let half = || Step::Cut(vec![event("ADDED", node("half", 1))]);
@@ -431,7 +437,6 @@ fn versions_that_expire_again_and_again_and_lists_that_break_off_are_not_retried
     }
 }
 
-#[test]
 fn a_watch_is_current_only_after_a_list_an_event_or_a_bookmark() {
     let list = Step::Stream(vec![event("ADDED", node("a", 1)), event("END", node("", 5))]);
     let double = Double::new(vec![(
@@ -469,7 +474,6 @@ fn a_watch_is_current_only_after_a_list_an_event_or_a_bookmark() {
     });
 }
 
-#[test]
 fn a_watch_whose_version_expired_is_not_current_until_it_is_listed_again() {
     let list = |version| Step::Stream(vec![event("END", node("", version))]);
     for expired in [Step::Expired, Step::Status(410)] {
@@ -616,7 +620,6 @@ fn version_that_goes(kind: control::Kind, head: &serde_json::Value) {
 }
 
 /// Of a kind that every API server has, 404 is a failure like others: what comes is not known.
-#[test]
 fn a_kind_of_every_cluster_that_is_not_found_is_reported() {
     let list = Step::Stream(vec![event("END", node("", 5))]);
     let double = Double::new(vec![("networkpolicies", vec![list, Step::Status(404)])]);

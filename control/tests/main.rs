@@ -16,6 +16,7 @@ mod hostile;
 mod incremental;
 mod lease;
 mod node_addresses;
+mod protobuf;
 mod session_rules;
 mod staged;
 mod unreadable;

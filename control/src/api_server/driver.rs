@@ -1,15 +1,14 @@
 //! Sends the requests of one kind's [`Watch`] and forwards its events.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::{AsyncBufRead, AsyncBufReadExt};
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::answer::{self, read_part};
 use super::deletions::Deletions;
 use super::discovery::{self, Served};
 use super::failures::{Failures, Outage};
@@ -18,8 +17,6 @@ use super::watch::{Next, Watch};
 use super::{Event, Pace, jittered};
 use crate::Kind;
 
-/// Maximum length of a line; the API server refuses objects of a tenth of it.
-const LONGEST_LINE: usize = 32 << 20;
 /// Timeout of a watch without events; bookmarks come about once a minute.
 const SILENCE: Duration = Duration::from_secs(150);
 /// Timeouts until the head of an answer: the first, and the longest after failures. The head of a watch
@@ -195,24 +192,18 @@ impl Driver {
 
     /// One request, to its end.
     async fn request(&mut self) -> Result<Result<(), Trouble>, Closed> {
-        let request = match http::Request::get(self.watch.path()).body(Vec::new()) {
-            Ok(request) => request,
-            Err(error) => return Ok(Err(Trouble::Other(error.to_string()))),
-        };
         let began = Instant::now();
         let [first, longest] = ANSWER;
         let patience = first.saturating_mul(1 << self.failures.count().min(16)).min(longest);
-        let answer = timeout(patience, self.client.request_stream(request)).await;
+        let (path, accept) = (self.watch.path(), self.watch.accept());
+        let answer = timeout(patience, answer::get(&self.client, &path, accept)).await;
         let took = began.elapsed();
-        let body = match answer {
-            Ok(Ok(body)) => body,
-            Ok(Err(kube::Error::Api(status))) => {
-                let wait = status.details.as_ref().map_or(0, |it| it.retry_after_seconds);
-                return Ok(Err(Trouble::status(status.code, &status.message, wait)));
-            }
-            Ok(Err(error)) => return Ok(Err(Trouble::Away(super::call::with_causes(&error)))),
+        let (encoding, body) = match answer {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(trouble)) => return Ok(Err(trouble)),
             Err(_) => return Ok(Err(Trouble::Silent)),
         };
+        let framing = self.watch.answered(encoding);
         self.send(Event::Responded(self.watch.kind(), took)).await?;
         self.absent_since = None;
         // Whether another version can be read shows with its list.
@@ -220,13 +211,13 @@ impl Driver {
             self.become_answered().await?;
         }
         let mut body = std::pin::pin!(body);
-        let mut line = Vec::new();
+        let mut part = Vec::new();
         loop {
             let due = self.deletions_due();
             let never = Instant::now() + SILENCE;
-            // Reading may be cancelled within a line and continues there.
+            // Reading may be cancelled within a part and continues there.
             let read = tokio::select! {
-                read = timeout(SILENCE, read_line(&mut body, &mut line)) => read,
+                read = timeout(SILENCE, read_part(&mut body, &mut part, framing)) => read,
                 () = sleep_until(due.unwrap_or(never)), if due.is_some() => {
                     self.look_after_deletions().await?;
                     continue;
@@ -236,11 +227,11 @@ impl Driver {
             match read {
                 Err(_) => return Ok(Err(Trouble::Silent)),
                 Ok(Err(error)) => return Ok(Err(Trouble::Other(error.to_string()))),
-                Ok(Ok(())) if line.is_empty() => break,
+                Ok(Ok(())) if part.is_empty() => break,
                 Ok(Ok(())) => {}
             }
-            let events = self.watch.line(&line);
-            line.clear();
+            let events = self.watch.part(&part[framing.head()..]);
+            part.clear();
             match events {
                 Ok(events) => self.pass_on(events).await?,
                 Err(trouble) => return Ok(Err(trouble)),
@@ -253,7 +244,7 @@ impl Driver {
         Ok(Ok(()))
     }
 
-    /// Forwards a line's event, and reports the watch current if the line proves it.
+    /// Forwards a part's event, and reports the watch current if the part proves it.
     async fn pass_on(&mut self, events: Vec<Event>) -> Result<(), Closed> {
         let now = Instant::now();
         for event in events {
@@ -327,24 +318,5 @@ impl Driver {
             self.send(Event::Delete(reference)).await?;
         }
         Ok(())
-    }
-}
-
-/// Appends bytes up to and including the next newline; appends nothing at the end.
-async fn read_line(body: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -> io::Result<()> {
-    loop {
-        let chunk = body.fill_buf().await?;
-        let (taken, done) = match chunk.iter().position(|byte| *byte == b'\n') {
-            Some(at) => (at + 1, true),
-            None => (chunk.len(), chunk.is_empty()),
-        };
-        line.extend_from_slice(&chunk[..taken]);
-        body.consume_unpin(taken);
-        if done {
-            return Ok(());
-        }
-        if line.len() > LONGEST_LINE {
-            return Err(io::Error::other("a line of the answer has no end"));
-        }
     }
 }

@@ -13,6 +13,11 @@ const ANNOTATIONS: [&str; 2] = ["kubernetes.io/config.hash", "k8s.io/initial-eve
 /// The group of this program's own annotations.
 const OWN: &str = "podgate.io/";
 
+/// Whether an annotation is read.
+pub(super) fn is_read(annotation: &str) -> bool {
+    annotation.starts_with(OWN) || ANNOTATIONS.contains(&annotation)
+}
+
 /// The place of a value in a watch event or a list.
 #[derive(Clone, Copy)]
 enum Place {
@@ -50,7 +55,7 @@ impl Reader {
     fn field(self, name: &str) -> Option<Place> {
         let is_read = match self.place {
             Place::Metadata => name != "managedFields",
-            Place::Annotations => name.starts_with(OWN) || ANNOTATIONS.contains(&name),
+            Place::Annotations => is_read(name),
             Place::PodSpec => !matches!(name, "volumes" | "affinity" | "tolerations"),
             Place::Container => matches!(name, "name" | "ports" | "restartPolicy"),
             Place::PodStatus => !name.ends_with("ontainerStatuses") && name != "conditions",

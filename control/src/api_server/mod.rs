@@ -28,6 +28,7 @@
 //! answer nothing is reported, so the known objects stay in force.
 
 mod access;
+mod answer;
 mod call;
 mod cluster;
 mod deletions;
@@ -39,6 +40,7 @@ mod json;
 mod lease;
 mod list;
 mod node_addresses;
+mod protobuf;
 mod report;
 mod review;
 mod stream;
@@ -66,7 +68,7 @@ pub use list::list;
 pub use node_addresses::publish_addresses;
 pub use report::report;
 pub use review::{Review, Reviewer};
-pub use stream::parse_watch;
+pub use stream::{parse_watch, parse_watch_protobuf};
 pub use switches::{Deployment, SwitchPod, Switches, node_of, nodes_with, pods_with};
 pub use warning::{Warning, Warnings};
 
@@ -88,6 +90,8 @@ pub enum Event {
     Delete(ObjectRef),
     /// An event without a recognisable object.
     Fault(Fault),
+    /// So many events of a kind said nothing new, and were passed over.
+    PassedOver(Kind, u64),
     /// A request is answered; how long its head took.
     Responded(Kind, Duration),
     /// A request is answered for the first time, after a failure, or after a version expired.

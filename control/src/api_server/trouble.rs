@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde_json::Value;
+
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
@@ -13,6 +15,8 @@ pub(super) enum Trouble {
     Absent,
     /// The API server does not support streaming lists.
     NotStreaming(String),
+    /// The API server does not answer in the encoding asked for.
+    NotAcceptable(String),
     /// The API server cannot be reached.
     Away(String),
     /// A line of the answer that is no event of the kind. What it was about is unknown.
@@ -24,12 +28,21 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
+    /// Classifies a `Status`; `code` stands where it has none.
+    pub(super) fn of_status(status: &Value, code: u16) -> Self {
+        let number = |value: &Value| value.as_u64();
+        let said = number(&status["code"]).and_then(|it| u16::try_from(it).ok());
+        let wait = number(&status["details"]["retryAfterSeconds"]).unwrap_or(0).min(60) as u32;
+        Self::status(said.unwrap_or(code), status["message"].as_str().unwrap_or(""), wait)
+    }
+
     /// Classifies an HTTP status or an ERROR event.
     pub(super) fn status(code: u16, message: &str, retry_after: u32) -> Self {
         let seconds = u64::from(retry_after.min(60));
         match code {
             410 => Self::Expired,
             404 => Self::Absent,
+            406 | 415 => Self::NotAcceptable(format!("{code} {message}")),
             400 | 422 if message.contains("sendInitialEvents") => {
                 Self::NotStreaming(message.to_owned())
             }
@@ -42,7 +55,10 @@ impl Trouble {
     /// API server answered, and asks for no patience. An etcd without RequestWatchProgress answers each
     /// streaming list with an error, for instance.
     pub(super) fn is_about_streaming(&self) -> bool {
-        matches!(self, Self::NotStreaming(_) | Self::Undecodable(_) | Self::Other(_))
+        matches!(
+            self,
+            Self::NotStreaming(_) | Self::Undecodable(_) | Self::NotAcceptable(_) | Self::Other(_)
+        )
     }
 
     /// Returns whether the failure is worth reporting.
@@ -59,6 +75,7 @@ impl fmt::Display for Trouble {
             Self::Silent => f.write_str("the connection fell silent"),
             Self::Later(text, _)
             | Self::NotStreaming(text)
+            | Self::NotAcceptable(text)
             | Self::Away(text)
             | Self::Undecodable(text)
             | Self::Other(text) => f.write_str(text),

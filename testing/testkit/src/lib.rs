@@ -4,6 +4,7 @@
 //! - [`documents`]: commands that documents show,
 //! - [`corpus`]: inputs for fuzz targets, replayed and spoiled,
 //! - [`manifests`]: Kubernetes objects as YAML,
+//! - [`protobuf`]: JSON as the API server's protobuf,
 //! - [`packet`]: frames, built in one line each,
 //! - [`eventually`]: waiting for what must happen,
 //! - [`storm`]: many short TCP connections,
@@ -48,6 +49,7 @@ pub mod manifests;
 mod namespace;
 pub mod packet;
 mod process;
+pub mod protobuf;
 mod raw;
 mod skip;
 pub mod storm;

@@ -281,6 +281,10 @@ impl ControlLoop {
         };
         match event {
             Event::Cluster(_) => {}
+            Event::PassedOver(_, count) => {
+                info.last_event = Some(now);
+                info.unchanged += count;
+            }
             Event::Responded(kind, duration) => {
                 let api = self.shared.durations.api.with_label_values(&[kind.name()]);
                 api.observe(duration.as_secs_f64());

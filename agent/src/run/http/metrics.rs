@@ -197,6 +197,12 @@ fn source(page: &mut Page, shared: &SharedStatus) {
     page.sample(&[], seconds(source.last_event));
     page.family("source_strange_events_total", "counter", "Events that named no object.");
     page.sample(&[], source.strange);
+    page.family(
+        "source_unchanged_events_total",
+        "counter",
+        "Events that were passed over: they changed nothing that the switch reads.",
+    );
+    page.sample(&[], source.unchanged);
     page.family("watch_up", "gauge", "Whether the watch is answered.");
     for (kind, watch) in &source.watches {
         page.sample(&[("kind", kind.name())], u8::from(watch.state == WatchState::Watching));

@@ -67,6 +67,8 @@ pub struct SourceInfo {
     pub retries: u64,
     /// Events that named no object.
     pub strange: u64,
+    /// Events that said nothing new.
+    pub unchanged: u64,
     /// Error of the last status write, if it failed.
     pub report_error: Option<String>,
     /// The watch of each kind.

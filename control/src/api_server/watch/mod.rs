@@ -3,17 +3,23 @@
 //! <https://kubernetes.io/docs/reference/using-api/api-concepts/>: "Efficient detection of
 //! changes" and "Streaming lists".
 
+mod said;
+
 use std::time::Duration;
 
 use serde_json::Value;
 
+use super::answer::Framing;
 use super::trouble::Trouble;
-use super::{Event, Found, json};
+use super::{Event, Found, json, protobuf};
 use crate::objects::{Read, read};
 use crate::{Fault, FieldFault, Kind, Object, ObjectRef};
+use said::Said;
 
 /// Requested duration of a watch; the API server ends it then.
 const WATCH_SECONDS: u64 = 290;
+/// Events that are passed over are reported with the next bookmark, or when they are so many.
+const REPORTED: u64 = 1_000;
 /// Objects on a page, where lists come in pages.
 const PAGE: usize = 500;
 
@@ -31,6 +37,14 @@ pub(super) struct Watch {
     never_streams: bool,
     /// A page had expired: request the list as a whole.
     whole: bool,
+    /// Protobuf is not asked for: the kind has none, or the API server or its answer refused.
+    json_only: bool,
+    /// The encoding of the answer that is read.
+    encoding: Encoding,
+    /// What each object said last, to pass over events that say the same.
+    said: Said,
+    /// Events that were passed over and are not reported yet.
+    passed_over: u64,
     /// Grows with every complete list, and every event and bookmark of a watch.
     progress: u64,
     /// It grew since the last call.
@@ -53,6 +67,13 @@ impl State {
     }
 }
 
+/// The encoding of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Json,
+    Protobuf,
+}
+
 /// When to send the next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
@@ -71,6 +92,10 @@ impl Watch {
             by_pages: false,
             never_streams: false,
             whole: false,
+            json_only: !protobuf::is_served(kind),
+            encoding: Encoding::Json,
+            said: Said::default(),
+            passed_over: 0,
             progress: 0,
             has_fruit: false,
             is_watching_on: false,
@@ -88,7 +113,7 @@ impl Watch {
     /// Reads the kind in this version from now on.
     pub(super) fn read_in(&mut self, version: String) {
         self.version = version;
-        self.state = State::list();
+        self.begin_list();
     }
 
     /// Whether it is read in a version that this program was not written for. What cannot be read in
@@ -116,9 +141,33 @@ impl Watch {
         self.is_watching_on
     }
 
+    /// The next list begins from nothing.
+    fn begin_list(&mut self) {
+        self.state = State::list();
+        self.said.clear();
+    }
+
     fn progresses(&mut self, is_watching_on: bool) {
         self.progress += 1;
         (self.has_fruit, self.is_watching_on) = (true, is_watching_on);
+    }
+
+    /// The media types to ask for.
+    pub(super) fn accept(&self) -> &'static str {
+        match self.json_only {
+            true => "application/json",
+            false => "application/vnd.kubernetes.protobuf, application/json",
+        }
+    }
+
+    /// The head of the answer; returns how its body is divided.
+    pub(super) fn answered(&mut self, encoding: Encoding) -> Framing {
+        self.encoding = encoding;
+        match (&self.state, encoding) {
+            (State::List { .. }, _) if self.by_pages => Framing::Whole,
+            (_, Encoding::Json) => Framing::Lines,
+            (_, Encoding::Protobuf) => Framing::Lengths,
+        }
     }
 
     /// Path and query of the request to make now.
@@ -142,27 +191,30 @@ impl Watch {
         format!("/{root}/{version}/{plural}?{}{query}", selector(self.kind))
     }
 
-    /// A line of the answer.
-    pub(super) fn line(&mut self, line: &[u8]) -> Result<Vec<Event>, Trouble> {
+    /// A part of the answer: of a list by pages some bytes, else a line or message with an event.
+    pub(super) fn part(&mut self, part: &[u8]) -> Result<Vec<Event>, Trouble> {
         if self.by_pages
             && let State::List { page, .. } = &mut self.state
         {
-            page.extend_from_slice(line);
+            page.extend_from_slice(part);
             return Ok(Vec::new());
         }
         let undecodable = |problem: String| Err(Trouble::Undecodable(problem));
-        let Ok(mut event) = json::parse(line, self.kind) else {
-            return undecodable("a watch event is no JSON".to_owned());
+        let event = match self.encoding {
+            Encoding::Json => {
+                json::parse(part, self.kind).map_err(|_| "a watch event is no JSON".to_owned())
+            }
+            Encoding::Protobuf => protobuf::watch_event(part, self.kind)
+                .map_err(|damage| format!("a watch event is no protobuf: {damage}")),
+        };
+        let mut event = match event {
+            Ok(event) => event,
+            Err(problem) => return undecodable(problem),
         };
         let object = event.get_mut("object").map(Value::take).unwrap_or(Value::Null);
         match event.get("type").and_then(Value::as_str) {
             Some("BOOKMARK") => Ok(self.bookmark(&object)),
-            Some("ERROR") => {
-                let number = |value: &Value| value.as_u64().unwrap_or(0);
-                let code = u16::try_from(number(&object["code"])).unwrap_or(0);
-                let wait = number(&object["details"]["retryAfterSeconds"]).min(60) as u32;
-                Err(Trouble::status(code, object["message"].as_str().unwrap_or(""), wait))
-            }
+            Some("ERROR") => Err(Trouble::of_status(&object, 0)),
             Some("ADDED" | "MODIFIED") => self.object(object, true),
             Some("DELETED") => self.object(object, false),
             other => undecodable(format!("a watch event has the unknown type {other:?}")),
@@ -188,22 +240,34 @@ impl Watch {
     /// after that one streams again.
     pub(super) fn next_after(&mut self, trouble: Option<&Trouble>) -> Next {
         let listing = matches!(self.state, State::List { .. });
+        // JSON is what every version of the API server has.
+        let refuses_protobuf = !self.json_only
+            && match trouble {
+                Some(Trouble::NotAcceptable(_)) => true,
+                Some(Trouble::Undecodable(_)) => self.encoding == Encoding::Protobuf,
+                _ => false,
+            };
+        self.json_only |= refuses_protobuf;
         match trouble {
             None => Next::AtOnce,
+            Some(Trouble::NotAcceptable(_)) if refuses_protobuf => {
+                self.restart_list();
+                Next::AtOnce
+            }
             Some(Trouble::Expired) => {
                 self.whole = self.by_pages && listing;
-                self.state = State::list();
+                self.begin_list();
                 Next::AtOnce
             }
             Some(trouble) if listing && !self.by_pages && trouble.is_about_streaming() => {
                 self.by_pages = true;
                 self.never_streams |= matches!(trouble, Trouble::NotStreaming(_));
-                self.state = State::list();
+                self.begin_list();
                 Next::AtOnce
             }
             // What the event said is unknown; a list says it.
             Some(Trouble::Undecodable(_)) => {
-                self.state = State::list();
+                self.begin_list();
                 Next::AtOnce
             }
             Some(Trouble::Later(_, seconds)) => {
@@ -211,7 +275,7 @@ impl Watch {
                 Next::After(Duration::from_secs(*seconds))
             }
             Some(Trouble::Absent) if self.kind.may_be_absent() => {
-                self.state = State::list();
+                self.begin_list();
                 Next::WhenInstalled
             }
             _ => {
@@ -224,7 +288,7 @@ impl Watch {
     /// An interrupted list begins again; a watch continues where it was.
     fn restart_list(&mut self) {
         if matches!(self.state, State::List { .. }) {
-            self.state = State::list();
+            self.begin_list();
         }
     }
 
@@ -236,7 +300,7 @@ impl Watch {
             State::From(held) => {
                 *held = version;
                 self.progresses(true);
-                Vec::new()
+                self.passed_over(1)
             }
             State::List { found, .. } => {
                 if metadata["annotations"]["k8s.io/initial-events-end"] != "true" {
@@ -250,9 +314,24 @@ impl Watch {
         }
     }
 
+    /// Reports the events that were passed over, if there are so many at least.
+    fn passed_over(&mut self, least: u64) -> Vec<Event> {
+        match self.passed_over >= least {
+            true => vec![Event::PassedOver(self.kind, std::mem::take(&mut self.passed_over))],
+            false => Vec::new(),
+        }
+    }
+
     /// An object of a list or watch.
-    fn object(&mut self, object: Value, exists: bool) -> Result<Vec<Event>, Trouble> {
+    fn object(&mut self, mut object: Value, exists: bool) -> Result<Vec<Event>, Trouble> {
         let version = version(&object["metadata"]);
+        let says_the_same = !self.kind.may_be_absent() && self.said.note(&mut object, exists);
+        if says_the_same && let (State::From(held), Some(version)) = (&mut self.state, &version) {
+            held.clone_from(version);
+            self.progresses(true);
+            self.passed_over += 1;
+            return Ok(self.passed_over(REPORTED));
+        }
         let (object, faults) = match self.read(object) {
             Ok(read) => read,
             Err(fault) if self.is_foreign() => return Err(self.unreadable(&fault)),
@@ -280,8 +359,12 @@ impl Watch {
 
     /// A page of a list.
     fn page(&mut self, page: &[u8]) -> Result<Vec<Event>, Trouble> {
-        let Ok(mut list) = json::parse(page, self.kind) else {
-            return Err(Trouble::Other("a list is no JSON, or was cut off".into()));
+        let mut list = match self.encoding {
+            Encoding::Json => json::parse(page, self.kind)
+                .map_err(|_| Trouble::Other("a list is no JSON, or was cut off".into()))?,
+            Encoding::Protobuf => protobuf::list(page, self.kind).map_err(|damage| {
+                Trouble::Undecodable(format!("a list is no protobuf: {damage}"))
+            })?,
         };
         let Some(Value::Array(items)) = list.get_mut("items").map(Value::take) else {
             return Err(Trouble::Other("a list has no items".into()));
@@ -291,7 +374,10 @@ impl Watch {
         let rest = list["metadata"]["continue"].as_str().unwrap_or("").to_owned();
         let mut events = Vec::new();
         let mut read = Found::new();
-        for item in items {
+        for mut item in items {
+            if !self.kind.may_be_absent() {
+                self.said.note(&mut item, true);
+            }
             match self.read(item) {
                 Ok((object, faults)) => drop(read.insert(object.reference(), (object, faults))),
                 Err(fault) if self.is_foreign() => return Err(self.unreadable(&fault)),

@@ -4,7 +4,7 @@ use super::*;
 use serde_json::json;
 
 fn line(watch: &mut Watch, kind: &str, object: Value) -> Result<Vec<Event>, Trouble> {
-    watch.line(json!({"type": kind, "object": object}).to_string().as_bytes())
+    watch.part(json!({"type": kind, "object": object}).to_string().as_bytes())
 }
 
 fn namespace(name: &str, version: u32) -> Value {
@@ -88,7 +88,7 @@ fn a_list_that_breaks_off_reports_nothing_and_begins_anew() {
     assert!(watch.path().ends_with("/namespaces?limit=500"), "by pages");
     let refused = Trouble::status(500, "", 0);
     assert_eq!(watch.next_after(Some(&refused)), Next::BackOff);
-    watch.line(br#"{"metadata": {"resourceVersion": "5"}, "items": []}"#).unwrap();
+    watch.part(br#"{"metadata": {"resourceVersion": "5"}, "items": []}"#).unwrap();
     let events = watch.end().unwrap();
     assert_eq!(events, [Event::Resync(Kind::Namespace, vec![], vec![])]);
     assert_eq!(watch.next_after(Some(&Trouble::Expired)), Next::AtOnce);
@@ -106,12 +106,12 @@ fn an_older_server_is_listed_by_pages_and_an_expired_page_asks_for_all() {
             "items": [{"metadata": {"name": name}}]})
         .to_string()
     };
-    watch.line(page("a/b", "a").as_bytes()).unwrap();
+    watch.part(page("a/b", "a").as_bytes()).unwrap();
     assert_eq!(watch.end(), Ok(vec![]));
     assert!(watch.path().ends_with("limit=500&continue=a%2Fb"));
     assert_eq!(watch.next_after(Some(&Trouble::Expired)), Next::AtOnce);
     assert!(watch.path().ends_with("/namespaces?"));
-    watch.line(page("", "b").as_bytes()).unwrap();
+    watch.part(page("", "b").as_bytes()).unwrap();
     let events = watch.end().unwrap();
     assert!(matches!(&events[..], [Event::Resync(_, all, _)] if all.len() == 1));
     assert!(watch.path().ends_with("resourceVersion=8"));
@@ -130,7 +130,7 @@ fn only_a_kind_with_a_definition_may_be_absent() {
 fn an_event_that_cannot_be_decoded_is_listed_and_a_field_that_cannot_be_is_a_fault() {
     for bad in ["{", "[]", "{\"type\":\"WHAT\"}", "{\"type\":\"ADDED\"}"] {
         let mut watch = listed();
-        let trouble = watch.line(bad.as_bytes()).unwrap_err();
+        let trouble = watch.part(bad.as_bytes()).unwrap_err();
         assert!(matches!(trouble, Trouble::Undecodable(_)), "{bad}: {trouble:?}");
         assert_eq!(watch.next_after(Some(&trouble)), Next::AtOnce);
         assert!(watch.path().contains("sendInitialEvents=true"));

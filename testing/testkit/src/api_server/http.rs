@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::store::Refusal;
 use super::{Shared, lock};
+use crate::protobuf;
 
 /// A connection.
 pub trait Stream: Read + Write + Send {}
@@ -39,6 +40,19 @@ struct Request {
     /// All others but those about the connection.
     headers: Vec<(String, String)>,
     body: Vec<u8>,
+}
+
+impl Request {
+    /// The kind to answer in protobuf: the client accepts it, and it can say all objects of the resource.
+    fn protobuf(&self, resource: &Resource<'_>, shared: &Shared) -> Option<&'static str> {
+        let accepts = |(name, value): &(String, String)| {
+            name.eq_ignore_ascii_case("accept") && value.contains("protobuf")
+        };
+        let kind = protobuf::kind_of(resource.plural)?;
+        let (objects, _) = shared.store.list(resource.plural);
+        let all = || objects.iter().all(|it| protobuf::answer(it, kind).is_ok());
+        (self.headers.iter().any(accepts) && all()).then_some(kind)
+    }
 }
 
 fn read(stream: &mut BufReader<Box<dyn Stream>>) -> io::Result<Option<Request>> {
@@ -110,8 +124,8 @@ fn answer(
     if let Some((target, rest)) = proxied(path) {
         return proxy(request, target, &format!("{rest}?{query}"), stream, shared);
     }
-    let body = || serde_json::from_slice(&request.body).unwrap_or_default();
-    if let Some(answer) = shared.identities.answer(&request.method, path, &body()) {
+    let asked = || serde_json::from_slice(&request.body).unwrap_or_default();
+    if let Some(answer) = shared.identities.answer(&request.method, path, &asked()) {
         return whole(stream, 201, &answer);
     }
     let Some(resource) = Resource::of(path) else { return refuse(stream, 404, "no such path") };
@@ -137,12 +151,20 @@ fn answer(
     }
     match (request.method.as_str(), resource.name) {
         ("GET", None) if parameter("watch").is_some_and(|it| matches!(it, "1" | "true")) => {
-            watch(stream, &resource, &parameter, shared, stopped)
+            let kind = request.protobuf(&resource, shared);
+            watch(stream, kind, &resource, &parameter, shared, stopped)
         }
         ("GET", None) => {
             let (items, version) = listed(&resource, &parameter, shared);
             let metadata = json!({"resourceVersion": version.to_string()});
-            whole(stream, 200, &json!({"kind": "List", "metadata": metadata, "items": items}))
+            let list = json!({"kind": "List", "metadata": metadata, "items": items});
+            match request.protobuf(&resource, shared) {
+                Some(kind) => {
+                    let list = protobuf::answer(&list, kind).map_err(io::Error::other)?;
+                    body(stream, 200, "application/vnd.kubernetes.protobuf", &list)
+                }
+                None => whole(stream, 200, &list),
+            }
         }
         ("GET", Some(name)) => {
             match shared.store.object(resource.plural, resource.namespace, name) {
@@ -283,12 +305,13 @@ fn listed<'q>(
 
 fn watch<'q>(
     stream: &mut Box<dyn Stream>,
+    kind: Option<&str>,
     resource: &Resource<'_>,
     parameter: &impl Fn(&str) -> Option<&'q str>,
     shared: &Shared,
     stopped: &AtomicBool,
 ) -> io::Result<()> {
-    head(stream)?;
+    head(stream, kind)?;
     let bookmark = |version: u64| {
         json!({"type": "BOOKMARK",
             "object": {"metadata": {"resourceVersion": version.to_string()}}})
@@ -298,11 +321,11 @@ fn watch<'q>(
         None => {
             let (items, version) = listed(resource, parameter, shared);
             for object in items {
-                event(stream, &json!({"type": "ADDED", "object": object}))?;
+                event(stream, kind, &json!({"type": "ADDED", "object": object}))?;
             }
             let mut end = bookmark(version);
             end["object"]["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
-            event(stream, &end)?;
+            event(stream, kind, &end)?;
             version
         }
     };
@@ -310,7 +333,7 @@ fn watch<'q>(
     while !stopped.load(Ordering::Acquire) {
         let Some((changes, now)) = shared.store.since(resource.plural, version) else {
             let object = status(410, "too old resource version");
-            event(stream, &json!({"type": "ERROR", "object": object}))?;
+            event(stream, kind, &json!({"type": "ERROR", "object": object}))?;
             return stream.write_all(b"0\r\n\r\n");
         };
         if !shared.store.is_served(resource.plural, resource.version) {
@@ -318,13 +341,13 @@ fn watch<'q>(
         }
         for change in changes {
             let object = resource.converted(change.object);
-            event(stream, &json!({"type": change.kind, "object": object}))?;
+            event(stream, kind, &json!({"type": change.kind, "object": object}))?;
         }
         version = now;
         rounds += 1;
         // A failed write also reveals that the client has closed.
         if rounds % 10 == 0 {
-            event(stream, &bookmark(version))?;
+            event(stream, kind, &bookmark(version))?;
         }
     }
     Err(io::ErrorKind::ConnectionAborted.into())
@@ -339,24 +362,37 @@ fn refuse(stream: &mut Box<dyn Stream>, code: u16, message: &str) -> io::Result<
     whole(stream, code, &status(code, message))
 }
 
-fn head(stream: &mut Box<dyn Stream>) -> io::Result<()> {
-    stream.write_all(
-        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
+fn head(stream: &mut Box<dyn Stream>, protobuf: Option<&str>) -> io::Result<()> {
+    let content = match protobuf {
+        Some(_) => "application/vnd.kubernetes.protobuf;stream=watch",
+        None => "application/json",
+    };
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\nContent-Type: {content}\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
 }
 
-fn event(stream: &mut Box<dyn Stream>, event: &Value) -> io::Result<()> {
-    let line = format!("{event}\n");
-    stream.write_all(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes())?;
+/// Sends an event. One that protobuf cannot say ends the answer; the next one is in JSON.
+fn event(stream: &mut Box<dyn Stream>, kind: Option<&str>, event: &Value) -> io::Result<()> {
+    let line = match kind {
+        Some(kind) => protobuf::event(event, kind).map_err(io::Error::other)?,
+        None => format!("{event}\n").into_bytes(),
+    };
+    let chunk = [format!("{:x}\r\n", line.len()).as_bytes(), &line, b"\r\n"].concat();
+    stream.write_all(&chunk)?;
     stream.flush()
 }
 
-fn whole(stream: &mut Box<dyn Stream>, code: u16, body: &Value) -> io::Result<()> {
-    let body = body.to_string();
+fn whole(stream: &mut Box<dyn Stream>, code: u16, value: &Value) -> io::Result<()> {
+    body(stream, code, "application/json", value.to_string().as_bytes())
+}
+
+fn body(stream: &mut Box<dyn Stream>, code: u16, content: &str, body: &[u8]) -> io::Result<()> {
     let head = format!(
-        "HTTP/1.1 {code} Whatever\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        "HTTP/1.1 {code} Whatever\r\nContent-Type: {content}\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
-    stream.write_all((head + &body).as_bytes())?;
+    stream.write_all(&[head.as_bytes(), body].concat())?;
     stream.flush()
 }

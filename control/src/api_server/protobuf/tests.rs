@@ -1,0 +1,75 @@
+//! What Go's encoder writes and JSON leaves out, and bytes that are no message.
+
+use super::*;
+use crate::objects::{Read, read};
+use serde_json::json;
+
+/// A field of bytes.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    [&[number << 3 | 2, content.len() as u8], content].concat()
+}
+
+/// A field that is a number.
+fn varint(number: u8, value: u8) -> Vec<u8> {
+    vec![number << 3, value]
+}
+
+fn event(kind: &str, object: &[u8]) -> Vec<u8> {
+    let of = [field(1, b"v1"), field(2, kind.as_bytes())].concat();
+    let unknown =
+        [MAGIC, &field(1, &of), &field(2, object), &field(3, b""), &field(4, b"")].concat();
+    [field(1, b"ADDED"), field(2, &field(1, &unknown))].concat()
+}
+
+#[test]
+fn empty_fields_that_json_leaves_out_mean_nothing() {
+    let metadata = [field(1, b"a"), field(2, b""), field(3, b"n"), field(5, b""), field(8, b"")];
+    let port = [field(1, b""), varint(2, 0), varint(3, 80), field(4, b""), field(5, b"")].concat();
+    let container = [field(1, b"c"), field(6, &port)].concat();
+    let spec = [field(2, &container), field(3, b""), field(10, b""), varint(11, 0)].concat();
+    let status = [field(1, b""), field(6, b"")].concat();
+    let pod = [field(1, &metadata.concat()), field(2, &spec), field(3, &status)].concat();
+    let bytes = event("Pod", &pod);
+    // The outer message may stand in an envelope of its own.
+    let wrapped = [MAGIC, &field(2, &bytes)].concat();
+    for bytes in [bytes, wrapped] {
+        let parsed = watch_event(&bytes, Kind::Pod).unwrap();
+        assert_eq!(parsed["type"], "ADDED");
+        let plain = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "a", "namespace": "n"},
+            "spec": {"containers": [{"name": "c", "ports": [{"containerPort": 80}]}]}});
+        assert_eq!(read(parsed["object"].clone()), read(plain));
+    }
+}
+
+#[test]
+fn a_policy_with_a_field_that_is_not_known_has_a_fault() {
+    let metadata = [field(1, b"p"), field(3, b"n")].concat();
+    let rule = field(9, b"of a later version");
+    let spec = [field(1, b""), field(2, &rule)].concat();
+    let policy = [field(1, &metadata), field(2, &spec)].concat();
+    let of = [field(1, b"networking.k8s.io/v1"), field(2, b"NetworkPolicy")].concat();
+    let unknown = [MAGIC, &field(1, &of), &field(2, &policy)].concat();
+    let bytes = [field(1, b"ADDED"), field(2, &field(1, &unknown))].concat();
+    let parsed = watch_event(&bytes, Kind::NetworkPolicy).unwrap();
+    let Read::Object(_, faults) = read(parsed["object"].clone()) else { panic!("{parsed}") };
+    assert_eq!(faults[0].field, "spec.ingress[0].field 9");
+}
+
+#[test]
+fn damage_is_named_with_its_place() {
+    for (pod, problem) in [
+        (&[0x0a, 0x09, b'x'][..], "a field is longer than what it stands in at byte 30"),
+        (&[0x0a, 0x80], "a number has no end at byte 29"),
+        (&[0x0b], "unknown wire type at byte 28"),
+        (&[0x00, 0x00], "a field's number is out of range at byte 28"),
+        (&[0x08, 0x01], "a field of another type at byte 28"),
+        (&[0x0a, 0x03, 0x0a, 0x01, 0xff], "a text is not UTF-8 at byte 32"),
+    ] {
+        let damage = watch_event(&event("Pod", pod), Kind::Pod).unwrap_err();
+        assert_eq!(damage.to_string(), problem);
+    }
+    let other = watch_event(&event("Secret", b""), Kind::Pod).unwrap_err();
+    assert_eq!(other.problem, "an object of another kind");
+    assert!(list(b"{}", Kind::Pod).is_err() && status(b"nonsense").is_err());
+}
