@@ -16,7 +16,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::Sessions;
+use super::{Sessions, next_places};
 use crate::session::owner::Owner;
 use crate::session::{Found, State};
 use crate::wire::protocol;
@@ -149,11 +149,9 @@ impl Sessions {
     }
 
     fn sample(&self, owner: Owner, candidates: &mut Candidates) {
-        let end = self.free.end_of_used();
-        let from = self.evictions.hand.fetch_add(SAMPLE, Ordering::Relaxed);
+        let places = next_places(&self.evictions.hand, SAMPLE, self.free.end_of_used());
         let is_remote = self.quotas.is_remote(owner);
-        for n in 0..SAMPLE.min(end) {
-            let index = from.wrapping_add(n) % end;
+        for index in places {
             let record = &self.records[index as usize];
             let is_candidate = record.owner() == owner;
             let Some(seen) = is_candidate.then(|| record.read()).flatten() else { continue };

@@ -367,11 +367,8 @@ impl Sessions {
     /// Ends idle sessions at the next places of the table, `count` of them at most; returns how many places were
     /// looked at. Threads that sweep look at different ones.
     pub fn sweep(&self, count: u32, now_s: u32) -> u32 {
-        let end = self.free.end_of_used();
-        let count = count.min(end);
-        let from = self.swept.0.fetch_add(count, Ordering::Relaxed);
-        for n in 0..count {
-            let index = from.wrapping_add(n) % end;
+        let places = next_places(&self.swept.0, count, self.free.end_of_used());
+        for index in places.clone() {
             if let Some(seen) = self.records[index as usize].read() {
                 let found = seen.found(index, true);
                 if self.is_idle(&found, now_s) {
@@ -379,7 +376,7 @@ impl Sessions {
                 }
             }
         }
-        count
+        places.end - places.start
     }
 
     /// Ends all sessions that `port` opened, once it opens no more: the next port of this number
@@ -439,6 +436,15 @@ impl Sessions {
         let idle_s = now_s.saturating_sub(found.last_seen());
         idle_s > self.limits.of(found.protocol, found.state())
     }
+}
+
+/// Moves a hand on by `count` places, from the first one again behind `end`; returns the places, fewer where the end is
+/// near. (A remainder of a hand that only grows would stand still while the end grows with it.)
+fn next_places(hand: &AtomicU32, count: u32, end: u32) -> Range<u32> {
+    let from = |at: u32| if at < end { at } else { 0 };
+    let next = |at: u32| Some(from(at).saturating_add(count));
+    let at = hand.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).map_or(0, from);
+    at..at.saturating_add(count).min(end)
 }
 
 #[cfg(test)]
