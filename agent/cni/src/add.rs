@@ -30,7 +30,11 @@ pub(super) fn add(
         let ipam = Ipam::find(config, environment)?;
         let (namespace, pod_netlink) = interface::container(container, netns)?;
         let mut host = Netlink::open()?;
-        interface::create(&mut host, &namespace, attachment, config.mtu)?;
+        let mut create = || interface::create(&mut host, &namespace, attachment, config.mtu);
+        match config.expects_v6() {
+            true => create()?,
+            false => interface::without_v6(&namespace, create)?,
+        }
         let mut steps = Steps { config, attachment, ipam, host, namespace, pod_netlink };
         let mut reached = Reached::default();
         steps.take(pod_name, started, &mut reached).map_err(|error| steps.undo(&reached, error))

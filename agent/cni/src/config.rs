@@ -178,6 +178,23 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Whether the IPAM plugin's configuration names an IPv6 network: it may still give others.
+    pub(super) fn expects_v6(&self) -> bool {
+        fn names_v6(value: &Value) -> bool {
+            match value {
+                Value::String(text) => {
+                    text.parse::<IpNet>().is_ok_and(|network| network.addr().is_ipv6())
+                }
+                Value::Array(values) => values.iter().any(names_v6),
+                Value::Object(fields) => fields.values().any(names_v6),
+                _ => false,
+            }
+        }
+        self.whole.get("ipam").is_some_and(names_v6)
+    }
+}
+
 fn version(whole: &Map<String, Value>) -> Result<Version, CniError> {
     // A configuration without a version is of the first one.
     let text = match whole.get("cniVersion") {

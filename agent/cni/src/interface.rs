@@ -90,6 +90,26 @@ pub(super) fn container(
     Ok((namespace, netlink))
 }
 
+/// Calls `create`, and has an interface that it creates in the namespace begin without IPv6. The kernel would not
+/// sleep until the lock of all interfaces is free for a write to the interface's own setting: it tries again and again.
+pub(super) fn without_v6<T>(namespace: &Namespace, create: impl FnOnce() -> T) -> T {
+    let set = |from: &str, to: &str| {
+        namespace.run(|| match sysctl::read(Family::V6, "default", "disable_ipv6") {
+            Ok(value) if value == from => {
+                sysctl::set(Family::V6, "default", "disable_ipv6", to).is_ok()
+            }
+            _ => false,
+        })
+    };
+    // Where it fails, the interface's own setting is written.
+    let is_set = set("0", "1").unwrap_or(false);
+    let created = create();
+    if is_set {
+        let _ = set("1", "0");
+    }
+    created
+}
+
 /// Creates the pair, which stays down.
 pub(super) fn create(
     host: &mut Netlink,

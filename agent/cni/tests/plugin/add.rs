@@ -130,6 +130,11 @@ fn one_family_alone_leaves_the_other_off() {
     let result = node.add("four", &pod).ok();
     assert_eq!(result["routes"], json!([{ "dst": "0.0.0.0/0", "gw": "169.254.1.1" }]));
     assert_eq!(pod.exec(["ip", "-6", "address", "show", "dev", "eth0"]), "");
+    let disabled = |of: &str| {
+        let read = || sysctl::read(sysctl::Family::V6, of, "disable_ipv6").unwrap();
+        in_namespace(pod.path(), read).unwrap()
+    };
+    assert_eq!((disabled("eth0"), disabled("default")), ("1".to_owned(), "0".to_owned()));
     node.check("four", &pod, &result).ok();
     node.del("four", &pod).ok();
 
