@@ -2,6 +2,7 @@
 
 mod attach;
 mod names;
+mod plugin;
 mod pods;
 mod restart;
 
@@ -13,6 +14,7 @@ fn main() -> ExitCode {
         &[
             ("attach", attach::main),
             ("names", names::main),
+            ("plugin", plugin::main),
             ("pods", pods::main),
             ("restart", restart::main),
         ],
