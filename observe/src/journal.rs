@@ -9,9 +9,10 @@
 //! that of time.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -22,17 +23,18 @@ use flate2::read::GzDecoder;
 use local_api::Verdict;
 use serde::{Deserialize, Serialize};
 
+use crate::shares::Shares;
 use crate::time::utc_seconds;
 use crate::verdicts::{End, Event, Protocol, Reason};
 
 /// The version of the format.
 const VERSION: u32 = 1;
-/// Length of an hour's name, as in `2026-11-25T09`.
-const NAME: usize = 13;
-/// Rows of one hour; connections that would make further ones are counted alone.
-const MOST: usize = 100_000;
+/// The form of an hour's name; each 0 is a digit.
+const NAME: &str = "0000-00-00T00";
+/// Bytes of the rows of one hour at most; connections that would make further ones are counted alone.
+const MOST: u64 = 32 << 20;
 /// Bytes of a file, after decompression, that are read at most.
-const MOST_BYTES: u64 = 1 << 30;
+const MOST_READ: u64 = 1 << 30;
 
 /// The first line of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,26 +88,47 @@ impl Key {
 /// The name of the hour of a moment.
 pub fn hour_of(time: SystemTime) -> String {
     let mut name = utc_seconds(time);
-    name.truncate(NAME);
+    name.truncate(NAME.len());
     name
 }
 
 /// The rows of one hour.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Hour {
     rows: HashMap<Key, Row>,
     left_out: u64,
+    /// Bytes of the rows by the pods that open the connections.
+    shares: Shares,
+    most: u64,
 }
 
 impl Hour {
+    /// An hour whose rows take half of a journal of this size at most, so that one hour does not displace all
+    /// others.
+    pub fn new(size: u64) -> Self {
+        let most = MOST.min(size / 2);
+        Self { rows: HashMap::new(), left_out: 0, shares: Shares::default(), most }
+    }
+
     /// Continues an hour of which a file has a part.
     ///
     /// # Errors
     /// If it is no file of a journal.
-    pub fn resume(path: &Path) -> io::Result<Self> {
+    pub fn resume(path: &Path, size: u64) -> io::Result<Self> {
         let (head, rows) = read_file(path)?;
-        let rows = rows.into_iter().map(|row| (Key::of(&row.event), row)).collect();
-        Ok(Self { rows, left_out: head.left_out })
+        let mut hour = Self { left_out: head.left_out, ..Self::new(size) };
+        for row in rows {
+            // It was given before.
+            hour.takes(&row, u64::MAX);
+            hour.rows.insert(Key::of(&row.event), row);
+        }
+        Ok(hour)
+    }
+
+    /// Whether the pod that opens the connections of a row has room for it in so many bytes; takes it then.
+    fn takes(&mut self, row: &Row, most: u64) -> bool {
+        let bytes = serde_json::to_string(row).map_or(most, |line| line.len() as u64 + 1);
+        self.shares.take(row.event.from.pod.as_ref(), bytes, most)
     }
 
     /// Counts a connection, if policies decided about it.
@@ -115,13 +138,11 @@ impl Hour {
         if !is_decision || event.staged.is_some() {
             return;
         }
-        let (key, is_full) = (Key::of(event), self.rows.len() >= MOST);
-        match self.rows.get_mut(&key) {
+        match self.rows.get_mut(&Key::of(event)) {
             Some(row) => {
                 row.count += 1;
                 row.last = event.time;
             }
-            None if is_full => self.left_out += 1,
             None => {
                 let end = |end: &End, port| End { port, labels: None, ..end.clone() };
                 let event = Event {
@@ -131,7 +152,11 @@ impl Hour {
                     ..event.clone()
                 };
                 let last = event.time;
-                self.rows.insert(key, Row { event, count: 1, last });
+                let row = Row { event, count: 1, last };
+                match self.takes(&row, self.most) {
+                    true => drop(self.rows.insert(Key::of(&row.event), row)),
+                    false => self.left_out += 1,
+                }
             }
         }
     }
@@ -152,23 +177,30 @@ impl Hour {
     }
 }
 
-/// The files of a journal, oldest first.
+/// The files of a journal, oldest first. Links, and what has no name of an hour, are not among them.
 ///
 /// # Errors
 /// If the folder cannot be read.
 pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
+        let entry = entry?;
+        let path = entry.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if let Some((hour, "json" | "json.gz")) = name.split_once('.')
-            && hour.len() == NAME
+            && is_hour(hour)
+            && entry.file_type()?.is_file()
         {
             files.push(path);
         }
     }
     files.sort();
     Ok(files)
+}
+
+fn is_hour(name: &str) -> bool {
+    let is_of = |(form, it): (u8, u8)| form == it || form == b'0' && it.is_ascii_digit();
+    name.len() == NAME.len() && NAME.bytes().zip(name.bytes()).all(is_of)
 }
 
 /// The rows of a journal, and the number of connections that are in no row; with `since` of connections at
@@ -182,7 +214,7 @@ pub fn read(folder: &Path, since: Option<SystemTime>) -> Result<(Vec<Row>, u64),
     let (mut rows, mut left_out, mut faults) = (Vec::new(), 0, Vec::new());
     for path in files {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.get(..NAME).is_some_and(|hour| hour < first.as_str()) {
+        if name.get(..NAME.len()).is_some_and(|hour| hour < first.as_str()) {
             continue;
         }
         match read_file(&path) {
@@ -197,12 +229,22 @@ pub fn read(folder: &Path, since: Option<SystemTime>) -> Result<(Vec<Row>, u64),
     if faults.is_empty() { Ok((rows, left_out)) } else { Err(faults) }
 }
 
+/// Opens a regular file: a FIFO is refused rather than waited for.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "is no regular file")),
+    }
+}
+
 fn read_file(path: &Path) -> io::Result<(Head, Vec<Row>)> {
-    let file = File::open(path)?;
+    let file = open(path)?;
     let is_compressed = path.extension().is_some_and(|it| it == "gz");
     let bytes: Box<dyn Read> =
         if is_compressed { Box::new(GzDecoder::new(file)) } else { Box::new(file) };
-    let mut lines = BufReader::new(bytes.take(MOST_BYTES)).lines();
+    let mut lines = BufReader::new(bytes.take(MOST_READ)).lines();
     let damaged = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     let first = lines.next().transpose()?.unwrap_or_default();
     let head: Head = serde_json::from_str(&first)
@@ -242,13 +284,13 @@ mod tests {
     fn connections_of_the_same_ends_are_one_row_of_an_hour() {
         let folder = TempDir::new("journal");
         let path = folder.path().join("2026-11-25T09.json");
-        let mut hour = Hour::default();
+        let mut hour = Hour::new(MOST);
         hour.count(&at("2026-11-25T09:00:01.000Z", "default/web", 4000));
         hour.count(&at("2026-11-25T09:10:00.000Z", "default/web", 4001));
         hour.count(&Event { reason: "malformed-ip".into(), ..denied() });
         write(&hour, &path);
         // The next process continues.
-        let mut hour = Hour::resume(&path).unwrap();
+        let mut hour = Hour::resume(&path, MOST).unwrap();
         hour.count(&at("2026-11-25T09:20:00.000Z", "default/web", 4002));
         hour.count(&at("2026-11-25T09:30:00.000Z", "default/job", 4003));
         write(&hour, &path);
@@ -295,11 +337,49 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_bounded() {
-        let mut hour = Hour::default();
-        for n in 0..MOST + 3 {
-            hour.count(&at("2026-11-25T09:00:01.000Z", &format!("default/p{n}"), 1));
-        }
-        assert_eq!((hour.rows.len(), hour.left_out), (MOST, 3));
+    fn an_hour_is_bounded_and_a_pod_that_fills_it_leaves_room_for_others() {
+        let folder = TempDir::new("journal-shares");
+        let path = folder.path().join("2026-11-25T09.json");
+        let mut hour = Hour::new(400_000);
+        let mut scan = |pod: &str, ports: u16| {
+            for port in 0..ports {
+                let event = at("2026-11-25T09:00:01.000Z", pod, 4000);
+                let to = End { port: Some(port), ..event.to };
+                hour.count(&Event { to, ..event });
+            }
+            write(&hour, &path);
+            let of_pod = |row: &&Row| row.event.from.pod.as_deref() == Some(pod);
+            (hour.rows.values().filter(of_pod).count(), hour.left_out)
+        };
+        let (rows, left_out) = scan("default/scan", 5_000);
+        let bytes = fs::metadata(&path).unwrap().len();
+        assert!((95_000..101_000).contains(&bytes), "half of an hour's half: {bytes}");
+        assert_eq!(rows as u64 + left_out, 5_000);
+        assert_eq!(scan("default/web", 100), (100, left_out));
+        // The next process continues with the same shares.
+        let mut hour = Hour::resume(&path, 400_000).unwrap();
+        assert_eq!((hour.rows.len(), hour.left_out), (rows + 100, left_out));
+        let event = at("2026-11-25T09:00:01.000Z", "default/scan", 4000);
+        hour.count(&Event { to: End { port: Some(9_999), ..event.to }, ..event });
+        assert_eq!(hour.left_out, left_out + 1);
+    }
+
+    #[test]
+    fn what_stands_in_the_folder_beside_the_files_is_passed_over() {
+        let folder = TempDir::new("journal-foreign");
+        let path = |name: &str| folder.path().join(name);
+        let hour = "2026-11-25T09.json";
+        write(&Hour::new(MOST), &path(hour));
+        fs::create_dir(path("2026-11-25T08.json")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", path("2026-11-25T07.json")).unwrap();
+        std::os::unix::fs::symlink("/nowhere", path("2026-11-25T06.json.gz")).unwrap();
+        fs::write(path("notes-of-mine.json"), "{}").unwrap();
+        let fifo = path("2026-11-25T05.json");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+        assert!(made.success());
+        assert_eq!(files(folder.path()).unwrap(), [path(hour)]);
+        assert_eq!(read(folder.path(), None).unwrap(), (Vec::new(), 0));
+        let error = Hour::resume(&fifo, MOST).unwrap_err();
+        assert_eq!(error.to_string(), "is no regular file");
     }
 }

@@ -8,6 +8,7 @@
 
 pub mod export;
 pub mod journal;
+mod shares;
 pub mod time;
 pub mod trace;
 pub mod verdicts;

@@ -1,6 +1,7 @@
 //! Writes the journal: the connections of this node, hour by hour.
 //!
-//! A crash loses what came in the last minute; files are replaced as a whole.
+//! A crash loses what came in the last minute; files are replaced as a whole. What cannot be written stays in
+//! memory and is tried again every minute; until then the hour goes on.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -50,7 +51,7 @@ const IDLE: Duration = Duration::from_millis(500);
 /// Writes what the observer gets until the broker ends it.
 pub(super) fn run(observer: &Observer, journal: &Journal, state: &JournalState) {
     let mut writer = Writer::begin(journal, hour_of(SystemTime::now()));
-    let mut written = Instant::now();
+    let (mut written, mut failed) = (Instant::now(), false);
     loop {
         let is_over = match observer.events.recv_timeout(IDLE) {
             Ok(event) => {
@@ -63,9 +64,12 @@ pub(super) fn run(observer: &Observer, journal: &Journal, state: &JournalState) 
         };
         state.lost.fetch_add(observer.take_lost(), Ordering::Relaxed);
         let hour = hour_of(SystemTime::now());
-        if is_over || hour != writer.name || written.elapsed() >= INTERVAL {
+        let is_due = written.elapsed() >= INTERVAL || hour != writer.name && !failed;
+        if is_over || is_due {
             written = Instant::now();
-            match writer.write(hour) {
+            let result = writer.write(hour);
+            failed = result.is_err();
+            match result {
                 Ok(files) => *state.files.lock() = files,
                 Err(error) => tracing::error!("journal: {}: {error}", journal.folder.display()),
             }
@@ -85,16 +89,21 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Continues the hour `name`, if an earlier process began it.
+    /// Continues the hour `name`, if it has begun already: in an earlier process, or before the clock was set
+    /// back.
     fn begin(journal: &'a Journal, name: String) -> Self {
-        let hour = match Hour::resume(&path(journal, &name)) {
-            Ok(hour) => hour,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Hour::default(),
-            Err(error) => {
-                tracing::warn!("journal: {name}: {error}; the hour begins anew");
-                Hour::default()
-            }
+        let present = path(journal, &name);
+        let size = journal.most_bytes;
+        let resumed = match Hour::resume(&present, size) {
+            Err(error) if is_missing(&error) => Hour::resume(&compressed(&present), size),
+            resumed => resumed,
         };
+        let hour = resumed.unwrap_or_else(|error| {
+            if !is_missing(&error) {
+                tracing::warn!("journal: {name}: {error}; the hour begins anew");
+            }
+            Hour::new(size)
+        });
         Self { journal, name, hour, has_new: false }
     }
 
@@ -106,12 +115,19 @@ impl<'a> Writer<'a> {
     /// Writes the hour, and begins another one if it is over.
     fn write(&mut self, now: String) -> io::Result<Files> {
         fs::create_dir_all(&self.journal.folder)?;
-        if std::mem::take(&mut self.has_new) {
+        if self.has_new {
             let write = |out: &mut io::BufWriter<File>| self.hour.write(&self.journal.node, out);
-            replace_file(&path(self.journal, &self.name), Durability::Synced, write)?;
+            let present = path(self.journal, &self.name);
+            replace_file(&present, Durability::Synced, write)?;
+            self.has_new = false;
+            // The hour goes on after the clock was set back.
+            let before = compressed(&present);
+            if before.is_file() {
+                fs::remove_file(before)?;
+            }
         }
         if now != self.name {
-            (self.name, self.hour) = (now, Hour::default());
+            *self = Self::begin(self.journal, now);
         }
         tidy(self.journal, &self.name)
     }
@@ -121,19 +137,30 @@ fn path(journal: &Journal, hour: &str) -> PathBuf {
     journal.folder.join(format!("{hour}.json"))
 }
 
-/// Compresses hours that are over, and deletes the oldest ones beyond the size.
+/// The name of a file when its hour is over.
+fn compressed(hour: &Path) -> PathBuf {
+    hour.with_extension("json.gz")
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+}
+
+/// Compresses hours that are over, and deletes the oldest ones beyond the size, also where one cannot be
+/// compressed.
 fn tidy(journal: &Journal, present: &str) -> io::Result<Files> {
     let present = path(journal, present);
     let is_over = |file: &Path| file.extension().is_some_and(|it| it == "json") && *file != present;
-    for file in files(&journal.folder)?.into_iter().filter(|file| is_over(file)) {
-        let compressed = file.with_extension("json.gz");
-        replace_file(&compressed, Durability::Synced, |out| {
+    let compress = |file: &PathBuf| {
+        replace_file(&compressed(file), Durability::Synced, |out| {
             let mut encoder = GzEncoder::new(out, Compression::default());
-            io::copy(&mut BufReader::new(File::open(&file)?), &mut encoder)?;
+            io::copy(&mut BufReader::new(File::open(file)?), &mut encoder)?;
             encoder.finish().map(|_| ())
         })?;
-        fs::remove_file(&file)?;
-    }
+        fs::remove_file(file)
+    };
+    let over: Vec<PathBuf> = files(&journal.folder)?.into_iter().filter(|it| is_over(it)).collect();
+    let results: Vec<io::Result<()>> = over.iter().map(compress).collect();
     let all = files(&journal.folder)?;
     let sizes = all.iter().map(|file| Ok(fs::metadata(file)?.len()));
     let sizes = sizes.collect::<io::Result<Vec<u64>>>()?;
@@ -148,6 +175,7 @@ fn tidy(journal: &Journal, present: &str) -> io::Result<Files> {
     let hour = |(file, _): (&PathBuf, u64)| {
         Some(file.file_name()?.to_str()?.split_once('.')?.0.to_owned())
     };
+    results.into_iter().collect::<io::Result<()>>()?;
     Ok(Files { bytes, oldest: left.next().and_then(hour) })
 }
 
@@ -214,6 +242,55 @@ mod tests {
         // An hour that a process left is compressed by the next one.
         Writer::begin(&journal, "2026-11-25T12".into()).write("2026-11-25T12".into()).unwrap();
         assert_eq!(names(&journal), ["2026-11-25T09.json.gz", "2026-11-25T10.json.gz"]);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_loses_no_hour() {
+        let folder = TempDir::new("journal-back");
+        let journal = journal(&folder, 1 << 20);
+        let mut writer = Writer::begin(&journal, "2026-11-25T09".into());
+        for (n, hour) in ["2026-11-25T10", "2026-11-25T09", "2026-11-25T10"].iter().enumerate() {
+            writer.count(&event(n));
+            writer.write((*hour).into()).unwrap();
+        }
+        writer.count(&event(3));
+        writer.write("2026-11-25T11".into()).unwrap();
+        assert_eq!(names(&journal), ["2026-11-25T09.json.gz", "2026-11-25T10.json.gz"]);
+        let rows = read(&journal.folder, None).unwrap().0;
+        assert_eq!(rows.iter().map(|row| row.count).collect::<Vec<_>>(), [1, 1, 1, 1]);
+    }
+
+    /// A file that cannot be compressed: an odd object in the place of what it would become.
+    #[test]
+    fn an_hour_that_cannot_be_compressed_keeps_no_room_and_loses_nothing() {
+        let folder = TempDir::new("journal-odd");
+        let journal = journal(&folder, 6_000);
+        let mut writer = Writer::begin(&journal, "2026-11-25T00".into());
+        fs::create_dir_all(journal.folder.join("2026-11-25T00.json.gz/x")).unwrap();
+        for hour in 1..=10 {
+            (0..20).for_each(|n| writer.count(&event(100 * hour + n)));
+            // The folder stands in the way of the first one.
+            let _ = writer.write(format!("2026-11-25T{hour:02}"));
+        }
+        let bytes: u64 =
+            files(&journal.folder).unwrap().iter().map(|it| fs::metadata(it).unwrap().len()).sum();
+        assert!(bytes <= 6_000 && names(&journal).len() > 1, "{bytes} {:?}", names(&journal));
+    }
+
+    /// As on a full disk: nothing is lost, and what comes meanwhile belongs to the hour that goes on.
+    #[test]
+    fn what_cannot_be_written_is_kept() {
+        let folder = TempDir::new("journal-full");
+        let journal = journal(&folder, 1 << 20);
+        fs::write(&journal.folder, "in the way").unwrap();
+        let mut writer = Writer::begin(&journal, "2026-11-25T09".into());
+        writer.count(&event(1));
+        assert!(writer.write("2026-11-25T10".into()).is_err());
+        writer.count(&event(2));
+        fs::remove_file(&journal.folder).unwrap();
+        writer.write("2026-11-25T10".into()).unwrap();
+        assert_eq!(read(&journal.folder, None).unwrap().0.len(), 2);
+        assert_eq!(names(&journal), ["2026-11-25T09.json.gz"]);
     }
 
     #[test]

@@ -10,9 +10,10 @@ use local_api::Verdict;
 use serde::{Deserialize, Serialize};
 
 use super::{End, Event, Protocol};
+use crate::shares::Shares;
 
 /// Rows kept; connections that would make further ones are counted alone.
-const MOST: usize = 10_000;
+const MOST: u64 = 10_000;
 
 /// The decision of staged policies about a connection, where it is another one than that of the enforced ones.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -65,6 +66,7 @@ pub struct Seen {
 #[derive(Debug, Default)]
 pub(super) struct StagedConnections {
     rows: BTreeMap<StagedRow, Seen>,
+    shares: Shares,
     beyond: u64,
     /// Connections by staged policy and staged verdict.
     counts: BTreeMap<(Arc<str>, Verdict), u64>,
@@ -86,7 +88,8 @@ impl StagedConnections {
             enforced: event.verdict,
             staged: staged.clone(),
         };
-        if self.rows.len() >= MOST && !self.rows.contains_key(&row) {
+        let is_new = !self.rows.contains_key(&row);
+        if is_new && !self.shares.take(event.from.pod.as_ref(), 1, MOST) {
             self.beyond += 1;
             return;
         }
@@ -98,6 +101,12 @@ impl StagedConnections {
     /// Forgets the connections of these pods.
     pub(super) fn forget(&mut self, pods: &[Arc<str>]) {
         self.rows.retain(|row, _| !pods.contains(&row.from) && !pods.contains(&row.to));
+        self.shares = Shares::default();
+        for row in self.rows.keys() {
+            // An address has no slash.
+            let pod = Some(&row.from).filter(|from| from.contains('/'));
+            self.shares.take(pod, 1, u64::MAX);
+        }
     }
 
     /// All rows, in their order, and the number of connections that belong to none.
@@ -155,13 +164,28 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_bounded() {
+    fn rows_are_bounded_and_a_pod_that_fills_them_leaves_room_for_others() {
         let mut staged = StagedConnections::default();
-        for n in 0..MOST + 5 {
-            let pod = format!("default/p{n}");
-            staged.count(&event(&pod, Verdict::Dropped, SystemTime::UNIX_EPOCH));
-        }
-        let (rows, beyond) = staged.rows();
-        assert_eq!((rows.len(), beyond), (MOST, 5));
+        let mut scan = |pod: &str, ports: u16| {
+            for port in 0..ports {
+                let event = event(pod, Verdict::Dropped, SystemTime::UNIX_EPOCH);
+                let to = End { port: Some(port), ..event.to };
+                staged.count(&Event { to, ..event });
+            }
+            let (rows, beyond) = staged.rows();
+            (rows.iter().filter(|(row, _)| &*row.from == pod).count(), beyond)
+        };
+        assert_eq!(scan("default/scan", 20_000), (MOST as usize / 2, 15_000));
+        assert_eq!(scan("default/web", 100), (100, 15_000));
+        staged.forget(&["default/scan".into()]);
+        assert_eq!(staged.rows().0.len(), 100);
+        // What was forgotten is free again.
+        let mut scan = |port| {
+            let event = event("default/job", Verdict::Dropped, SystemTime::UNIX_EPOCH);
+            let to = End { port: Some(port), ..event.to };
+            staged.count(&Event { to, ..event });
+        };
+        (0..6_000).for_each(&mut scan);
+        assert_eq!(staged.rows().0.len(), 100 + 4_950);
     }
 }

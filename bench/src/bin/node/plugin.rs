@@ -19,8 +19,6 @@ use bench::{Samples, attach, print_table};
 use serde_json::json;
 use testkit::{Namespace, TempDir, unique_name};
 
-
-
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const PODS: usize = 500;
