@@ -1,36 +1,57 @@
 //! Annotations that stage policies. One that cannot be read stages nothing: the policy is enforced.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
+use super::reader;
 use crate::FieldFault;
 use crate::model::{Stage, Staging};
 
 /// The annotations of a policy.
 pub(super) fn read(value: &Value, faults: &mut Vec<FieldFault>) -> Staging {
     let stage = stage(value, faults);
-    let replaces = annotation(value, Staging::REPLACES).map(Into::into);
-    if replaces.is_some() && stage == Some(Stage::Enforced) {
-        let problem = format!(
-            "only a staged policy replaces another one, and {} is enforced",
-            Stage::ANNOTATION
-        );
-        faults.push(fault(Staging::REPLACES, problem));
-        return Staging { stage, replaces: None };
+    match replaces(value, stage) {
+        Ok(replaces) => Staging { stage, replaces },
+        Err(problem) => {
+            faults.extend(problem.map(|problem| fault(Staging::REPLACES, problem)));
+            Staging { stage: stage.or(Some(Stage::Enforced)), replaces: None }
+        }
     }
-    Staging { stage, replaces }
 }
 
 /// The stage that a policy or Namespace has by its annotation.
 pub(super) fn stage(value: &Value, faults: &mut Vec<FieldFault>) -> Option<Stage> {
-    let text = annotation(value, Stage::ANNOTATION)?;
-    Some(text.parse().unwrap_or_else(|problem: String| {
-        faults.push(fault(Stage::ANNOTATION, problem));
+    let read = annotation(value, Stage::ANNOTATION)?;
+    Some(read.and_then(|text| text.parse().map_err(Some)).unwrap_or_else(|problem| {
+        faults.extend(problem.map(|problem| fault(Stage::ANNOTATION, problem)));
         Stage::Enforced
     }))
 }
 
-fn annotation<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
-    value["metadata"]["annotations"][name].as_str()
+/// The policy that this one replaces, or the problem of the annotation if it has one of its own.
+fn replaces(value: &Value, stage: Option<Stage>) -> Result<Option<Arc<str>>, Option<String>> {
+    let Some(name) = annotation(value, Staging::REPLACES).transpose()? else { return Ok(None) };
+    if reader::subdomain(name, Staging::REPLACES).is_err() {
+        return Err(Some(format!("'{}' is no name of a policy", name.escape_debug())));
+    }
+    match stage {
+        Some(Stage::Enforced) => Err(Some(format!(
+            "only a staged policy replaces another one, and {} is enforced",
+            Stage::ANNOTATION
+        ))),
+        _ => Ok(Some(name.into())),
+    }
+}
+
+/// The text of an annotation; `None` if there is none. One that is no text is a fault of the object in any
+/// case.
+fn annotation<'a>(value: &'a Value, name: &str) -> Option<Result<&'a str, Option<String>>> {
+    match &value["metadata"]["annotations"][name] {
+        Value::Null => None,
+        Value::String(text) => Some(Ok(text)),
+        _ => Some(Err(None)),
+    }
 }
 
 fn fault(annotation: &str, problem: String) -> FieldFault {
@@ -65,6 +86,32 @@ mod tests {
             !is_staged && fault.starts_with("metadata.annotations[podgate.io/stages]: "),
             "{fault}"
         );
+    }
+
+    /// Also where policies without an annotation are staged.
+    #[test]
+    fn an_annotation_that_is_no_text_or_no_name_enforces() {
+        for (annotation, odd, problem) in [
+            ("podgate.io/stage", json!(true), ""),
+            ("podgate.io/stage", json!(["staged"]), ""),
+            ("podgate.io/stage", json!(""), "'' is neither staged nor enforced"),
+            (
+                "podgate.io/stage",
+                json!("staged\u{0}"),
+                "'staged\\0' is neither staged nor enforced",
+            ),
+            ("podgate.io/stages", json!(""), "'' is no name of a policy"),
+            ("podgate.io/stages", json!("Not one"), "'Not one' is no name of a policy"),
+            ("podgate.io/stages", json!({"a": 1}), ""),
+        ] {
+            let mut faults = Vec::new();
+            let object = json!({"metadata": {"annotations": {annotation: odd}}});
+            let staging = read(&object, &mut faults);
+            let faults: String = faults.iter().map(ToString::to_string).collect();
+            let expected = format!("metadata.annotations[{annotation}]: {problem}");
+            assert_eq!(faults, if problem.is_empty() { "" } else { &expected });
+            assert_eq!(staging.stage(Stage::Staged), Stage::Enforced, "{annotation}: {odd}");
+        }
     }
 
     #[test]
