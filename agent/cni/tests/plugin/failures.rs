@@ -91,6 +91,52 @@ fn no_address_is_left() {
     node.add("two", &second).ok();
 }
 
+/// Of two families, of which one is used up first, with all pods at the same time.
+#[test]
+fn addresses_that_many_want_at_once_are_used_up_and_come_back() {
+    requires_a_node!();
+    let mut node = Node::new("crowd");
+    let stand_in = node.stand_in(Manner::Serves);
+    node.config["ipam"]["ranges"] = json!([
+        [{"subnet": "10.77.0.0/24", "rangeStart": "10.77.0.9", "rangeEnd": "10.77.0.11"}],
+        [{"subnet": "fd00:77::/64", "rangeStart": "fd00:77::9", "rangeEnd": "fd00:77::a"}]]);
+    let pods: Vec<(String, Namespace)> =
+        (0..8).map(|n| (format!("pod{n}"), Namespace::new("crowdpod"))).collect();
+    let called: Vec<Called> = std::thread::scope(|scope| {
+        let call = |(name, pod): &(String, Namespace)| node.add(name, pod);
+        let calls: Vec<_> = pods.iter().map(|pod| scope.spawn(move || call(pod))).collect();
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    });
+    let links = |pod: &Namespace| pod.exec(["ip", "-brief", "link"]).lines().count();
+    let (mut attached, mut refused) = (Vec::new(), Vec::new());
+    for (pod, called) in pods.iter().zip(called) {
+        if called.success {
+            attached.push(pod);
+            continue;
+        }
+        let message = called.err(999);
+        let says = |text: &str| message.contains(text);
+        assert!(says(&format!("pod test/{}", pod.0)) && says("host-local ADD"), "{message}");
+        assert!(says("no IP addresses available in range set"), "{message}");
+        assert_eq!(links(&pod.1), 1, "{message}");
+        refused.push(pod);
+    }
+    assert_eq!((attached.len(), refused.len()), (2, 6));
+    assert_eq!((node.held().len(), node.ends().len(), stand_in.pods().len()), (4, 2, 2));
+    // A runtime deletes also what was not added, more than once. That frees no other's address.
+    for (name, pod) in refused.iter().chain(&refused) {
+        node.del(name, pod).ok();
+    }
+    assert_eq!(node.held().len(), 4);
+    let (gone, next) = (attached[0], refused[0]);
+    assert!(!node.add(&next.0, &next.1).success);
+    node.del(&gone.0, &gone.1).ok();
+    node.add(&next.0, &next.1).ok();
+    assert_eq!((node.held().len(), node.ends().len(), stand_in.pods().len()), (4, 2, 2));
+    assert!(!node.add(&gone.0, &gone.1).success);
+    assert_eq!(links(&gone.1), 1);
+}
+
 /// ADD with an IPAM plugin made of a shell script.
 pub(crate) fn with_plugin(node: &mut Node, script: &str, pod: &Namespace) -> Called {
     set_plugin(node, script);
