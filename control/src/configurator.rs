@@ -27,11 +27,12 @@ use std::sync::Arc;
 use acl::{Origin, PolicyRef, PortRange};
 use ipnet::IpNet;
 
+use crate::Failsafe;
 use crate::PodKey;
 use crate::cache::ApiServer;
 use crate::model::{
-    ClusterEgressFirewall, ClusterNetworkPolicy, ClusterRule, Direction, NetworkPolicy, Peer, Pod,
-    PolicyRule, PortSpec, Protocol, Verdict,
+    ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, ClusterRule, Direction,
+    NetworkPolicy, Peer, Pod, PolicyRule, PortSpec, Protocol, Verdict,
 };
 use crate::peers::{NamedPort, PeerSet, PodPeers};
 
@@ -230,6 +231,35 @@ pub(crate) fn host_rules(
     }
     all.push(everything(Verdict::Accept, Origin::DefaultAllow));
     all
+}
+
+/// The rules of host firewalls together, each of which must permit; `None` without one. Failsafe ports stay open
+/// as their objects say.
+pub(crate) fn all_host_rules(
+    firewalls: &[Arc<ClusterHostFirewall>],
+    direction: Direction,
+    api_server: &ApiServer,
+) -> Option<Vec<BasicRule>> {
+    let tier = |firewall: &Arc<ClusterHostFirewall>| {
+        let mut tier = Vec::new();
+        for ClusterRule { rule, verdict } in firewall.direction(direction) {
+            let verdict = if *verdict == Verdict::Deny { Verdict::Deny } else { Verdict::Pass };
+            expand(None, rule, verdict, (direction, api_server), &mut NoNames, &mut tier);
+        }
+        tier
+    };
+    let chained = |failsafe: bool, rest: Vec<BasicRule>| {
+        let firewalls = firewalls.iter().filter(|it| it.failsafe == failsafe).rev();
+        firewalls.fold(rest, |rest, firewall| chain(tier(firewall), &rest))
+    };
+    let kept = chained(true, vec![everything(Verdict::Accept, "default-allow".into())]);
+    let open = Failsafe::default().ports(direction).map(|(protocol, port)| BasicRule {
+        protocol: Some(protocol.number()),
+        ports: PortRange::one(port),
+        ..everything(Verdict::Accept, "failsafe ports".into())
+    });
+    let rules = open.chain(kept).collect();
+    (!firewalls.is_empty()).then(|| chained(false, rules))
 }
 
 /// The rules of these egress firewalls for clients outside, the last of which permits everything;

@@ -34,6 +34,7 @@ mod configurator;
 mod control;
 pub mod explain;
 mod external_ips;
+mod failsafe;
 mod fault;
 mod file;
 pub mod manifests;
@@ -51,6 +52,7 @@ mod view;
 
 pub use control::{Control, Figures, PolicyChange, PolicyEvent, Scope};
 pub use external_ips::RefusedIp;
+pub use failsafe::Failsafe;
 pub use fault::{Fault, FieldFault, Position};
 pub use file::{Durability, open_regular, read_regular, replace_file};
 pub use membership::{Members, PeerSets};

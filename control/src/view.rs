@@ -32,6 +32,11 @@ impl PodAcl {
             _ => false,
         }
     }
+
+    /// The same of both directions.
+    pub fn are_same(some: &[Self; 2], others: &[Self; 2]) -> bool {
+        some.iter().zip(others).all(|(one, other)| one.is_same(other))
+    }
 }
 
 /// A pod whose tables this view holds.
@@ -132,6 +137,9 @@ pub struct View {
     /// What egress firewalls for the whole cluster say about clients outside whom services lead to
     /// addresses that are no pods'; the peer is the destination.
     pub outside: PodAcl,
+    /// What the host firewalls of this cluster node say together about connections that services lead to its own
+    /// processes (the peer is the source), and that these open by services (the peer is the destination).
+    pub host_services: [PodAcl; 2],
     /// The host firewalls that select each node, by name; empty unless the scope is
     /// [`Scope::All`](crate::Scope::All).
     pub host_acls: Arc<BTreeMap<Arc<str>, Vec<HostAcl>>>,

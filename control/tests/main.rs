@@ -12,6 +12,7 @@ mod explain;
 mod external_ips;
 mod failures;
 mod fuzz;
+mod host_services;
 mod hostile;
 mod incremental;
 mod lease;

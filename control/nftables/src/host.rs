@@ -18,12 +18,11 @@
 //! in a row at most, and looks through every path of them at each change. Rules lead to these chains
 //! and no maps, so no packet sees one that is not filled yet.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use acl::{End, Rule};
 use control::model::Protocol;
-use control::{HostFirewall, HostPod, PeerSets, View};
+use control::{Failsafe, HostFirewall, HostPod, PeerSets, View};
 
 use crate::base::{MARK, RELATED, UNSEEN};
 use crate::render::insert_peer_set;
@@ -32,46 +31,6 @@ use crate::ruleset::{Chain, Family, Ruleset};
 
 /// Names of the tables of host firewalls; see [`TABLES`](crate::TABLES).
 pub const HOST_TABLES: [&str; 2] = ["podgate-host-a", "podgate-host-b"];
-
-/// Ports that a firewall closes only if its object says `failsafePorts: Closed`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failsafe {
-    /// TCP ports of this cluster node.
-    pub tcp_in: BTreeSet<u16>,
-    /// TCP ports that this cluster node opens connections to.
-    pub tcp_out: BTreeSet<u16>,
-    /// UDP ports of this cluster node.
-    pub udp_in: BTreeSet<u16>,
-    /// UDP ports that this cluster node sends to.
-    pub udp_out: BTreeSet<u16>,
-}
-
-const SSH: u16 = 22;
-const API_SERVER: u16 = 6443;
-const KUBELET: u16 = 10250;
-/// DHCP's ports, of IPv4 and IPv6 (RFC 2131, RFC 9915).
-const DHCP_CLIENTS: [u16; 2] = [68, 546];
-const DHCP_SERVERS: [u16; 2] = [67, 547];
-
-impl Default for Failsafe {
-    /// Of ssh, the API server, kubelet and DHCP.
-    fn default() -> Self {
-        Self {
-            tcp_in: [SSH, API_SERVER, KUBELET].into(),
-            tcp_out: [API_SERVER, KUBELET].into(),
-            udp_in: DHCP_CLIENTS.into(),
-            udp_out: DHCP_SERVERS.into(),
-        }
-    }
-}
-
-impl Failsafe {
-    /// Adds the UDP port of tunnels.
-    pub fn add_tunnel(&mut self, port: u16) {
-        self.udp_in.insert(port);
-        self.udp_out.insert(port);
-    }
-}
 
 /// A hook of the cluster node's own traffic, and the direction of a connection there.
 #[derive(Clone, Copy)]

@@ -35,8 +35,9 @@ mod render;
 mod rules;
 mod ruleset;
 
+pub use control::Failsafe;
 pub use enforcer::Enforcer;
-pub use host::{Failsafe, HOST_TABLES, host_ruleset};
+pub use host::{HOST_TABLES, host_ruleset};
 pub use locate::Locator;
 pub use render::{Attachment, Renderer, Site};
 pub use rules::{LOG_BYTES, LOG_GROUP};

@@ -188,6 +188,9 @@ fn state(view: &View, port: &NodePort) -> PortState {
     let name = Arc::clone(&port.name);
     let mut state = PortState { mac: port.mac, mtu: port.mtu, ..PortState::new(name, kind) };
     state.own_mac = port.own_mac.unwrap_or(state.own_mac);
+    if port.role == PortRole::Host {
+        [state.to_pod, state.from_pod] = view.host_services.each_ref().map(binding);
+    }
     if let PortRole::Pod(key, addresses) = &port.role {
         state.addresses = addresses.iter().map(|address| (*address).into()).collect();
         if let Some(pod) = view.pods.get(key) {

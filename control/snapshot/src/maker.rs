@@ -20,6 +20,7 @@ pub struct SnapshotMaker {
 struct Made {
     pods: Arc<BTreeMap<PodKey, Arc<PodView>>>,
     outside: PodAcl,
+    host_services: [PodAcl; 2],
     cluster_node: Option<Arc<ClusterNode>>,
     context: NodeContext,
     ports: Vec<NodePort>,
@@ -40,6 +41,7 @@ impl SnapshotMaker {
         let is_same = |last: &&mut Made| {
             Arc::ptr_eq(&last.pods, &view.pods)
                 && last.outside.is_same(&view.outside)
+                && PodAcl::are_same(&last.host_services, &view.host_services)
                 && last.cluster_node.as_ref() == cluster_node
                 && last.context.is_same(&context)
                 && last.ports == ports
@@ -53,6 +55,7 @@ impl SnapshotMaker {
         self.last = Some(Made {
             pods: Arc::clone(&view.pods),
             outside: view.outside.clone(),
+            host_services: view.host_services.clone(),
             cluster_node: cluster_node.cloned(),
             context,
             ports,

@@ -31,7 +31,7 @@ use crate::peers::NameId;
 use crate::render::{self, TrackedNames};
 use crate::services;
 use crate::tables::Tables;
-use crate::{Fault, Kind, Object, ObjectRef, PodKey, RefusedIp, View};
+use crate::{Fault, Kind, Object, ObjectRef, PodAcl, PodKey, RefusedIp, View};
 
 /// Selects the pods that get tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -279,6 +279,7 @@ impl Control {
             }
         };
         let outside = self.outside_acl();
+        let host_services = self.host_service_acls();
         let host_acls = self.compiled_host_acls();
         let nodes = match std::mem::take(&mut self.nodes_changed) {
             true => self.nodes(),
@@ -296,6 +297,7 @@ impl Control {
             && Arc::ptr_eq(&host_firewalls, &self.view.host_firewalls)
             && Arc::ptr_eq(&host_pods, &self.view.host_pods)
             && outside.is_same(&self.view.outside)
+            && PodAcl::are_same(&host_services, &self.view.host_services)
             && !host_acls_changed
             && Arc::ptr_eq(&services, &self.view.services);
         if same {
@@ -312,6 +314,7 @@ impl Control {
             host_firewalls,
             host_pods,
             outside,
+            host_services,
             host_acls,
             services,
         });

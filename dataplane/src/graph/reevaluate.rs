@@ -9,7 +9,7 @@ use super::service::has_lost_its_backend;
 use crate::packet::Packet;
 use crate::policy::{self, PolicyBatch};
 use crate::session::{Found, Tuples};
-use crate::{Adjacency, Outcome, Verdict};
+use crate::{Adjacency, Verdict};
 
 /// A session of an earlier generation.
 pub(super) struct Stale {
@@ -104,8 +104,8 @@ fn add<'a>(
     let [one, other] = pods.map(|pod| pod.map(|(id, _)| id));
     match policy::exempt(snapshot, &policy_flow, one, other) {
         None => {}
-        // A service may have led a client outside where it must not go.
-        Some(Outcome::NoPolicy) if found.translated => return State::Left,
+        // A service may have led a client outside, or one of the cluster node itself, where it must not go.
+        Some(_) if found.translated => return State::Left,
         Some(_) => return State::Exempt(adjacency),
     }
     batch.push_all_forms(snapshot, &policy_flow, initiator, responder);

@@ -87,7 +87,10 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let mut return_mac = Mac::default();
     let (source, destination) = (responder.source, responder.destination);
     let map = context.snapshot.address_map();
-    if outside && let Some(denied) = policy::refuse_outside(context.snapshot, map, &responder) {
+    let refused =
+        if outside { policy::refuse_outside(context.snapshot, map, &responder) } else { None };
+    let by_host = || policy::refuse_by_host(context.snapshot, map, &responder);
+    if let Some(denied) = refused.or_else(by_host) {
         packet.by = denied.by;
         return Next::End(denied.outcome);
     }

@@ -117,9 +117,34 @@ pub(crate) fn reevaluate(snapshot: &Snapshot, tuples: &Tuples) -> Decision {
     let flow = tuples.policy_flow();
     let map = snapshot.live_address_map();
     let decision = evaluate_deciding(snapshot, map, &flow, Acls::Enforced).0;
-    let is_sent_on = decision.outcome == Outcome::NoPolicy && tuples.is_translated();
+    if !tuples.is_translated() {
+        return decision;
+    }
+    let is_sent_on = decision.outcome == Outcome::NoPolicy;
     let refused = if is_sent_on { refuse_outside(snapshot, map, &flow) } else { None };
-    refused.unwrap_or(decision)
+    refused.or_else(|| refuse_by_host(snapshot, map, &flow)).unwrap_or(decision)
+}
+
+/// Refuses a connection that a service leads to a process of this cluster node, or that such a process opens by
+/// a service, if its host firewalls deny it. The kernel sees the switch's address in the place of the other end's.
+pub(crate) fn refuse_by_host(
+    snapshot: &Snapshot,
+    map: &AddressMap,
+    flow: &Flow,
+) -> Option<Decision> {
+    let port = snapshot.host()?;
+    let host = snapshot.port(port)?;
+    let is_own = [flow.source, flow.destination].map(|it| snapshot.is_own_node(it));
+    let binding = match is_own {
+        [true, false] => &host.from_pod,
+        [false, true] => &host.to_pod,
+        _ => return None,
+    };
+    binding.table()?;
+    let (refused, rule) = evaluate_binding(map, binding, flow);
+    let at = |is_own: bool| rule.filter(|_| is_own).map(|rule| RuleAt { port, rule });
+    let by = Deciders { from_pod: at(is_own[0]), to_pod: at(is_own[1]) };
+    refused.map(|outcome| Decision { outcome, by })
 }
 
 /// Refuses a connection of a client outside that a service leads to something that is no pod, if an

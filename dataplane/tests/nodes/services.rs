@@ -484,6 +484,62 @@ fn a_client_outside_is_led_nowhere_that_a_firewall_for_all_denies() {
     assert_eq!(rig.send(CLIENT, own), Outcome::PolicyAllowed);
 }
 
+/// The kernel's rules see the switch's address in the place of the client's, and that of the service in the
+/// place of the endpoint's.
+#[test]
+fn no_service_leads_around_the_firewalls_of_the_cluster_node_itself() {
+    let mut services =
+        cluster(&[("10.96.0.1", protocol::TCP, 443)], service(&[("203.0.113.9", 443)]));
+    let pod = Entry { port: Arc::new(service(&[("10.1.0.3", 8080)])), scope: Scope::Cluster };
+    services.add(ip("10.96.0.2").into(), protocol::TCP, 80, pod);
+    services.add_node_port(false, protocol::TCP, 30_022, Arc::new(service(&[(NODE, 22)])));
+    let with = |generation: u64, from: &str, to: &[&str]| {
+        let mut sets = AddressMapBuilder::default();
+        let block = |network: &str| Block { net: network.parse().unwrap(), except: vec![] };
+        sets.add(PeerSetId(1), [block(from)]);
+        sets.add(PeerSetId(2), to.iter().map(|network| block(network)));
+        let map = Arc::new(sets.build());
+        let table = |denied: Rule| {
+            let rest = Rule::new(Action::Permit, "default-allow").as_default();
+            AclBinding::Table(Arc::new(Table::compile([denied, rest].into(), &map)))
+        };
+        let mut parts =
+            Parts { generation, addresses: Arc::clone(&map), ..parts(services.clone()) };
+        let host = parts.ports[usize::from(HOST)].as_mut().unwrap();
+        let denied = || Rule::new(Action::Deny, "ClusterHostFirewall f ingress[0]");
+        host.to_pod = table(denied().source(End::Set(PeerSetId(1))));
+        host.from_pod = table(denied().destination(End::Set(PeerSetId(2))));
+        parts.switch_addresses = vec![ip("169.254.1.2")];
+        parts
+    };
+    let mut rig = Rig::new(with(1, "192.0.2.77/32", &[]));
+    let node = |to: &str, port: u16| tcp(&format!("{NODE}:{port}"), to);
+    let client = |port: u16| tcp(&format!("198.51.100.9:{port}"), &format!("{NODE}:30022"));
+    assert_eq!(rig.send(UPLINK, client(5000).syn().build()), Outcome::NoPolicy);
+    for (to, outcome) in [("10.96.0.1:443", Outcome::NoPolicy), ("10.96.0.2:80", Outcome::OwnNode)]
+    {
+        assert_eq!(rig.send(HOST, node(to, 4000).syn().build()), outcome, "{to}");
+    }
+    // Live connections end with the next packet, and none opens.
+    rig.publish(with(2, "198.51.100.0/24", &["203.0.113.0/24", "10.1.0.0/24"]));
+    for (port, kind) in [(5000, "live"), (6000, "new")] {
+        let packet = if port == 5000 { client(port).data(b"x") } else { client(port).syn() };
+        assert_eq!(rig.send(UPLINK, packet.build()), Outcome::PolicyDenied, "{kind}");
+        for to in ["10.96.0.1:443", "10.96.0.2:80"] {
+            let at = port - 1000;
+            let packet = if at == 4000 { node(to, at).data(b"x") } else { node(to, at).syn() };
+            assert_eq!(rig.send(HOST, packet.build()), Outcome::PolicyDenied, "{kind} {to}");
+        }
+    }
+    // Others, and connections without a service, which the kernel's rules see as they are.
+    let other = tcp("198.51.101.9:5000", "192.0.2.1:30022").syn().build();
+    assert_eq!(rig.send(UPLINK, other), Outcome::NoPolicy);
+    assert_eq!(rig.send(HOST, node("10.1.0.3:8080", 4002).syn().build()), Outcome::OwnNode);
+    // What is permitted again goes on.
+    rig.publish(with(3, "192.0.2.77/32", &[]));
+    assert_eq!(rig.send(UPLINK, client(5000).data(b"x").build()), Outcome::Session);
+}
+
 #[test]
 fn a_client_outside_reaches_the_cluster_node_itself_by_a_node_port() {
     let mut services = Services::default();
