@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
@@ -43,8 +43,8 @@ pub(crate) struct ClusterNode {
     environment: Vec<(&'static str, PathBuf)>,
     /// MTU of pods attached from now on.
     pub(crate) mtu: AtomicU32,
-    /// In place of manifests, if there is one.
-    pub(crate) api_server: Option<Mutex<ApiServer>>,
+    /// In place of manifests, if there is one; several cluster nodes may share it.
+    pub(crate) api_server: Option<Arc<Mutex<ApiServer>>>,
 }
 
 impl ClusterNode {
@@ -126,11 +126,7 @@ impl ClusterNode {
         (place, ip): (PathBuf, IpAddr),
         arguments: &[&str],
     ) -> Self {
-        let server = ApiServer::listening(move |address| {
-            let address = SocketAddr::new(ip, address.port());
-            linux_net::in_namespace(&place, || TcpListener::bind(address))
-                .map_err(std::io::Error::other)?
-        });
+        let server = api_server_at(place, ip);
         server.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node1"},
             "spec": {"podCIDRs": ["10.77.0.0/24", "fd77::/64"]}}));
         server.apply(json!({"apiVersion": "v1", "kind": "Namespace",
@@ -138,7 +134,7 @@ impl ClusterNode {
         let folder = TempDir::new("node");
         let manifests = folder.path().join("manifests");
         let mut node = Self::new(1, namespace, folder, manifests, arguments);
-        node.api_server = Some(Mutex::new(server));
+        node.api_server = Some(Arc::new(Mutex::new(server)));
         node.start_switch();
         node
     }
@@ -445,6 +441,15 @@ impl ClusterNode {
     fn manifest(&self, name: &str) -> PathBuf {
         self.manifests.join(format!("{name}.yaml"))
     }
+}
+
+/// An API server at an address of a namespace.
+pub(crate) fn api_server_at(place: PathBuf, ip: IpAddr) -> ApiServer {
+    ApiServer::listening(move |address| {
+        let address = SocketAddr::new(ip, address.port());
+        linux_net::in_namespace(&place, || TcpListener::bind(address))
+            .map_err(std::io::Error::other)?
+    })
 }
 
 /// Whether the tests that do not say it themselves run with flow offload, which is the default.

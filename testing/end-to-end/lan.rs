@@ -7,11 +7,12 @@
 //! ```
 
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use testkit::{Namespace, TempDir};
 
-use crate::cluster_node::{ClusterNode, kernel_in_sync};
+use crate::cluster_node::{ClusterNode, api_server_at, kernel_in_sync};
 
 /// The network, with the folder of manifests that its cluster nodes share.
 pub(crate) struct Lan {
@@ -48,6 +49,11 @@ impl Lan {
         Self::start_as(Links { mtu: 1500, queues }, 1450, &arguments)
     }
 
+    /// The same with an API server on the host outside in place of manifests.
+    pub(crate) fn with_api_server() -> Self {
+        Self::make(Links { mtu: 1500, queues: 1 }, 1450, &["--uplink", "eth0"], true)
+    }
+
     /// The same for pods of another CNI plugin.
     pub(crate) fn with_nftables() -> Self {
         Self::start_as(Links { mtu: 1500, queues: 1 }, 1450, &["--enforcer", "nftables"])
@@ -60,6 +66,10 @@ impl Lan {
     }
 
     fn start_as(links: Links, pods: u32, arguments: &[&str]) -> Self {
+        Self::make(links, pods, arguments, false)
+    }
+
+    fn make(links: Links, pods: u32, arguments: &[&str], has_api_server: bool) -> Self {
         let manifests = TempDir::new("manifests");
         let bridge = Namespace::new("lan");
         ip(&bridge, "link add br0 type bridge");
@@ -76,6 +86,12 @@ impl Lan {
             ClusterNode::among(number, namespace, manifests.path(), arguments)
         };
         let mut nodes = vec![node(1), node(2)];
+        let at = [192, 0, 2, WORLD].into();
+        let server = has_api_server.then(|| api_server_at(world.path().to_owned(), at));
+        if let Some(server) = &server {
+            let metadata = json!({"name": "default"});
+            server.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
+        }
         for number in [1, 2] {
             let network = 76 + number;
             let object = json!({"apiVersion": "v1", "kind": "Node",
@@ -84,9 +100,14 @@ impl Lan {
                 "status": {"addresses": [
                     {"type": "InternalIP", "address": format!("192.0.2.{number}")},
                     {"type": "InternalIP", "address": format!("2001:db8::{number}")}]}});
-            write(manifests.path(), &format!("node{number}"), &object);
+            match &server {
+                Some(server) => server.apply(object),
+                None => write(manifests.path(), &format!("node{number}"), &object),
+            }
         }
+        let server = server.map(|server| Arc::new(Mutex::new(server)));
         for node in &mut nodes {
+            node.api_server.clone_from(&server);
             node.mtu.store(pods, std::sync::atomic::Ordering::Relaxed);
             node.start_switch();
         }
