@@ -1,11 +1,13 @@
 //! Health, readiness, session rules, sockets, tokens and leases.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::api::{address_of, api, get, has_lease, leases_of};
 use crate::common::*;
 use konnectivity::agent::Agent;
+use konnectivity::audit::{Audit, Format};
 use konnectivity::client::Tunnel;
 use konnectivity::kubernetes::{Cluster, LeaseOptions};
 use konnectivity::packet::Packet;
@@ -168,6 +170,112 @@ async fn a_rule_that_changes_during_a_dial_holds_for_it() {
         },
     };
     assert!(error.contains("denied by session rule") && error.contains("[closed]"), "{error}");
+}
+
+/// A connection that carries data until its end: the number of exchanges so far, and the reason of the end.
+async fn carry(
+    socket: std::path::PathBuf,
+    target: String,
+    exchanges: Arc<AtomicU64>,
+) -> Result<(), String> {
+    let mut tunnel = Tunnel::unix(&socket).await.unwrap();
+    let connection = tunnel.dial(&target).await?;
+    loop {
+        tunnel.send_data(connection, b"question");
+        tunnel.receive_data(8).await?;
+        exchanges.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Hundreds of connections carry data, and others open all the time, while a denial comes and goes.
+#[tokio::test]
+async fn rules_that_change_under_load_end_what_they_deny_and_nothing_else() {
+    const EACH: usize = 120;
+    let world = World::new("rules-load");
+    let (kept, denied) = (echo().await.to_string(), echo().await.to_string());
+    let path = world.path("rules.yaml");
+    std::fs::write(&path, "rules: []\n").unwrap();
+    let mut options = world.server_options();
+    options.audit = Audit::new(None, Format::Json).unwrap();
+    let server = Server::start(options).await.unwrap();
+    let mut options = world.agent_options(server.agent_address());
+    options.rules = Some(Arc::new(Rules::read(&path).unwrap()));
+    let agent = Agent::start(options).unwrap();
+    until("the agent", || server.agents() == 1).await;
+    let open = || metric(&agent.metrics(), "agent_open_endpoint_connections") as usize;
+    let carriers = |target: &String| {
+        let start = |_| {
+            let exchanges = Arc::<AtomicU64>::default();
+            let carrying = carry(world.socket(), target.clone(), Arc::clone(&exchanges));
+            (exchanges, tokio::spawn(carrying))
+        };
+        (0..EACH).map(start).collect::<Vec<_>>()
+    };
+    let goes_on = |all: &[(Arc<AtomicU64>, _)]| {
+        let counts = |all: &[(Arc<AtomicU64>, _)]| -> Vec<u64> {
+            all.iter().map(|(exchanges, _)| exchanges.load(Ordering::Relaxed)).collect()
+        };
+        let before = counts(all);
+        move |all: &[(Arc<AtomicU64>, _)]| counts(all).iter().zip(&before).all(|(now, it)| now > it)
+    };
+    let lasting = carriers(&kept);
+    for _ in 0..3 {
+        let doomed = carriers(&denied);
+        let all_carry = goes_on(&doomed);
+        until("all to carry data", || all_carry(&doomed) && open() == 2 * EACH).await;
+        let port = denied.rsplit(':').next().unwrap();
+        let rule = format!("{{tag: closed, local: 127.0.0.1, ports: {port}, action: deny}}");
+        std::fs::write(&path, format!("rules:\n- {rule}\n")).unwrap();
+        // Connections open one after the other, by several clients at once, until the change and after it.
+        let is_in_force = Arc::new(AtomicBool::new(false));
+        let clients: Vec<_> = (0..8)
+            .map(|n| {
+                let (socket, is_in_force) = (world.socket(), Arc::clone(&is_in_force));
+                let (kept, denied) = (kept.clone(), denied.clone());
+                tokio::spawn(async move {
+                    for dial in n.. {
+                        let was_in_force = is_in_force.load(Ordering::SeqCst);
+                        let mut tunnel = Tunnel::unix(&socket).await.unwrap();
+                        let target = if dial % 2 == 0 { &denied } else { &kept };
+                        match soon(tunnel.dial(target)).await {
+                            Ok(_) => assert!(target == &kept || !was_in_force, "opened"),
+                            Err(error) => {
+                                assert!(target == &denied, "{error}");
+                                assert!(error.contains("denied by session rule"), "{error}");
+                                is_in_force.store(true, Ordering::SeqCst);
+                            }
+                        }
+                        if was_in_force && dial > n + 40 {
+                            return;
+                        }
+                    }
+                })
+            })
+            .collect();
+        for (_, carrying) in doomed {
+            let error = soon(carrying).await.unwrap().unwrap_err();
+            assert!(error.contains("denied by session rule"), "{error}");
+        }
+        for client in clients {
+            soon(client).await.unwrap();
+        }
+        assert!(is_in_force.load(Ordering::SeqCst));
+        let lasting_carry = goes_on(&lasting);
+        until("the others to go on", || lasting_carry(&lasting)).await;
+        until("the rest to be closed", || open() == EACH).await;
+        assert_eq!(metric(&agent.metrics(), "agent_pending_endpoint_dials"), 0.0);
+        assert_eq!(metric(&server.metrics(), "server_pending_backend_dials"), 0.0);
+        std::fs::write(&path, "rules: []\n").unwrap();
+        let opens = async || {
+            let mut tunnel = Tunnel::unix(&world.socket()).await.unwrap();
+            soon(tunnel.dial(&denied)).await.is_ok()
+        };
+        while !opens().await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    assert!(lasting.iter().all(|(_, carrying)| !carrying.is_finished()));
 }
 
 #[tokio::test]
