@@ -1,5 +1,6 @@
 //! Any bytes as frames from any port, at any time, through the whole graph.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,52 +22,98 @@ const FRAMES: usize = 512;
 const LONGEST: usize = 2048;
 const PORTS: usize = 4;
 
+thread_local! {
+    static SWITCH: RefCell<Option<Switch>> = const { RefCell::new(None) };
+}
+
 /// Reads bytes as steps: two bytes for port and kind, two for the length of the frame that
 /// follows. Every frame must have one outcome, and no frame may be lost.
+///
+/// Memory, tables and rules are made once a thread. An input leaves no session, packet or frame behind.
 pub(crate) fn check(bytes: &[u8]) {
-    let (memory, frames) = Memory::heap(4096, FRAMES as u32);
-    let sessions = Sessions::new(64, PORTS as u16, Timeouts::default());
-    let ends = Arc::<Mutex<Vec<Outcome>>>::default();
-    let recorder = Box::new(Recorder(Arc::clone(&ends)));
-    let mut worker = Worker::alone(memory, frames, sessions, Some(recorder));
-    let wires: Vec<Wire> = (0..PORTS).map(|_| Wire::default()).collect();
-    for (n, wire) in wires.iter().enumerate() {
-        worker.mailbox().send(Command::AddPort(PortId(n as u16), wire.port(), Arc::default()));
-    }
-    let mut generation = 1;
-    let services = Arc::new(services());
-    let publish = |worker: &Worker, generation| {
-        let snapshot = Arc::new(Snapshot::new(parts(generation, &services)));
-        worker.mailbox().send(Command::Snapshot(snapshot));
-    };
-    publish(&worker, generation);
-    let (mut now_ms, mut sent, mut rest) = (0, 0, bytes);
-    while let Some((head, tail)) = rest.split_first_chunk::<4>() {
-        let length = usize::from(u16::from_be_bytes([head[2], head[3]])).min(LONGEST);
-        let (frame, tail) = tail.split_at(length.min(tail.len()));
-        rest = tail;
-        wires[usize::from(head[0]) % PORTS].send(frame);
-        sent += 1;
-        match head[1] {
-            // Gathered with the next one into a vector.
-            0..=63 if sent % 64 != 0 => continue,
-            64..=95 => {
-                generation += 1;
-                publish(&worker, generation);
-            }
-            96..=127 => now_ms += 100_000,
-            _ => now_ms += 1,
+    SWITCH.with_borrow_mut(|kept| {
+        // What panics is not used again.
+        let mut switch = kept.take().filter(|it| it.now_ms < LATEST_MS).unwrap_or_else(Switch::new);
+        switch.run(bytes);
+        *kept = Some(switch);
+    });
+}
+
+/// Sessions keep their times in seconds, as 32 bits.
+const LATEST_MS: u64 = 1 << 40;
+
+/// One worker with memory ports.
+struct Switch {
+    worker: Worker,
+    wires: Vec<Wire>,
+    ends: Arc<Mutex<Vec<Outcome>>>,
+    now_ms: u64,
+    generation: u64,
+    /// The parts of snapshots of which the first rule permits, and of those of which it denies.
+    parts: [Parts; 2],
+}
+
+impl Switch {
+    fn new() -> Self {
+        let (memory, frames) = Memory::heap(4096, FRAMES as u32);
+        let sessions = Sessions::new(64, PORTS as u16, Timeouts::default());
+        let ends = Arc::<Mutex<Vec<Outcome>>>::default();
+        let recorder = Box::new(Recorder(Arc::clone(&ends)));
+        let worker = Worker::alone(memory, frames, sessions, Some(recorder));
+        let wires: Vec<Wire> = (0..PORTS).map(|_| Wire::default()).collect();
+        for (n, wire) in wires.iter().enumerate() {
+            worker.mailbox().send(Command::AddPort(PortId(n as u16), wire.port(), Arc::default()));
         }
-        worker.round(Now(Duration::from_millis(now_ms)));
-        wires.iter().for_each(|wire| while wire.receive().is_some() {});
+        let parts = [Action::Permit, Action::Deny].map(parts);
+        Self { worker, wires, ends, now_ms: 0, generation: 0, parts }
     }
-    // Whatever still waits ends.
-    for _ in 0..3 {
-        now_ms += 100_000;
-        worker.round(Now(Duration::from_millis(now_ms)));
+
+    fn run(&mut self, bytes: &[u8]) {
+        let mut changes = 0;
+        self.publish(changes);
+        let (mut sent, mut rest) = (0, bytes);
+        while let Some((head, tail)) = rest.split_first_chunk::<4>() {
+            let length = usize::from(u16::from_be_bytes([head[2], head[3]])).min(LONGEST);
+            let (frame, tail) = tail.split_at(length.min(tail.len()));
+            rest = tail;
+            self.wires[usize::from(head[0]) % PORTS].send(frame);
+            sent += 1;
+            match head[1] {
+                // Gathered with the next one into a vector.
+                0..=63 if sent % 64 != 0 => continue,
+                64..=95 => {
+                    changes += 1;
+                    self.publish(changes);
+                }
+                96..=127 => self.now_ms += 100_000,
+                _ => self.now_ms += 1,
+            }
+            self.round();
+        }
+        // Whatever still waits ends.
+        for _ in 0..3 {
+            self.now_ms += 100_000;
+            self.round();
+        }
+        let ends = std::mem::take(&mut *self.ends.lock().expect("nobody panicked"));
+        assert_eq!(ends.len(), sent, "each frame has one outcome");
+        assert_eq!(self.worker.free_frames(), FRAMES, "no frame is lost");
+        let sessions = self.worker.sessions();
+        sessions.iter().for_each(|(found, _)| sessions.end(&found));
+        assert_eq!(sessions.used(), 0, "each session ends");
     }
-    assert_eq!(ends.lock().expect("nobody panicked").len(), sent, "each frame has one outcome");
-    assert_eq!(worker.free_frames(), FRAMES, "no frame is lost");
+
+    fn publish(&mut self, changes: usize) {
+        self.generation += 1;
+        let parts = Parts { generation: self.generation, ..self.parts[changes % 2].clone() };
+        self.worker.mailbox().send(Command::Snapshot(Arc::new(Snapshot::new(parts))));
+    }
+
+    fn round(&mut self) {
+        self.worker.round(Now(Duration::from_millis(self.now_ms)));
+        self.wires.iter().for_each(|wire| while wire.receive().is_some() {});
+        self.worker.mailbox().free_retired();
+    }
 }
 
 struct Recorder(Arc<Mutex<Vec<Outcome>>>);
@@ -79,10 +126,9 @@ impl Inspect for Recorder {
 }
 
 /// Two pods, one of them with a policy, host and uplink; a service; another cluster node behind
-/// a tunnel. The rules depend on the generation.
-fn parts(generation: u64, services: &Arc<Services>) -> Parts {
+/// a tunnel.
+fn parts(first: Action) -> Parts {
     let map = Arc::new(AddressMap::default());
-    let first = if generation % 2 == 1 { Action::Permit } else { Action::Deny };
     let rules = vec![
         Rule::new(first, "one").protocol(protocol::UDP).destination_ports(PortRange::one(53)),
         Rule::new(Action::Permit, "two").protocol(protocol::TCP),
@@ -104,7 +150,6 @@ fn parts(generation: u64, services: &Arc<Services>) -> Parts {
     };
     let uplink = PortState { mtu: 1500, ..PortState::new("uplink", PortKind::Uplink) };
     Parts {
-        generation,
         ports: vec![
             pod("default/a", ["10.1.0.2", "fd01::2"], AclBinding::Open),
             pod("default/b", ["10.1.0.3", "fd01::3"], table),
@@ -113,7 +158,7 @@ fn parts(generation: u64, services: &Arc<Services>) -> Parts {
         ],
         addresses: map,
         node_addresses: vec![ip("192.0.2.1"), ip("2001:db8::1")],
-        services: Arc::clone(services),
+        services: Arc::new(services()),
         routes: Arc::new(Routes::new(vec![peer])),
         underlay: Underlay::Overlay(Vxlan { network: 4096, port: 4789, group: true }),
         masquerade: true,
