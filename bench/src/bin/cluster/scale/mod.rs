@@ -52,6 +52,10 @@ struct Args {
     #[arg(long, default_value_t = 1_000)]
     rate: u32,
 
+    /// Serve in JSON alone
+    #[arg(long)]
+    json: bool,
+
     /// Serve the objects; a first line on stdout names the address
     #[arg(long, hide = true)]
     serve: bool,
@@ -90,7 +94,7 @@ fn run(args: Args) -> Result<()> {
         return switch::measure(&args);
     }
     if args.serve {
-        return server::run(args.nodes, args.pods);
+        return server::run(args.nodes, args.pods, args.json);
     }
     let server = Server::start(&args)?;
     let runtime =
@@ -117,6 +121,7 @@ impl Server {
                 "--pods",
                 &args.pods.to_string(),
             ])
+            .args(args.json.then_some("--json"))
             .stdout(Stdio::piped())
             .spawn()?;
         let mut line = String::new();
@@ -175,7 +180,11 @@ async fn measure(args: &Args, server: &Server) -> Result<()> {
         let batch = Instant::now();
         let mut next = Some(event);
         while let Some(event) = next {
-            count += u64::from(matches!(event, Event::Apply(..) | Event::Delete(_)));
+            count += match event {
+                Event::Apply(..) | Event::Delete(_) => 1,
+                Event::PassedOver(_, count) => count,
+                _ => 0,
+            };
             control.handle(event);
             next = if batch.elapsed() < BATCH { events.try_recv().ok() } else { None };
         }

@@ -1,5 +1,7 @@
 //! Serves generated objects as the API server does: streaming lists, bookmarks, watches, selectors.
 //!
+//! In protobuf where it is asked to, as the API server; in JSON alone with `--json`.
+//!
 //! It generates what it sends, so it needs no memory for the cluster. `/counts` answers what was sent,
 //! `/change?seconds=N&rate=R` begins changes on the watches of pods and cluster nodes: R of pods a second, or
 //! as many as are taken where R is 0.
@@ -12,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use testkit::protobuf;
 
 use super::objects::Cluster;
 
@@ -40,7 +43,7 @@ const BOOKMARK: Duration = Duration::from_secs(1);
 const LISTED: u64 = 1_000_000;
 
 /// Serves until the process is ended.
-pub(super) fn run(nodes: usize, pods: usize) -> Result<()> {
+pub(super) fn run(nodes: usize, pods: usize, json: bool) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);
     let shared = Shared::default();
@@ -48,7 +51,7 @@ pub(super) fn run(nodes: usize, pods: usize) -> Result<()> {
         let (stream, shared) = (stream?, Arc::clone(&shared));
         std::thread::spawn(move || {
             // The client ended, most likely.
-            let _ = serve(&stream, Cluster { nodes, pods }, &shared);
+            let _ = serve(&stream, Cluster { nodes, pods }, json, &shared);
         });
     }
     Ok(())
@@ -59,7 +62,7 @@ fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, State> {
 }
 
 /// Answers the one request of a connection.
-fn serve(stream: &TcpStream, cluster: Cluster, shared: &Shared) -> std::io::Result<()> {
+fn serve(stream: &TcpStream, cluster: Cluster, json: bool, shared: &Shared) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut out = BufWriter::with_capacity(256 << 10, stream);
     stream.set_nodelay(true)?;
@@ -69,6 +72,8 @@ fn serve(stream: &TcpStream, cluster: Cluster, shared: &Shared) -> std::io::Resu
     }
     let target = line.split(' ').nth(1).unwrap_or_default().to_owned();
     while reader.read_line(&mut line)? > 2 {}
+    // All headers follow the first line.
+    let protobuf = !json && line.contains("application/vnd.kubernetes.protobuf");
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
     let plural = path.rsplit('/').next().unwrap_or_default();
     match plural {
@@ -86,7 +91,10 @@ fn serve(stream: &TcpStream, cluster: Cluster, shared: &Shared) -> std::io::Resu
         _ if cluster.count(plural) == 0 && path.contains("podgate.io") => {
             whole(&mut out, 404, &json!({"kind": "Status", "code": 404}))
         }
-        _ => watch(&mut out, plural, query, cluster, shared),
+        _ => {
+            let kind = protobuf::kind_of(plural).filter(|_| protobuf);
+            watch(&mut out, plural, kind, query, cluster, shared)
+        }
     }
 }
 
@@ -104,18 +112,24 @@ fn counts(state: &State) -> Value {
 fn watch(
     out: &mut impl Write,
     plural: &str,
+    kind: Option<&str>,
     query: &str,
     cluster: Cluster,
     shared: &Shared,
 ) -> std::io::Result<()> {
-    out.write_all(
-        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
+    let content = match kind {
+        Some(_) => "application/vnd.kubernetes.protobuf;stream=watch",
+        None => "application/json",
+    };
+    write!(
+        out,
+        "HTTP/1.1 200 OK\r\nContent-Type: {content}\r\nTransfer-Encoding: chunked\r\n\r\n"
     )?;
     let selects = query.contains("Selector=");
     if query.contains("sendInitialEvents=true") {
         let mut count = Count::default();
         for n in 0..cluster.count(plural) {
-            let line = event("ADDED", &cluster.object(plural, n, LISTED));
+            let line = event(kind, "ADDED", &cluster.object(plural, n, LISTED));
             if selects && cluster.is_left_out(plural, n) {
                 count.left_out += 1;
                 count.left_out_bytes += line.len() as u64;
@@ -126,7 +140,7 @@ fn watch(
             chunk(out, &line)?;
         }
         lock(shared).lists.insert(plural.to_owned(), count);
-        chunk(out, &event("BOOKMARK", &bookmark(LISTED, true)))?;
+        chunk(out, &event(kind, "BOOKMARK", &bookmark(LISTED, true)))?;
         out.flush()?;
     }
     let (mut version, mut n, mut marked) = (LISTED, 0, Instant::now());
@@ -153,7 +167,7 @@ fn watch(
                 if plural == "pods" && is_relabelled {
                     object["metadata"]["labels"]["tier"] = "changed".into();
                 }
-                let line = event("MODIFIED", &object);
+                let line = event(kind, "MODIFIED", &object);
                 let mut state = lock(shared);
                 state.changes.0 += 1;
                 state.changes.1 += line.len() as u64;
@@ -172,15 +186,20 @@ fn watch(
         }
         if marked.elapsed() >= BOOKMARK {
             marked = Instant::now();
-            chunk(out, &event("BOOKMARK", &bookmark(version, false)))?;
+            chunk(out, &event(kind, "BOOKMARK", &bookmark(version, false)))?;
             out.flush()?;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-fn event(kind: &str, object: &Value) -> Vec<u8> {
-    let mut line = json!({"type": kind, "object": object}).to_string().into_bytes();
+/// An event with an object of a kind in protobuf, or in JSON.
+fn event(kind: Option<&str>, of: &str, object: &Value) -> Vec<u8> {
+    let event = json!({"type": of, "object": object});
+    if let Some(kind) = kind {
+        return protobuf::event(&event, kind).expect("protobuf can say what is generated");
+    }
+    let mut line = event.to_string().into_bytes();
     line.push(b'\n');
     line
 }
