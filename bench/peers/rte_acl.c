@@ -1,9 +1,10 @@
 /* DPDK's rte_acl over the same rules and headers as the engine it is compared with.
  *
- *   rte_acl RULES HEADERS WINNERS ROUNDS
+ *   rte_acl RULES HEADERS WINNERS ROUNDS MEGABYTES
  *
  * RULES and HEADERS are arrays of the structures below in this machine's byte order; WINNERS
- * gets for each header the number of the winning rule from 1, or 0. Prints one line of
+ * gets for each header the number of the winning rule from 1, or 0. MEGABYTES is the memory in huge pages that it may
+ * take, or 0 for plain pages. Prints one line of
  * key=value: build seconds, bytes, and the fastest of the methods that this machine can run, by
  * ROUNDS with each. Then does one round with it for each line on standard input and prints the
  * nanoseconds for a lookup, so that rounds of both engines can take turns.
@@ -17,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 
 struct rule {
@@ -95,13 +95,15 @@ static int ascending(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Huge pages for all that DPDK allocates, if the kernel grants them to shared memory: what is not
- * touched yet becomes one at the first touch. */
-static int in_huge_pages(const struct rte_memseg_list *list, void *unused)
+/* Starts DPDK with its memory in the machine's huge pages if there are so many MiB of them, as its users have it,
+ * else in plain pages. */
+static int start(const char *megabytes)
 {
-	(void)unused;
-	madvise(list->base_va, list->len, MADV_HUGEPAGE);
-	return 0;
+	const char *plain = atoi(megabytes) > 0 ? "--in-memory" : "--no-huge";
+	const char *memory = atoi(megabytes) > 0 ? megabytes : "6144";
+	char *eal[] = {"rte_acl", (char *)plain, "--no-pci", "--no-shconf", "--no-telemetry", "-m", (char *)memory,
+		       "--log-level", "error", "--force-max-simd-bitwidth", "512"};
+	return rte_eal_init(sizeof(eal) / sizeof(*eal), eal);
 }
 
 /* Bytes in huge pages. */
@@ -111,7 +113,7 @@ static size_t huge(void)
 	char line[256];
 	FILE *file = fopen("/proc/self/smaps_rollup", "r");
 	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "ShmemPmdMapped: %zu", &value) == 1 || sscanf(line, "AnonHugePages: %zu", &value) == 1)
+		if (sscanf(line, "Private_Hugetlb: %zu", &value) == 1 || sscanf(line, "Shared_Hugetlb: %zu", &value) == 1)
 			kib += value;
 	if (file)
 		fclose(file);
@@ -131,17 +133,14 @@ static double round_of(struct rte_acl_ctx *ctx, const uint8_t **data, uint32_t *
 
 int main(int argc, char **argv)
 {
-	if (argc != 5) {
-		fprintf(stderr, "usage: rte_acl RULES HEADERS WINNERS ROUNDS\n");
+	if (argc != 6) {
+		fprintf(stderr, "usage: rte_acl RULES HEADERS WINNERS ROUNDS MEGABYTES\n");
 		return 2;
 	}
-	char *eal[] = {"rte_acl", "--no-huge", "--no-pci", "--no-shconf", "--no-telemetry",
-		       "-m", "6144", "--log-level", "error", "--force-max-simd-bitwidth", "512"};
-	if (rte_eal_init(sizeof(eal) / sizeof(*eal), eal) < 0) {
+	if (start(argv[5]) < 0) {
 		fprintf(stderr, "rte_acl: cannot start DPDK\n");
 		return 1;
 	}
-	rte_memseg_list_walk(in_huge_pages, NULL);
 	size_t rule_count, count;
 	struct rule *rules = load(argv[1], sizeof(*rules), &rule_count);
 	struct header *headers = load(argv[2], sizeof(*headers), &count);

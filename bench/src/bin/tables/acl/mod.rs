@@ -12,8 +12,8 @@
 //! to FOLDER as `acl.md`, with `acl.svg` as its picture. `rte_acl` gets generated sets of 10,000 rules at most, as more
 //! may take hours, unless `--peer-seconds` says how much processor time it may take for a set.
 //!
-//! Both engines have their memory in huge pages where the kernel grants them. For DPDK's memory, which
-//! is shared, root sets `shmem_enabled` to `advise` for as long as the program runs.
+//! Each engine's tables stand where its users have them: ours in memory of the usual allocator, as those of `podgate`
+//! do, DPDK's in huge pages that root reserves for as long as the program runs. The report says where there were none.
 
 mod address_map;
 mod clock;
@@ -28,9 +28,7 @@ mod rulesets;
 
 use std::error::Error;
 use std::fmt::Write;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::Context;
 
@@ -55,40 +53,31 @@ impl Options {
 /// Generated rules so many at most are given to the peer.
 const MOST_FOR_PEER: usize = 10_001;
 
-/// The kernel's setting for huge pages in shared memory; the one in force is in brackets.
-const SHARED_MEMORY: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+/// Huge pages of 2 MiB that are reserved.
+const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
+/// As many as DPDK needs for the largest sets.
+const PAGES: u32 = 3072;
 
 pub(crate) fn main(args: &[String]) -> Result<(), Box<dyn Error>> {
     Ok(measure(&args[1..])?)
 }
 
 fn measure(args: &[String]) -> anyhow::Result<()> {
-    in_huge_pages()?;
     let options = options(args)?;
     let scratch = std::env::temp_dir().join(format!("acl-bench-{}", std::process::id()));
     std::fs::create_dir_all(&scratch)?;
-    let before = std::fs::read_to_string(SHARED_MEMORY).unwrap_or_default();
-    // Others than root cannot; the report states what was granted.
-    let _ = std::fs::write(SHARED_MEMORY, "advise");
-    let result = run(&options, &scratch);
-    if let Some(before) = before.split(['[', ']']).nth(1) {
-        let _ = std::fs::write(SHARED_MEMORY, before);
-    }
+    let before = reserved();
+    // Others than root cannot.
+    let _ = std::fs::write(RESERVED, (before + PAGES).to_string());
+    let result = run(&options, &scratch, 2 * reserved().saturating_sub(before));
+    let _ = std::fs::write(RESERVED, before.to_string());
     std::fs::remove_dir_all(&scratch)?;
     result
 }
 
-/// Starts over with an allocator that requests huge pages, as it reads its settings at the start.
-fn in_huge_pages() -> anyhow::Result<()> {
-    const SETTINGS: &str = "GLIBC_TUNABLES";
-    if std::env::var_os(SETTINGS).is_some() {
-        return Ok(());
-    }
-    let error = Command::new(std::env::current_exe()?)
-        .args(std::env::args_os().skip(1))
-        .env(SETTINGS, "glibc.malloc.hugetlb=1")
-        .exec();
-    Err(error).context("cannot start over")
+fn reserved() -> u32 {
+    let text = std::fs::read_to_string(RESERVED).unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
 }
 
 fn options(args: &[String]) -> anyhow::Result<Options> {
@@ -123,9 +112,9 @@ fn options(args: &[String]) -> anyhow::Result<Options> {
     Ok(options)
 }
 
-fn run(options: &Options, scratch: &Path) -> anyhow::Result<()> {
-    let peer =
-        rte_acl::RteAcl::new(scratch, options.peer_seconds).map_err(|error| format!("{error:#}"));
+fn run(options: &Options, scratch: &Path, huge_megabytes: u32) -> anyhow::Result<()> {
+    let peer = rte_acl::RteAcl::new(scratch, options.peer_seconds, huge_megabytes)
+        .map_err(|error| format!("{error:#}"));
     let mut text = String::new();
     let mut files: Vec<PathBuf> = match std::fs::read_dir(&options.rulesets) {
         Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?,

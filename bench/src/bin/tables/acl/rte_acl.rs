@@ -16,6 +16,8 @@ pub(crate) struct RteAcl {
     folder: PathBuf,
     /// Processor time that it may take for a rule set, if there is a limit.
     seconds: Option<u32>,
+    /// Its memory in huge pages, in MiB; 0 for plain pages.
+    huge_megabytes: u32,
 }
 
 /// KiB of memory that it may take then.
@@ -59,7 +61,11 @@ impl Drop for Built {
 
 impl RteAcl {
     /// Compiles the program into `folder`.
-    pub(crate) fn new(folder: &Path, seconds: Option<u32>) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        folder: &Path,
+        seconds: Option<u32>,
+        huge_megabytes: u32,
+    ) -> anyhow::Result<Self> {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/rte_acl.c");
         let program = folder.join("rte_acl");
         let flags = |what: &str| -> anyhow::Result<Vec<String>> {
@@ -75,7 +81,7 @@ impl RteAcl {
             .output()
             .context("cannot run cc")?;
         ensure!(done.status.success(), "{source}: {}", String::from_utf8_lossy(&done.stderr));
-        Ok(Self { program, folder: folder.to_owned(), seconds })
+        Ok(Self { program, folder: folder.to_owned(), seconds, huge_megabytes })
     }
 
     /// Starts the program, within its limits.
@@ -102,7 +108,7 @@ impl RteAcl {
         let mut child = self
             .command()
             .args([path("rules"), path("headers"), path("winners")])
-            .arg(rounds.to_string())
+            .args([rounds.to_string(), self.huge_megabytes.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
