@@ -1,5 +1,5 @@
 //! The sessions of a node whose pods ask resolvers and open short connections for ten minutes, at a hundredth of
-//! the rates and of the table's size that `bench --bin sessions` has.
+//! the rates and of the table's size that `bench --bin node -- sessions` has.
 
 #[path = "../../benches/load/mod.rs"]
 mod load;

@@ -1,10 +1,11 @@
-//! What a switch with many pods costs: starts, attachments, idle pods, names.
+//! What a switch with many pods costs: starts, attachments, sessions, idle pods, names.
 
 mod attach;
 mod names;
 mod plugin;
 mod pods;
 mod restart;
+mod sessions;
 
 use std::process::ExitCode;
 
@@ -17,6 +18,7 @@ fn main() -> ExitCode {
             ("plugin", plugin::main),
             ("pods", pods::main),
             ("restart", restart::main),
+            ("sessions", sessions::main),
         ],
     )
 }
