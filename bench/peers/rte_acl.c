@@ -1,11 +1,10 @@
 /* DPDK's rte_acl over the same rules and headers as the engine it is compared with.
  *
- *   rte_acl RULES HEADERS WINNERS ROUNDS MEGABYTES
+ *   rte_acl RULES HEADERS WINNERS ROUNDS HUGE
  *
  * RULES and HEADERS are arrays of the structures below in this machine's byte order; WINNERS
- * gets for each header the number of the winning rule from 1, or 0. MEGABYTES is the memory in huge pages that it may
- * take, or 0 for plain pages. Prints one line of
- * key=value: build seconds, bytes, and the fastest of the methods that this machine can run, by
+ * gets for each header the number of the winning rule from 1, or 0. HUGE is 1 if there are huge pages for its memory, else
+ * 0. Prints one line of key=value: build seconds, bytes, and the fastest of the methods that this machine can run, by
  * ROUNDS with each. Then does one round with it for each line on standard input and prints the
  * nanoseconds for a lookup, so that rounds of both engines can take turns.
  */
@@ -95,13 +94,12 @@ static int ascending(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Starts DPDK with its memory in the machine's huge pages if there are so many MiB of them, as its users have it,
- * else in plain pages. */
-static int start(const char *megabytes)
+/* Starts DPDK with its memory in the machine's huge pages, as its users have it, or in plain pages. */
+static int start(int huge)
 {
-	const char *plain = atoi(megabytes) > 0 ? "--in-memory" : "--no-huge";
-	const char *memory = atoi(megabytes) > 0 ? megabytes : "6144";
-	char *eal[] = {"rte_acl", (char *)plain, "--no-pci", "--no-shconf", "--no-telemetry", "-m", (char *)memory,
+	char *in_huge[] = {"--in-memory", "--iova-mode=va"}, *plain[] = {"--no-huge", "-m6144"};
+	char **memory = huge ? in_huge : plain;
+	char *eal[] = {"rte_acl", memory[0], memory[1], "--no-pci", "--no-shconf", "--no-telemetry",
 		       "--log-level", "error", "--force-max-simd-bitwidth", "512"};
 	return rte_eal_init(sizeof(eal) / sizeof(*eal), eal);
 }
@@ -134,10 +132,10 @@ static double round_of(struct rte_acl_ctx *ctx, const uint8_t **data, uint32_t *
 int main(int argc, char **argv)
 {
 	if (argc != 6) {
-		fprintf(stderr, "usage: rte_acl RULES HEADERS WINNERS ROUNDS MEGABYTES\n");
+		fprintf(stderr, "usage: rte_acl RULES HEADERS WINNERS ROUNDS HUGE\n");
 		return 2;
 	}
-	if (start(argv[5]) < 0) {
+	if (start(atoi(argv[5])) < 0) {
 		fprintf(stderr, "rte_acl: cannot start DPDK\n");
 		return 1;
 	}

@@ -69,7 +69,7 @@ fn measure(args: &[String]) -> anyhow::Result<()> {
     let before = reserved();
     // Others than root cannot.
     let _ = std::fs::write(RESERVED, (before + PAGES).to_string());
-    let result = run(&options, &scratch, 2 * reserved().saturating_sub(before));
+    let result = run(&options, &scratch, reserved() > before);
     let _ = std::fs::write(RESERVED, before.to_string());
     std::fs::remove_dir_all(&scratch)?;
     result
@@ -112,8 +112,8 @@ fn options(args: &[String]) -> anyhow::Result<Options> {
     Ok(options)
 }
 
-fn run(options: &Options, scratch: &Path, huge_megabytes: u32) -> anyhow::Result<()> {
-    let peer = rte_acl::RteAcl::new(scratch, options.peer_seconds, huge_megabytes)
+fn run(options: &Options, scratch: &Path, huge: bool) -> anyhow::Result<()> {
+    let peer = rte_acl::RteAcl::new(scratch, options.peer_seconds, huge)
         .map_err(|error| format!("{error:#}"));
     let mut text = String::new();
     let mut files: Vec<PathBuf> = match std::fs::read_dir(&options.rulesets) {

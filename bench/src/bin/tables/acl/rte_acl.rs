@@ -16,8 +16,8 @@ pub(crate) struct RteAcl {
     folder: PathBuf,
     /// Processor time that it may take for a rule set, if there is a limit.
     seconds: Option<u32>,
-    /// Its memory in huge pages, in MiB; 0 for plain pages.
-    huge_megabytes: u32,
+    /// Whether there are huge pages for it.
+    huge: bool,
 }
 
 /// KiB of memory that it may take then.
@@ -61,11 +61,7 @@ impl Drop for Built {
 
 impl RteAcl {
     /// Compiles the program into `folder`.
-    pub(crate) fn new(
-        folder: &Path,
-        seconds: Option<u32>,
-        huge_megabytes: u32,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn new(folder: &Path, seconds: Option<u32>, huge: bool) -> anyhow::Result<Self> {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/rte_acl.c");
         let program = folder.join("rte_acl");
         let flags = |what: &str| -> anyhow::Result<Vec<String>> {
@@ -81,7 +77,7 @@ impl RteAcl {
             .output()
             .context("cannot run cc")?;
         ensure!(done.status.success(), "{source}: {}", String::from_utf8_lossy(&done.stderr));
-        Ok(Self { program, folder: folder.to_owned(), seconds, huge_megabytes })
+        Ok(Self { program, folder: folder.to_owned(), seconds, huge })
     }
 
     /// Starts the program, within its limits.
@@ -108,7 +104,7 @@ impl RteAcl {
         let mut child = self
             .command()
             .args([path("rules"), path("headers"), path("winners")])
-            .args([rounds.to_string(), self.huge_megabytes.to_string()])
+            .args([rounds.to_string(), u8::from(self.huge).to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
