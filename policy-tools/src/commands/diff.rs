@@ -103,13 +103,13 @@ impl Diff {
             _ => None,
         };
         let Some(on_top) = on_top else {
-            return load(&[path.to_owned()], None, &Networks::default());
+            return load(&[path.to_owned()], None, &Networks::default(), false);
         };
         let usual = || std::env::home_dir().map(|home| home.join(".kube/config"));
         let named = || std::env::var_os("KUBECONFIG").map(PathBuf::from);
         let kubeconfig = self.kubeconfig.clone().or_else(named).or_else(usual);
         let missing = || vec!["--kubeconfig: which cluster is live?".to_owned()];
-        load(&on_top, Some(&kubeconfig.ok_or_else(missing)?), &Networks::default())
+        load(&on_top, Some(&kubeconfig.ok_or_else(missing)?), &Networks::default(), false)
     }
 }
 

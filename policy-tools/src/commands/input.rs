@@ -28,6 +28,9 @@ pub(super) struct Input {
     /// Networks from which services take external IPs, as --external-ips of the switches
     #[arg(long, value_name = "off|CIDR,...", default_value = "off")]
     external_ips: Networks,
+    /// Name the objects too that are left out because no policy depends on their kinds
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 impl Input {
@@ -41,7 +44,7 @@ impl Input {
 
     /// Reads the objects, with a warning about what is left out.
     pub(super) fn load(&self) -> Result<Manifests, Vec<String>> {
-        load(&self.manifests, self.kubeconfig.as_deref(), &self.external_ips)
+        load(&self.manifests, self.kubeconfig.as_deref(), &self.external_ips, self.verbose)
     }
 }
 
@@ -78,10 +81,12 @@ pub(super) fn load(
     paths: &[PathBuf],
     cluster: Option<&Path>,
     external_ips: &Networks,
+    verbose: bool,
 ) -> Result<Manifests, Vec<String>> {
     let mut manifests = Manifests::load_over(paths, cluster)?;
     manifests.permit_external_ips(&external_ips.0);
-    for note in &manifests.skipped {
+    let others = manifests.other_kinds.iter().filter(|_| verbose);
+    for note in manifests.skipped.iter().chain(others) {
         eprintln!("podgate: {}", report::plain(note));
     }
     Ok(manifests)

@@ -50,7 +50,7 @@ impl ReplayJournal {
     pub(super) fn run(&self) -> Ended {
         let since = self.since.as_deref().map(|text| moment("--since", text)).transpose();
         let since = since.map_err(|problem| vec![problem])?;
-        let manifests = load(&self.with, None, &Networks::default())?;
+        let manifests = load(&self.with, None, &Networks::default(), false)?;
         let (mut rows, mut left_out) = (Vec::new(), 0);
         for folder in &self.journal {
             let (found, lost) = journal::read(folder, since)?;

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use control::model::{Key, Pod};
+use control::model::{Key, Pod, Protocol};
 use control::{Control, Fault, Kind, Object, PodKey, Scope, manifests};
 use ipnet::{IpNet, Ipv6Net};
 use serde_json::Value;
@@ -34,6 +34,8 @@ pub struct Manifests {
     pub without_address: BTreeSet<Key>,
     /// Names of the workloads that pods belong to.
     pub workloads: BTreeMap<PodKey, String>,
+    /// The ports that containers of pods declare, of pods with any.
+    pub container_ports: BTreeMap<PodKey, BTreeSet<(Protocol, u16)>>,
     /// Pods that stand for those that could exist, in words.
     pub representatives: BTreeMap<PodKey, String>,
     /// Namespaces that stand for those that could exist.
@@ -44,6 +46,8 @@ pub struct Manifests {
     pub sources: Vec<Value>,
     /// Input that was left out, in words.
     pub skipped: Vec<String>,
+    /// The objects of kinds that no policy depends on, in words.
+    pub other_kinds: Option<String>,
     /// Folders that another program has to render: a file of each, and what to run.
     pub(crate) unrendered: Vec<(PathBuf, String)>,
 }
@@ -134,7 +138,9 @@ impl Manifests {
             {
                 found.sources.push(value.clone());
             }
-            Some(workloads.adapt(value))
+            let value = workloads.adapt(value);
+            found.note_ports(&value);
+            Some(value)
         });
         for file in foreign.keys() {
             found.skipped.push(format!("{}: skipped: no Kubernetes object", file.display()));
@@ -159,14 +165,25 @@ impl Manifests {
             let file = file.display();
             found.skipped.push(format!("{file}: skipped: a template of a chart; render it first"));
         }
-        if !loaded.skipped.is_empty() {
-            let kinds = loaded.skipped.iter().map(|(kind, n)| format!("{n} {kind}"));
-            let kinds: Vec<String> = kinds.collect();
-            found.skipped.push(format!("skipped objects of other kinds: {}", kinds.join(", ")));
-        }
+        let is_expected = |kind: &str| workloads::is_kind(kind) || kind.contains("Policy");
+        let (expected, others): (Vec<_>, Vec<_>) =
+            loaded.skipped.iter().partition(|(kind, _)| is_expected(kind));
+        let note = |kinds: Vec<(&String, &usize)>| {
+            let kinds: Vec<String> = kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+            (!kinds.is_empty())
+                .then(|| format!("skipped objects of other kinds: {}", kinds.join(", ")))
+        };
+        found.skipped.extend(note(expected));
+        found.other_kinds = note(others);
         found.unrendered = unrendered.notes(&staged.paths);
         found.objects = loaded.objects;
-        found.workloads = workloads.finish(&mut found.objects);
+        let renamed;
+        (found.workloads, renamed) = workloads.finish(&mut found.objects);
+        for (before, now) in renamed {
+            if let Some(ports) = found.container_ports.remove(&before) {
+                found.container_ports.insert(now, ports);
+            }
+        }
         (found, faults, files)
     }
 
@@ -216,6 +233,29 @@ impl Manifests {
     pub fn node(&self, name: &Arc<str>) -> String {
         let words = self.representative_nodes.get(name).cloned();
         words.unwrap_or_else(|| format!("node/{name}"))
+    }
+
+    fn note_ports(&mut self, value: &Value) {
+        let Some(name) = value["metadata"]["name"].as_str().filter(|_| value["kind"] == "Pod")
+        else {
+            return;
+        };
+        let namespace = value["metadata"]["namespace"].as_str().unwrap_or("default");
+        let containers = ["containers", "initContainers"].map(|it| value["spec"][it].as_array());
+        let ports = containers.into_iter().flatten().flatten();
+        let ports = ports.filter_map(|it| it["ports"].as_array()).flatten().filter_map(|port| {
+            let protocol = match port["protocol"].as_str() {
+                Some("UDP") => Protocol::Udp,
+                Some("SCTP") => Protocol::Sctp,
+                _ => Protocol::Tcp,
+            };
+            Some((protocol, port["containerPort"].as_u64()?.try_into().ok()?))
+        });
+        let ports: BTreeSet<(Protocol, u16)> = ports.collect();
+        if !ports.is_empty() {
+            let key = PodKey { namespace: namespace.into(), name: name.into() };
+            self.container_ports.insert(key, ports);
+        }
     }
 
     fn note_service(&mut self, value: &Value) {

@@ -34,6 +34,11 @@ const KINDS: [(&str, &str, &str); 7] = [
     ("v1", "ReplicationController", "/spec/template"),
 ];
 
+/// Whether workloads have this kind, of whatever version.
+pub(super) fn is_kind(kind: &str) -> bool {
+    KINDS.iter().any(|(_, known, _)| *known == kind)
+}
+
 impl Workloads {
     /// Turns a workload into a pod; any other object stays.
     pub(super) fn adapt(&mut self, value: Value) -> Value {
@@ -79,8 +84,12 @@ impl Workloads {
     }
 
     /// Leaves out the pods made for workloads whose own pods are there, and gives the others
-    /// their workloads' names where these are free.
-    pub(super) fn finish(self, objects: &mut Vec<Object>) -> BTreeMap<PodKey, String> {
+    /// their workloads' names where these are free. Returns the workloads of pods, and the names that
+    /// were given.
+    pub(super) fn finish(
+        self,
+        objects: &mut Vec<Object>,
+    ) -> (BTreeMap<PodKey, String>, Vec<(PodKey, PodKey)>) {
         let Self { made, owners } = self;
         let mut real: BTreeMap<Arc<str>, Vec<_>> = BTreeMap::new();
         let mut taken = BTreeSet::new();
@@ -105,6 +114,7 @@ impl Workloads {
         for (key, it) in &made {
             *names.entry(named(key, &it.name)).or_default() += 1;
         }
+        let mut renamed = Vec::new();
         objects.retain_mut(|object| {
             let Object::Pod(pod) = object else { return true };
             let Some(it) = made.get(&pod.key) else { return true };
@@ -113,11 +123,11 @@ impl Workloads {
             }
             let own = named(&pod.key, &it.name);
             if names.get(&own) == Some(&1) && !taken.contains(&own) {
-                pod.key = own;
+                renamed.push((std::mem::replace(&mut pod.key, own.clone()), own));
             }
             true
         });
-        owners
+        (owners, renamed)
     }
 }
 

@@ -187,10 +187,15 @@ fn unusable_arguments_end_with_two() {
 
 #[test]
 fn objects_of_other_kinds_are_counted() {
-    let other = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n";
-    let ran = probe(&(manifests() + other), &[], "");
+    let other = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n---\napiVersion: v1\n\
+                 kind: ServiceAccount\nmetadata: {name: s}\n";
+    let text = manifests() + other;
+    let ran = probe(&text, &[], "");
     assert_eq!(ran.code, Some(0));
-    assert_eq!(ran.errors, "podgate: skipped objects of other kinds: 1 Deployment\n");
+    let usual = "podgate: skipped objects of other kinds: 1 Deployment\n";
+    assert_eq!(ran.errors, usual, "no policy depends on service accounts");
+    let of_kind = "podgate: skipped objects of other kinds: 1 ServiceAccount\n";
+    assert_eq!(probe(&text, &["-v"], "").errors, format!("{usual}{of_kind}"));
 }
 
 #[test]
