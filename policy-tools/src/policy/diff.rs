@@ -3,7 +3,8 @@
 //! Both versions have the same pods, namespaces, cluster nodes and services: an object beside the
 //! policies that one of them lacks is copied from the other, so that only what the policies say
 //! differs. Pods that the same tables and networks concern are compared once, and ports between
-//! which no rule distinguishes once for each range. Pods that are in no file are compared too, one
+//! which no rule distinguishes once for each range; pairs of which neither end may have changed not at
+//! all. Pods that are in no file are compared too, one
 //! for each class of them that the selectors of both versions tell apart, each with every pod of
 //! the files.
 
@@ -18,6 +19,7 @@ use control::{Object, PodKey};
 use ipnet::IpNet;
 use serde::Serialize;
 
+use super::changed::Changed;
 use super::matrix::{self, Decision, Matrix};
 use super::representatives::{self, Kinds, Selectors};
 use crate::input::Manifests;
@@ -77,6 +79,8 @@ struct End {
     node: Option<Arc<str>>,
     /// Whether it is a node that a host firewall selects.
     guarded: bool,
+    /// Whether decisions about it may have changed, as those about either end of a connection.
+    changed: bool,
     old: IpAddr,
     new: IpAddr,
 }
@@ -95,13 +99,14 @@ pub fn compare(mut old: Manifests, mut new: Manifests) -> Result<Comparison, Str
     let own = new.objects.len();
     representatives::add(&mut new, &Selectors::of(&policies), &mut Kinds::default())?;
     old.objects.extend_from_slice(&new.objects[own..]);
+    let changed = Changed::between(&old, &new);
     let names = new.clone();
     let (old, new) = (matrix(old)?, matrix(new)?);
     let mut found: BTreeMap<Difference, BTreeSet<String>> = BTreeMap::new();
     for v4 in [true, false] {
-        let classes = classes(&old, &new, &names, &policies, v4);
+        let classes = classes(&old, &new, &names, &policies, &changed, v4);
         for from in &classes {
-            for to in &classes {
+            for to in classes.iter().filter(|to| from[0].changed || to[0].changed) {
                 // A pod's own node is let in by policies, others are not.
                 for own in [false, true] {
                     let is_pair = |a: &End, b: &End| is_pair(a, b) && is_own_node(a, b) == own;
@@ -146,6 +151,7 @@ fn classes(
     new: &Matrix,
     names: &Manifests,
     policies: &[Object],
+    changed: &Changed,
     v4: bool,
 ) -> Vec<Class> {
     let (old, new) = (old.view(), new.view());
@@ -157,7 +163,8 @@ fn classes(
             let (name, node) = (names.workload(key), Some(Arc::clone(&pod.node)));
             let stands = names.representatives.contains_key(key);
             let (pod, guarded) = (Some(key.clone()), false);
-            ends.push(End { name, pod, stands, node, guarded, old, new });
+            let changed = changed.has(pod.as_ref()) || old != new;
+            ends.push(End { name, pod, stands, node, guarded, changed, old, new });
         }
     }
     for (name, node) in old.nodes.iter() {
@@ -165,7 +172,8 @@ fn classes(
         let guarded = [old, new].iter().any(|view| view.host_acls.contains_key(name));
         if let (Some(old), Some(new)) = (first(&node.addresses), first(&other.addresses)) {
             let (pod, node, name) = (None, Some(Arc::clone(name)), names.node(name));
-            ends.push(End { name, pod, stands: false, node, guarded, old, new });
+            let changed = changed.has(None) || old != new;
+            ends.push(End { name, pod, stands: false, node, guarded, changed, old, new });
         }
     }
     // Without an end of the family that policies are about, nothing of the family matters.
@@ -181,6 +189,7 @@ fn classes(
         stands: false,
         node: None,
         guarded: false,
+        changed: false,
         old: *address,
         new: *address,
     }));
@@ -211,7 +220,7 @@ fn classes(
             networks(end.old),
             networks(end.new),
             end.pod.is_some(),
-            end.stands,
+            (end.stands, end.changed),
         );
         let class = classes.entry(key).or_default();
         class.push(end);

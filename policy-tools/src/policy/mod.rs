@@ -11,6 +11,7 @@
 //! - [`representatives`]: pods that could exist, one a class,
 //! - [`matrix`]: decisions about pairs of addresses, many at a time.
 
+mod changed;
 mod closest;
 pub mod diff;
 pub mod explain;
