@@ -1,10 +1,13 @@
 //! `podgate policy lint`: mistakes in manifests.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
+use std::fs;
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
+
 use super::{Ended, counted, print};
-use crate::policy::lint::{Finding, INVALID, lint};
+use crate::policy::lint::{CHECKS, Finding, INVALID, Ignored, Options, lint};
 use crate::probe::report::plain;
 use cli_runtime::{NO, UNUSABLE};
 
@@ -15,6 +18,9 @@ Examples:
   podgate policy lint deploy/ --strict
   helm template shop chart/ | podgate policy lint - -o github
 
+A comment `# podgate-lint: ignore CHECK` leaves a finding out: at the end of its line, alone above it, or
+alone and not indented for the whole document.
+
 Exit code: 0; 1 with --strict if there is any warning; 2 if a file or an object cannot be read.")]
 pub struct Lint {
     /// File or folder of Kubernetes objects, REV:PATH of a git revision, or - for stdin
@@ -23,6 +29,15 @@ pub struct Lint {
     /// Check selectors against the cluster of this kubeconfig too
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// Expect pods that are in no file, such as those of operators: a selector without pods is no mistake then
+    #[arg(long)]
+    workloads_elsewhere: bool,
+    /// Leave out findings of a check; may be repeated
+    #[arg(long, value_name = "CHECK", value_parser = PossibleValuesParser::new(CHECKS))]
+    ignore: Vec<String>,
+    /// File of lines CHECK, CHECK OBJECT or CHECK FILE to leave out [default: .podgate-lint, if it is there]
+    #[arg(long, value_name = "FILE")]
+    ignore_file: Option<PathBuf>,
     /// End with 1 if there is any warning
     #[arg(long)]
     strict: bool,
@@ -44,7 +59,23 @@ enum Format {
 impl Lint {
     /// Runs the command.
     pub(super) fn run(&self) -> Ended {
-        let findings = lint(&self.paths, self.kubeconfig.as_deref())?;
+        let mut ignored = Ignored::read(&self.ignore.join("\n"))?;
+        let usual = PathBuf::from(".podgate-lint");
+        let file = self.ignore_file.as_ref().or(Some(&usual).filter(|it| it.is_file()));
+        if let Some(file) = file {
+            let fault = |problem: &dyn fmt::Display| format!("{}: {problem}", file.display());
+            let text = fs::read_to_string(file).map_err(|error| vec![fault(&error)])?;
+            ignored
+                .extend(Ignored::read(&text).map_err(|faults| {
+                    faults.iter().map(|it| fault(it)).collect::<Vec<String>>()
+                })?);
+        }
+        let options = Options {
+            cluster: self.kubeconfig.as_deref(),
+            workloads_elsewhere: self.workloads_elsewhere,
+            ignored,
+        };
+        let findings = lint(&self.paths, &options)?;
         let line = |finding: &Finding| match self.output {
             Format::Text => text(finding),
             Format::Json => serde_json::to_string(finding).unwrap_or_default(),

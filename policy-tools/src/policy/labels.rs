@@ -10,6 +10,8 @@ use crate::input;
 
 /// The pods and namespaces that selectors are held against.
 pub(super) struct Cluster<'a> {
+    /// All objects.
+    pub(super) objects: &'a [Object],
     pods: Vec<&'a Pod>,
     namespaces: HashMap<&'a str, Arc<Labels>>,
 }
@@ -28,7 +30,7 @@ impl<'a> Cluster<'a> {
                 namespaces.insert(&namespace.name, Arc::clone(&namespace.labels));
             }
         }
-        Self { pods, namespaces }
+        Self { objects, pods, namespaces }
     }
 
     /// The labels of a namespace.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use policy_tools::policy::lint::{Finding, lint};
+use policy_tools::policy::lint::{Finding, Options, lint};
 use testkit::TempDir;
 
 use crate::{deployment, shop};
@@ -10,7 +10,8 @@ use crate::{deployment, shop};
 fn findings(text: &str) -> Vec<Finding> {
     let folder = TempDir::new("lint");
     fs::write(folder.path().join("all.yaml"), text).unwrap();
-    lint(&[folder.path().to_path_buf()], None).unwrap_or_else(|faults| panic!("{faults:?}"))
+    lint(&[folder.path().to_path_buf()], &Options::default())
+        .unwrap_or_else(|faults| panic!("{faults:?}"))
 }
 
 /// Findings of lint about one policy of the shop, `CODE LINE:COLUMN MESSAGE`, lines counted from the
@@ -51,8 +52,9 @@ fn mistakes_and_their_places() {
             "  podSelector: {matchLabels: {app: db}}\n  ingress:\n  - from:\n    - \
              namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: shop}}\n    - \
              podSelector: {matchLabels: {app: prometheus}}\n    ports: [{port: 1}]\n",
-            "peer-selects-no-pod 5:7 the peer selects no pod of namespace shop; to mean it together \
-             with the namespaceSelector above, make both one item",
+            "or-for-and 5:7 the peer selects no pod of the policy's namespace, and the item with the \
+             namespaceSelector beside it selects every pod there: to mean both together, make them one \
+             item",
         ),
         (
             "  podSelector: {matchLabels: {app: backend}}\n  ingress:\n  - ports:\n    - port: htp\n",
@@ -90,8 +92,8 @@ fn mistakes_and_their_places() {
         ),
         (
             "  podSelector: {matchLabels: {app: backend}}\n  ingress:\n  - {from: [{podSelector: \
-             {matchLabels: {app: db}}}], ports: [{port: 9000, endPort: 9010}]}\n  - {from: \
-             [{podSelector: {matchLabels: {app: db}}}], ports: [{port: 9005}]}\n",
+             {matchLabels: {app: db}}}], ports: [{port: 8000, endPort: 8090}]}\n  - {from: \
+             [{podSelector: {matchLabels: {app: db}}}], ports: [{port: 8080}]}\n",
             "redundant-rule 4:5 never decides: NetworkPolicy shop/tested ingress[0] comes first \
              and says the same",
         ),

@@ -3,10 +3,12 @@
 mod diff;
 mod explain;
 mod lint;
+mod lint_cluster;
 mod mistakes;
 mod picture;
 mod proofs;
 mod representatives;
+mod scale;
 mod sources;
 mod suggest;
 mod suite;

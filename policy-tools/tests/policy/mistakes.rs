@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use policy_tools::input::Manifests;
 use policy_tools::policy::diff::{Change, compare};
-use policy_tools::policy::lint::lint;
+use policy_tools::policy::lint::{Options, lint};
 use policy_tools::policy::run::Runner;
 use policy_tools::policy::suite::Suite;
 use policy_tools::probe::Names;
@@ -40,7 +40,8 @@ fn spoilt(file: &str, from: &str, to: &str) -> TempDir {
 
 /// Findings of lint, `CODE OBJECT: MESSAGE`.
 fn linted(folder: &Path) -> Vec<String> {
-    let found = lint(&[folder.to_path_buf()], None).unwrap_or_else(|faults| panic!("{faults:?}"));
+    let found = lint(&[folder.to_path_buf()], &Options::default())
+        .unwrap_or_else(|faults| panic!("{faults:?}"));
     found.iter().map(|it| format!("{} {}: {}", it.code, it.object, it.message)).collect()
 }
 
@@ -109,9 +110,9 @@ fn twelve_mistakes_and_what_is_said_about_them() {
                 "        - podSelector:\n            matchLabels:\n              {}",
                 name("cart")
             ),
-            "peer-selects-no-pod NetworkPolicy shop-data/cart-cache: the peer selects no pod of \
-             namespace shop-data; to mean it together with the namespaceSelector above, make both one \
-             item",
+            "or-for-and NetworkPolicy shop-data/cart-cache: the peer selects no pod of the policy's \
+             namespace, and the item with the namespaceSelector beside it selects every pod there: to \
+             mean both together, make them one item",
         ),
         (
             "forum/policies.yaml",

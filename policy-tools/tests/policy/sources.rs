@@ -4,10 +4,12 @@ use std::fs;
 
 use policy_tools::input::Manifests;
 use policy_tools::policy::diff::{Change, compare};
-use policy_tools::policy::lint::lint;
+use policy_tools::policy::lint::{Options, lint};
 use serde_json::json;
 use testkit::TempDir;
 use testkit::api_server::ApiServer;
+
+use crate::deployment;
 
 /// A server with two pods of a Deployment and a policy.
 fn server() -> ApiServer {
@@ -55,10 +57,15 @@ fn files_on_top_of_a_live_cluster_replace_its_objects() {
     let found = compare(live, whole).unwrap();
     let changes: Vec<_> = found.differences.iter().map(|it| (it.change, it.ports)).collect();
     assert_eq!(changes, [(Change::Opened, Some((22, 22))), (Change::Closed, Some((5432, 5432)))]);
-    // Alone, the policy selects nobody; in the cluster it does.
-    let alone = lint(std::slice::from_ref(&file), None).unwrap();
+    // Beside another pod, the policy selects nobody; in the cluster it does.
+    let beside = folder.path().join("web.yaml");
+    fs::write(&beside, deployment("shop", "web", "")).unwrap();
+    let alone = lint(&[file.clone(), beside], &Options::default()).unwrap();
     assert!(alone.iter().any(|it| it.code == "selects-no-pod"), "{alone:?}");
-    assert_eq!(lint(&[file], Some(&kubeconfig)).unwrap(), []);
+    assert_eq!(
+        lint(&[file], &Options { cluster: Some(&kubeconfig), ..Options::default() }).unwrap(),
+        []
+    );
 }
 
 #[test]
@@ -132,7 +139,7 @@ fn a_chart_is_left_out_and_the_command_that_renders_it_is_named() {
             Manifests::load(std::slice::from_ref(&path)).unwrap_err(),
             [nothing, note.clone()]
         );
-        let said = lint(std::slice::from_ref(&path), None).unwrap_err();
+        let said = lint(std::slice::from_ref(&path), &Options::default()).unwrap_err();
         assert_eq!(said.last(), Some(&note), "{said:?}");
     }
     // Beside a chart, objects count.
@@ -173,7 +180,7 @@ fn a_kustomization_that_changes_objects_is_named_with_the_command() {
     assert!(faults[0].contains("differs from document 1 of"), "{faults:?}");
     let both = note("base and overlay are read as they stand");
     assert_eq!(faults[1..], *std::slice::from_ref(&both));
-    let found = lint(&[path("")], None).unwrap();
+    let found = lint(&[path("")], &Options::default()).unwrap();
     let said: Vec<String> = found.iter().map(|it| format!("{}: {}", it.file, it.message)).collect();
     assert!(said.contains(&both), "{said:?}");
     // Without a patch of the same object, both may be read, with the note.
@@ -199,7 +206,7 @@ fn lists_of_a_kind_are_read_and_checked_as_their_items_are() {
     let names: Vec<String> =
         found.objects.iter().map(|object| object.reference().to_string()).collect();
     assert_eq!(names, ["NetworkPolicy shop/web", "AdminNetworkPolicy all", "Pod shop/web"]);
-    let found = lint(&[folder.path().to_path_buf()], None).unwrap();
+    let found = lint(&[folder.path().to_path_buf()], &Options::default()).unwrap();
     let said = |it: &policy_tools::policy::lint::Finding| {
         format!("{}:{} {} {}", it.line, it.column, it.object, it.code)
     };

@@ -1,23 +1,36 @@
 //! Mistakes in manifests that no parser finds: each with its file, line and column.
 //!
 //! - `fields`: what an object's text alone shows,
-//! - `selectors`: selectors and port names, against the pods that there are,
-//! - `rules`: rules that others leave nothing to.
+//! - `selectors`: selectors, against the pods that there are,
+//! - `ports` and `networks`: ports and networks of rules, against containers, services and pods,
+//! - `dns`: pods that cannot ask for names,
+//! - `rules` and `hidden`: rules that others leave nothing to,
+//! - `ignore`: findings that are left out.
 
+mod dns;
 mod fields;
+mod hidden;
+mod ignore;
+mod networks;
+mod ports;
 mod rules;
 mod selectors;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use control::model::Labels;
 use serde::Serialize;
 
 use crate::input::located::{Located, documents};
 use crate::input::staged::Staged;
 use crate::input::{Manifests, is_of_cluster};
 use crate::probe::complete::complete;
+
+use ignore::Comments;
+pub use ignore::Ignored;
 
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -39,6 +52,47 @@ pub struct Finding {
 /// The code of faults that make an object unusable.
 pub const INVALID: &str = "invalid";
 
+/// Every code.
+pub const CHECKS: [&str; 25] = [
+    "block-of-pods",
+    "block-of-service",
+    "dns-over-tcp-only",
+    "egress-without-dns",
+    "egress-without-type",
+    "except-is-all",
+    "except-outside",
+    "host-bits",
+    "ingress-without-type",
+    INVALID,
+    "not-enforced-here",
+    "not-rendered",
+    "opens-to-all",
+    "or-for-and",
+    "peer-selects-no-pod",
+    "peer-selects-only-host-network",
+    "port-of-no-container",
+    "redundant-rule",
+    "selects-no-node",
+    "selects-no-pod",
+    "selects-only-host-network",
+    "service-port",
+    "shadowed-rule",
+    "unknown-check",
+    "unknown-port-name",
+];
+
+/// What to find mistakes by.
+#[derive(Clone, Debug, Default)]
+pub struct Options<'a> {
+    /// The kubeconfig of a cluster whose objects count too, and are not checked themselves.
+    pub cluster: Option<&'a Path>,
+    /// Whether pods that are in no file are to be expected: then no selector without pods is a
+    /// mistake.
+    pub workloads_elsewhere: bool,
+    /// Findings that are left out, beside those that comments leave out.
+    pub ignored: Ignored,
+}
+
 /// An object as it stands in its file.
 struct Source {
     file: String,
@@ -48,13 +102,12 @@ struct Source {
     object: String,
 }
 
-/// Finds the mistakes in files and folders, in the order of files and lines. The objects of `cluster`
-/// count too, and are not checked themselves.
+/// Finds the mistakes in files and folders, in the order of files and lines.
 ///
 /// # Errors
 /// Files that cannot be read, or are no YAML.
-pub fn lint(paths: &[PathBuf], cluster: Option<&Path>) -> Result<Vec<Finding>, Vec<String>> {
-    let staged = Staged::new(paths, cluster, true)?;
+pub fn lint(paths: &[PathBuf], options: &Options<'_>) -> Result<Vec<Finding>, Vec<String>> {
+    let staged = Staged::new(paths, options.cluster, true)?;
     let (mut manifests, mut faults, mut files) = Manifests::read_staged(&staged);
     if let Some(live) = &staged.live {
         files.remove(live);
@@ -63,9 +116,13 @@ pub fn lint(paths: &[PathBuf], cluster: Option<&Path>) -> Result<Vec<Finding>, V
     let named = |file: &Path| staged.named(&crate::input::name(file));
     let mut sources = Vec::new();
     let mut unreadable = Vec::new();
+    let mut comments: BTreeMap<String, Comments> = BTreeMap::new();
     for file in &files {
         let name = named(file);
         let text = fs::read(file).map_err(|error| format!("cannot be read: {error}"));
+        if let Ok(text) = &text {
+            comments.insert(name.clone(), Comments::of(&String::from_utf8_lossy(text)));
+        }
         match text.and_then(|text| documents(&text)) {
             Ok(found) => {
                 for (n, document) in found.into_iter().enumerate() {
@@ -89,7 +146,13 @@ pub fn lint(paths: &[PathBuf], cluster: Option<&Path>) -> Result<Vec<Finding>, V
         let notes = unrendered.map(|(file, note)| format!("{file}: {note}"));
         return Err(nothing.chain(notes).collect());
     }
-    let mut findings = Findings { sources: &sources, found: BTreeSet::new() };
+    let mut findings = Findings {
+        sources: &sources,
+        found: BTreeSet::new(),
+        reported: BTreeSet::new(),
+        of_operators: sources.iter().filter_map(Source::of_operator).collect(),
+        workloads_elsewhere: options.workloads_elsewhere || manifests.pods().next().is_none(),
+    };
     // Most often the cause of faults.
     for (file, message) in unrendered.filter(|_| !faults.is_empty()) {
         let (object, code) = (String::new(), "not-rendered");
@@ -101,10 +164,29 @@ pub fn lint(paths: &[PathBuf], cluster: Option<&Path>) -> Result<Vec<Finding>, V
         findings.peers(source);
     }
     findings.faults(&faults, &named);
-    findings.selectors(&manifests.objects);
+    findings.selectors(&manifests);
+    findings.dns(&manifests.objects);
+    let before = manifests.clone();
     complete(&mut manifests, []).map_err(|problem| vec![problem])?;
     findings.rules(&manifests);
-    Ok(findings.found.into_iter().collect())
+    findings.hidden(before);
+    let mut found = findings.found;
+    let is_left_out = |it: &Finding| {
+        it.code != INVALID
+            && (options.ignored.has(it) || comments.get(&it.file).is_some_and(|of| of.has(it)))
+    };
+    found.retain(|it| !is_left_out(it));
+    for (file, comments) in &comments {
+        found.extend(comments.faults.iter().map(|(line, message)| Finding {
+            file: file.clone(),
+            line: *line,
+            column: 1,
+            object: String::new(),
+            code: "unknown-check",
+            message: message.clone(),
+        }));
+    }
+    Ok(found.into_iter().collect())
 }
 
 /// The objects of a document, of a list each item, which may leave its kind to the list.
@@ -136,9 +218,33 @@ fn add_sources(
     sources.push(Source { file: file.to_owned(), document, tree, object });
 }
 
+impl Source {
+    /// Namespace and labels of an object whose kind is none of Kubernetes' own, nor of ours: its operator may
+    /// make pods with these labels.
+    fn of_operator(&self) -> Option<(Arc<str>, Labels)> {
+        let text =
+            |at: &Located, field: &str| at.get(field).and_then(Located::text).map(str::to_owned);
+        let version = text(&self.tree, "apiVersion")?;
+        let (group, _) = version.split_once('/')?;
+        if !group.contains('.') || group.ends_with(".k8s.io") || group == "podgate.io" {
+            return None;
+        }
+        let metadata = self.tree.get("metadata")?;
+        let namespace = text(metadata, "namespace").unwrap_or_else(|| "default".into());
+        let labels = metadata.get("labels")?.fields().iter();
+        let labels = labels.filter_map(|(key, value)| Some((&**key, value.text()?)));
+        Some((namespace.into(), labels.collect()))
+    }
+}
+
 struct Findings<'a> {
     sources: &'a [Source],
     found: BTreeSet<Finding>,
+    /// Namespaces for which a finding stands that is one for all their policies.
+    reported: BTreeSet<(Arc<str>, &'static str)>,
+    /// Namespaces and labels of objects whose operators may make pods.
+    of_operators: Vec<(Arc<str>, Labels)>,
+    workloads_elsewhere: bool,
 }
 
 impl Findings<'_> {

@@ -1,20 +1,21 @@
-//! Selectors and port names, against the pods that there are.
+//! Selectors, against the pods that there are.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use control::Object;
 use control::model::{
-    ClusterHostFirewall, Direction, Namespaces, NetworkPolicy, Node, Peer, Pod, PolicyRule,
-    PortSpec, Selector,
+    ClusterHostFirewall, Direction, Labels, Namespace, Namespaces, NetworkPolicy, Node, Peer, Pod,
+    PolicyRule, Selector,
 };
 
 use super::Findings;
-use crate::policy::labels::{Cluster, nearest};
+use crate::input::Manifests;
+use crate::policy::labels::Cluster;
 
 impl Findings<'_> {
-    /// Selectors and port names, against the pods that there are.
-    pub(super) fn selectors(&mut self, objects: &[Object]) {
+    /// Selectors, networks and ports, against the objects that there are.
+    pub(super) fn selectors(&mut self, manifests: &Manifests) {
+        let objects = &manifests.objects;
         let cluster = Cluster::new(objects);
         let nodes = objects.iter().filter_map(|object| match object {
             Object::Node(node) => Some(node),
@@ -23,7 +24,7 @@ impl Findings<'_> {
         let nodes: Vec<&Node> = nodes.collect();
         for object in objects {
             match object {
-                Object::NetworkPolicy(policy) => self.network_policy(&cluster, policy),
+                Object::NetworkPolicy(policy) => self.network_policy(manifests, &cluster, policy),
                 Object::ClusterNetworkPolicy(policy) => {
                     let name = object.reference().to_string();
                     self.subject(&cluster, &name, &policy.namespaces, &policy.pods);
@@ -81,6 +82,9 @@ impl Findings<'_> {
             self.add_to(name, field, "selects-only-host-network", message);
             return;
         }
+        if self.are_elsewhere(cluster, namespaces, pods) {
+            return;
+        }
         let place = match namespaces {
             Namespaces::Own(own) => format!(" of namespace {own}"),
             Namespaces::Selected(_) => String::new(),
@@ -110,7 +114,12 @@ impl Findings<'_> {
         }
     }
 
-    fn network_policy(&mut self, cluster: &Cluster<'_>, policy: &NetworkPolicy) {
+    fn network_policy(
+        &mut self,
+        manifests: &Manifests,
+        cluster: &Cluster<'_>,
+        policy: &NetworkPolicy,
+    ) {
         let name = format!("NetworkPolicy {}", policy.key);
         let own = Namespaces::Own(Arc::clone(&policy.key.namespace));
         let selected: Vec<&Pod> = cluster.select(&own, &policy.selector).collect();
@@ -127,29 +136,8 @@ impl Findings<'_> {
                     Direction::Ingress => selected.clone(),
                     Direction::Egress => cluster.peers(rule),
                 };
-                self.port_names(&name, &path, rule, &meant);
+                self.ports(manifests, (&name, &path), rule, (&meant, direction));
             }
-        }
-    }
-
-    fn port_names(&mut self, name: &str, path: &str, rule: &PolicyRule, meant: &[&Pod]) {
-        for (n, ports) in rule.ports.iter().flatten().enumerate() {
-            let PortSpec::Name(port) = &ports.port else { continue };
-            let has = |pod: &&&Pod| pod.named_port(port, ports.protocol).is_some();
-            if meant.is_empty() || meant.iter().any(|pod| has(&pod)) {
-                continue;
-            }
-            let names: BTreeSet<&str> =
-                meant.iter().flat_map(|pod| pod.ports.iter()).map(|it| &*it.name).collect();
-            let near = nearest(port, names.iter().copied());
-            let suggestion =
-                near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
-            let message = format!(
-                "no container of the {} selected pods has a {} port {port}{suggestion}",
-                meant.len(),
-                ports.protocol
-            );
-            self.add_to(name, &format!("{path}.ports[{n}].port"), "unknown-port-name", message);
         }
     }
 
@@ -162,7 +150,14 @@ impl Findings<'_> {
     ) {
         let peers = rule.peers.as_deref().unwrap_or_default();
         for (n, peer) in peers.iter().enumerate() {
-            let Peer::Pods { namespaces, pods } = peer else { continue };
+            let (namespaces, pods) = match peer {
+                Peer::Pods { namespaces, pods } => (namespaces, pods),
+                Peer::Block(net, _) => {
+                    self.block(cluster.objects, name, &path(n), net);
+                    continue;
+                }
+                Peer::Nodes(_) | Peer::ApiServer | Peer::Name(_) => continue,
+            };
             if cluster.select(namespaces, pods).next().is_some() {
                 continue;
             }
@@ -175,25 +170,69 @@ impl Findings<'_> {
                 self.add_to(name, &path(n), "peer-selects-only-host-network", message);
                 continue;
             }
-            // The mistake behind it, most often: two items where one was meant.
-            let is_split = matches!(namespaces, Namespaces::Own(_))
-                && peers[..n].iter().any(|it| {
-                    matches!(it, Peer::Pods { namespaces: Namespaces::Selected(_), pods }
-                        if pods.is_everything())
-                });
-            let hint = match is_split {
-                true => {
-                    "; to mean it together with the namespaceSelector above, make both one item"
-                        .to_owned()
-                }
-                false => cluster.suggestion(namespaces, pods),
-            };
+            if self.are_two_items(cluster, peers, n) {
+                let message = "the peer selects no pod of the policy's namespace, and the item with the \
+                               namespaceSelector beside it selects every pod there: to mean both together, \
+                               make them one item";
+                self.add_to(name, &path(n), "or-for-and", message.into());
+                continue;
+            }
+            if self.are_elsewhere(cluster, namespaces, pods) {
+                continue;
+            }
             let place = match namespaces {
                 Namespaces::Own(own) => format!(" of namespace {own}"),
                 Namespaces::Selected(_) => String::new(),
             };
+            let hint = cluster.suggestion(namespaces, pods);
             let message = format!("the peer selects no pod{place}{hint}");
             self.add_to(name, &path(n), "peer-selects-no-pod", message);
         }
+    }
+
+    /// Whether pods that no file has are not to be expected in the files: those of an operator's object
+    /// with such labels, or all of them.
+    fn are_elsewhere(
+        &self,
+        cluster: &Cluster<'_>,
+        namespaces: &Namespaces,
+        pods: &Selector,
+    ) -> bool {
+        let is_in = |namespace: &Arc<str>| match namespaces {
+            Namespaces::Own(own) => own == namespace,
+            Namespaces::Selected(selector) => {
+                let made = || Namespace::new(Arc::clone(namespace), &Labels::default()).labels;
+                match cluster.namespace(namespace) {
+                    Some(labels) => selector.matches(labels),
+                    None => selector.matches(&made()),
+                }
+            }
+        };
+        self.workloads_elsewhere
+            || !pods.is_everything()
+                && self
+                    .of_operators
+                    .iter()
+                    .any(|(namespace, labels)| is_in(namespace) && pods.matches(labels))
+    }
+
+    /// Whether a peer with a podSelector alone stands beside one with a namespaceSelector alone, and
+    /// pods with its labels, if there are any, are in those namespaces.
+    fn are_two_items(&self, cluster: &Cluster<'_>, peers: &[Peer], n: usize) -> bool {
+        let Peer::Pods { namespaces: Namespaces::Own(_), pods } = &peers[n] else { return false };
+        let beside = [n.checked_sub(1), Some(n + 1)].into_iter().flatten();
+        !pods.is_everything()
+            && beside.filter_map(|n| peers.get(n)).any(|it| match it {
+                Peer::Pods {
+                    namespaces: namespaces @ Namespaces::Selected(selector),
+                    pods: all,
+                } => {
+                    all.is_everything()
+                        && !selector.is_everything()
+                        && (!self.workloads_elsewhere
+                            || cluster.select(namespaces, pods).next().is_some())
+                }
+                _ => false,
+            })
     }
 }

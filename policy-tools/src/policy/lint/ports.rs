@@ -1,0 +1,110 @@
+//! Ports of rules, against those of the containers they lead to.
+
+use std::collections::BTreeSet;
+
+use control::Object;
+use control::model::{Direction, Pod, PolicyRule, PortSpec, Ports, Protocol, Service, TargetPort};
+
+use super::Findings;
+use crate::input::Manifests;
+use crate::policy::labels::nearest;
+
+/// Ports that sidecars listen on which are added when a pod is made.
+const OF_SIDECARS: [u16; 4] = [15_008, 15_020, 15_021, 15_090];
+
+impl Findings<'_> {
+    /// Ports of a rule that none of the pods has which it is about.
+    pub(super) fn ports(
+        &mut self,
+        manifests: &Manifests,
+        (name, path): (&str, &str),
+        rule: &PolicyRule,
+        (meant, direction): (&[&Pod], Direction),
+    ) {
+        if meant.is_empty() {
+            return;
+        }
+        for (n, ports) in rule.ports.iter().flatten().enumerate() {
+            let place = format!("{path}.ports[{n}].port");
+            let which = match direction {
+                Direction::Ingress => format!("the {} selected pods", meant.len()),
+                Direction::Egress => format!("the {} pods that the peers select", meant.len()),
+            };
+            match &ports.port {
+                PortSpec::All => {}
+                PortSpec::Name(port) => {
+                    let has = |pod: &&Pod| pod.named_port(port, ports.protocol).is_some();
+                    if meant.iter().any(has) {
+                        continue;
+                    }
+                    let names: BTreeSet<&str> =
+                        meant.iter().flat_map(|pod| pod.ports.iter()).map(|it| &*it.name).collect();
+                    let near = nearest(port, names.iter().copied());
+                    let suggestion =
+                        near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+                    let message = format!(
+                        "no container of {which} has a {} port {port}{suggestion}",
+                        ports.protocol
+                    );
+                    self.add_to(name, &place, "unknown-port-name", message);
+                }
+                PortSpec::Range(range) => {
+                    let declared = meant.iter().map(|pod| manifests.container_ports.get(&pod.key));
+                    let Some(declared) = declared.collect::<Option<Vec<_>>>() else { continue };
+                    let is_it = |(protocol, port): &(Protocol, u16)| {
+                        *protocol == ports.protocol && range.contains(*port)
+                    };
+                    if declared.iter().any(|it| it.iter().any(is_it)) {
+                        continue;
+                    }
+                    if let Some((service, target)) = leading(manifests, ports, meant) {
+                        let message = format!(
+                            "{} is a port of service {service}, which leads to {target} of the pods: \
+                             policies are about the pods' port, so write {target}",
+                            range.first
+                        );
+                        self.add_to(name, &place, "service-port", message);
+                    } else if range.first == range.last && !OF_SIDECARS.contains(&range.first) {
+                        let known = declared.into_iter().flatten().collect::<BTreeSet<_>>();
+                        let known =
+                            known.iter().map(|(protocol, port)| format!("{protocol} {port}"));
+                        let known: Vec<String> = known.collect();
+                        let message = format!(
+                            "no container of {which} has {} port {}, only {}",
+                            ports.protocol,
+                            range.first,
+                            known.join(", ")
+                        );
+                        self.add_to(name, &place, "port-of-no-container", message);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A service of these pods with this port, and the port of the pods that it leads to, if that is
+/// another one.
+fn leading(manifests: &Manifests, ports: &Ports, meant: &[&Pod]) -> Option<(String, String)> {
+    let PortSpec::Range(range) = &ports.port else { return None };
+    let is_behind = |service: &Service| {
+        let selector = manifests.selectors.get(&service.key);
+        selector.is_some_and(|selector| {
+            meant.iter().any(|pod| {
+                pod.key.namespace == service.key.namespace
+                    && selector.iter().all(|(key, value)| pod.labels.value(key) == Some(value))
+            })
+        })
+    };
+    manifests.objects.iter().find_map(|object| {
+        let Object::Service(service) = object else { return None };
+        let mut own = service.ports.iter().filter(|it| it.protocol == ports.protocol);
+        let port = own.find(|it| range.first == it.port && range.last == it.port)?;
+        let target = match &port.target {
+            TargetPort::Number(number) if *number == port.port => return None,
+            TargetPort::Number(number) => number.to_string(),
+            TargetPort::Name(name) => name.to_string(),
+        };
+        is_behind(service).then(|| (service.key.to_string(), target))
+    })
+}
