@@ -10,6 +10,8 @@ use serde::Serialize;
 use super::input::{Input, Resolve, warn_ignored};
 use super::{Ended, print};
 use crate::policy::explain::{AtEnd, Explanation, Opened, UnknownPort, explain, unknown_ports};
+use crate::policy::representatives;
+use crate::policy::suite::Side;
 use crate::probe::{Endpoint, Port, Prober, Protocol, Question, case};
 use cli_runtime::{NO, Output};
 
@@ -17,19 +19,20 @@ use cli_runtime::{NO, Output};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   podgate policy explain default/web default/db --port 5432 --manifests cluster/
+  podgate policy explain any-pod shop/db --port 5432 --manifests cluster/
   podgate policy explain 203.0.113.7 service/shop/web --port http --manifests cluster/
   podgate policy explain shop/web api.example.com --port 443 --resolve api.example.com=192.0.2.7 \
       --manifests cluster/
 
 Exit code: 0 if the connection may be opened, 1 if not, 2 if the input cannot be used.")]
 pub struct Explain {
-    /// The end that opens the connection: NS/POD, an IP address or node/NAME
-    #[arg(value_name = "FROM", value_parser = case::endpoint)]
-    from: Endpoint,
-    /// The end that it is opened to: NS/POD, an IP address, node/NAME, service/NS/NAME or a domain
-    /// name
-    #[arg(value_name = "TO", value_parser = case::endpoint)]
-    to: Endpoint,
+    /// The end that opens the connection: NS/POD, an IP address or node/NAME; NS/LABEL=VALUE[,...] is a pod
+    /// that could exist with these labels, any-pod one without any in another namespace
+    #[arg(value_name = "FROM", value_parser = |text: &str| Side::read(text, false))]
+    from: Side,
+    /// The end that it is opened to: the same, service/NS/NAME or a domain name
+    #[arg(value_name = "TO", value_parser = |text: &str| Side::read(text, true))]
+    to: Side,
     #[command(flatten)]
     input: Input,
     #[command(flatten)]
@@ -73,26 +76,27 @@ struct Walked {
 impl Explain {
     /// Runs the command.
     pub(super) fn run(&self) -> Ended {
-        let mut prober = self.prober()?;
+        let (mut prober, [from, to]) = self.prober()?;
         let port = (self.protocol != Protocol::Icmp).then_some(&self.port);
-        let question = Question { from: &self.from, to: &self.to, protocol: self.protocol, port };
+        let question = Question { from: &from, to: &to, protocol: self.protocol, port };
         let explanation = explain(&mut prober, question);
         let text = text(self.output, &explanation, |out| write_explanation(out, &explanation));
         Ok(print(&text, if explanation.permits { 0 } else { NO }))
     }
 
-    fn prober(&self) -> Result<Prober, Vec<String>> {
-        let manifests = self.input.load()?;
-        let addresses = [&self.from, &self.to].into_iter().filter_map(Endpoint::address);
+    fn prober(&self) -> Result<(Prober, [Endpoint; 2]), Vec<String>> {
+        let mut manifests = self.input.load()?;
+        let mut end = |field: &str, side: &Side| {
+            representatives::end(&mut manifests, side).map_err(|it| vec![format!("{field}: {it}")])
+        };
+        let ends = [end("FROM", &self.from)?, end("TO", &self.to)?];
+        let addresses = ends.iter().filter_map(Endpoint::address);
         let prober = Prober::with_names(manifests, addresses, self.resolve.names());
         let prober = prober.map_err(|problem| vec![problem])?;
         warn_ignored(prober.ignored());
-        let unknown = [&self.from, &self.to].into_iter().filter_map(|end| prober.unknown(end));
-        let mut unknown: Vec<String> = unknown.collect();
-        if let Some(what) = self.from.only_a_target() {
-            unknown.push(format!("{what} opens no connection"));
-        }
-        if unknown.is_empty() { Ok(prober) } else { Err(unknown) }
+        let unknown = ends.iter().filter_map(|end| prober.unknown(end));
+        let unknown: Vec<String> = unknown.collect();
+        if unknown.is_empty() { Ok((prober, ends)) } else { Err(unknown) }
     }
 }
 

@@ -180,7 +180,11 @@ impl Expectation {
 }
 
 impl Side {
-    pub(super) fn read(text: &str, is_target: bool) -> Result<Self, String> {
+    /// Reads the text of a side.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(text: &str, is_target: bool) -> Result<Self, String> {
         match text {
             "internet" => return Ok(Self::Internet),
             "*" => return Ok(Self::Any),

@@ -1,6 +1,8 @@
 //! Why connections may not be opened, and rules that never match.
 
 use policy_tools::policy::explain::{AtEnd, explain, unknown_ports};
+use policy_tools::policy::representatives;
+use policy_tools::policy::suite::Side;
 use policy_tools::probe::grid::Grid;
 use policy_tools::probe::{Port, Prober, Protocol, Question, case};
 
@@ -153,4 +155,31 @@ fn pods_of_a_workload_share_a_row_while_they_are_alike() {
             "5  shop/web-2         X X . . .",
         ]
     );
+}
+
+#[test]
+fn a_pod_that_is_in_no_file_is_an_end() {
+    let reach = |from: &str| {
+        let mut all = manifests(&shop());
+        let from = representatives::end(&mut all, &Side::read(from, false).unwrap()).unwrap();
+        let to = case::endpoint("shop/backend").unwrap();
+        let mut prober = Prober::new(all, []).unwrap();
+        let port = Port::Number(8080);
+        let question =
+            Question { from: &from, to: &to, protocol: Protocol::Tcp, port: Some(&port) };
+        let why = explain(&mut prober, question);
+        (why.permits, why.ingress.and_then(|it| it.closest))
+    };
+    assert_eq!(reach("shop/app=frontend"), (true, None));
+    let (permits, closest) = reach("any-pod");
+    assert!(!permits);
+    let closest = closest.unwrap();
+    let wants = "NetworkPolicy shop/backend ingress[0] wants namespace shop and app=frontend; (any other \
+                 namespace)/(any pod) is in (any other namespace)";
+    assert!(closest.starts_with(wants), "{closest}");
+    let (permits, closest) = reach("shop/role=debug");
+    assert!(!permits);
+    assert!(closest.unwrap().contains("shop/(any pod with role=debug) has no label app"));
+    let several = Side::read("*", false).unwrap();
+    assert!(representatives::end(&mut manifests(&shop()), &several).is_err());
 }

@@ -28,7 +28,9 @@ use control::model::{
 use control::{Object, PodKey};
 use ipnet::IpNet;
 
+use super::suite::Side;
 use crate::input::Manifests;
+use crate::probe::Endpoint;
 use crate::probe::complete::families;
 
 pub use addresses::Parts;
@@ -203,6 +205,29 @@ pub fn add(
     manifests.representatives.extend(words);
     manifests.representative_namespaces.extend(names);
     add_nodes(manifests, selectors)
+}
+
+/// The one end that a side stands for: where it is pods that could exist, one that is added.
+///
+/// # Errors
+/// A side that is several ends.
+pub fn end(manifests: &mut Manifests, side: &Side) -> Result<Endpoint, String> {
+    let (namespace, labels) = match side {
+        Side::One(endpoint) => return Ok(endpoint.clone()),
+        Side::Pods(namespace, labels) => (namespace.as_deref(), &labels[..]),
+        Side::AnyPod | Side::AnyNamespace => (None, &[][..]),
+        Side::Internet | Side::Nodes | Side::Any => {
+            return Err("stands for several ends; NS/LABEL=VALUE[,…] and any-pod are one".into());
+        }
+    };
+    let labels: Labels = labels.iter().map(|(key, value)| (&**key, &**value)).collect();
+    let namespace: Arc<str> = namespace.unwrap_or("(any other namespace)").into();
+    let names = ["any", "another"].map(|it| format!("({it} pod{})", with_labels(&labels)));
+    let keys = names.map(|name| PodKey { namespace: Arc::clone(&namespace), name: name.into() });
+    let is_free = |key: &&PodKey| !manifests.pods().any(|pod| pod.key == **key);
+    let key = keys.iter().find(is_free).ok_or("is there twice")?.clone();
+    manifests.objects.push(Object::Pod(pod(key.clone(), labels, Vec::new(), &[].into())));
+    Ok(Endpoint::Pod(key))
 }
 
 /// Adds a node for each class that no node of the manifests is in.
