@@ -337,14 +337,14 @@ fn the_examples_of_pipelines_find_what_opens() {
     let read = |name: &str| fs::read_to_string(examples.join("ci").join(name)).unwrap();
     let workflow = read("github-workflow.yaml");
     let hooks = read("pre-commit-config.yaml");
-    let mut lines: Vec<&str> =
-        workflow.lines().filter_map(|line| line.trim().strip_prefix("run: podgate")).collect();
-    let entries = hooks.lines().filter_map(|line| line.trim().strip_prefix("entry: podgate"));
-    lines.extend(entries);
+    let steps = workflow.lines().filter_map(|it| it.trim().strip_prefix("run: podgate-policy"));
+    let entries = hooks.lines().filter_map(|it| it.trim().strip_prefix("entry: podgate-policy"));
+    let lines: Vec<String> =
+        steps.chain(entries).map(|line| format!("podgate policy{line}")).collect();
     assert_eq!(lines.len(), 6, "{lines:?}");
     for line in &lines {
-        let (code, said) = shell(root, &format!("podgate{line}"));
-        assert_eq!(code, 0, "podgate{line}: {said}");
+        let (code, said) = shell(root, line);
+        assert_eq!(code, 0, "{line}: {said}");
     }
     let comment = fs::read_to_string(root.join("diff.md")).unwrap();
     assert_eq!(comment, "**Policies:** 0 opened, 0 closed, 0 decided by another rule\n");
@@ -357,8 +357,7 @@ fn the_examples_of_pipelines_find_what_opens() {
         text.replacen("- port: postgres\n", "- port: postgres\n        - port: 22\n", 1),
     )
     .unwrap();
-    let codes: Vec<i32> =
-        lines.iter().map(|line| shell(root, &format!("podgate{line}")).0).collect();
+    let codes: Vec<i32> = lines.iter().map(|line| shell(root, line).0).collect();
     assert_eq!(codes, [0, 0, 0, 0, 0, 1]);
     let comment = fs::read_to_string(root.join("diff.md")).unwrap();
     let opened = "| shop-data/orders-db | TCP 22 | shop/checkout, shop/cleanup | default-deny of \
