@@ -1,7 +1,9 @@
 //! Counters: one writer each (a worker), any number of readers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
+use crate::graph::Contradiction;
 use crate::node::{NODES, Node};
 use crate::{OUTCOMES, Outcome};
 
@@ -70,6 +72,11 @@ pub struct Counters {
     pub idle_rounds: Cell,
     /// Times the worker went to sleep.
     pub sleeps: Cell,
+    /// Decisions that were made again by the definition of the rules.
+    pub verified: Cell,
+    /// Those of them that came out otherwise.
+    pub contradicted: Cell,
+    contradiction: Mutex<Option<Contradiction>>,
 }
 
 impl Default for Counters {
@@ -80,6 +87,9 @@ impl Default for Counters {
             busy_rounds: Cell::default(),
             idle_rounds: Cell::default(),
             sleeps: Cell::default(),
+            verified: Cell::default(),
+            contradicted: Cell::default(),
+            contradiction: Mutex::default(),
         }
     }
 }
@@ -105,6 +115,15 @@ impl Counters {
         counters.vectors.add(1);
         counters.packets.add(packets as u64);
         counters.clocks.add(clocks);
+    }
+
+    /// The last decision that came out otherwise.
+    pub fn contradiction(&self) -> Option<Contradiction> {
+        self.contradiction.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_contradiction(&self, last: Contradiction) {
+        *self.contradiction.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
     }
 
     /// Packets with this outcome.

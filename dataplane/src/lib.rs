@@ -28,7 +28,7 @@ pub mod worker;
 pub use clock::Now;
 pub use counters::Counters;
 pub use frame::{Frame, FreeList, Memory};
-pub use graph::Graph;
+pub use graph::{Contradiction, Graph};
 pub use outcome::{OUTCOMES, Outcome, Verdict};
 pub use packet::{Packet, VECTOR};
 pub use policy::{

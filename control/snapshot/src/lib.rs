@@ -88,6 +88,8 @@ pub struct NodeContext {
     pub masquerade: bool,
     /// Ports of the cluster node for translated connections; see [`Parts`].
     pub translation_ports: Option<RangeInclusive<u16>>,
+    /// One of so many decisions is verified; see [`Parts`].
+    pub verify_every: u32,
 }
 
 /// The other end of a port.
@@ -138,6 +140,7 @@ pub fn snapshot(
             PodAcl::Table(table) => Some(Arc::clone(table)),
         },
         translation_ports: node_context.translation_ports,
+        verify_every: node_context.verify_every,
     })
 }
 

@@ -76,6 +76,7 @@ impl NodeContext {
             underlay,
             masquerade,
             translation_ports,
+            verify_every,
         } = self;
         *node_addresses == other.node_addresses
             && *link_local_destinations == other.link_local_destinations
@@ -84,6 +85,7 @@ impl NodeContext {
             && *underlay == other.underlay
             && *masquerade == other.masquerade
             && *translation_ports == other.translation_ports
+            && *verify_every == other.verify_every
     }
 }
 

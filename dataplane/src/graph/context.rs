@@ -11,6 +11,7 @@ use super::reassembly::Table;
 use super::reevaluate::Stale;
 use super::reject::Resets;
 use super::staged::Difference;
+use super::verify::Verifier;
 use crate::packet::Packet;
 use crate::policy::PolicyBatch;
 use crate::session::{SessionId, Sessions, Tuples};
@@ -41,6 +42,7 @@ pub(crate) struct Context<'a> {
     pub(super) stale: &'a mut Vec<Stale>,
     /// Packets of the vector that open connections which staged ACLs decide otherwise about.
     pub(super) staged: &'a mut Vec<Difference>,
+    pub(super) verifier: &'a mut Verifier,
     pub(super) tunnel: LastTunnel,
     /// UDP port of the overlay in the order of the wire; no port where there is none.
     pub(super) tunnel_port: u32,

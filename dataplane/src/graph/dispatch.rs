@@ -10,6 +10,7 @@ use super::reevaluate::Stale;
 use super::reject::Resets;
 use super::staged::Difference;
 use super::trace::{Tracer, Tracing};
+use super::verify::Verifier;
 use super::{
     Context, NODES, Next, Node, anti_spoofing, decapsulate, dns, encapsulate, icmp_error,
     neighbour, open, parse, policy, reassembly, reevaluate, rewrite, service, session,
@@ -65,6 +66,7 @@ pub struct Graph {
     policy_batch: PolicyBatch<'static>,
     stale: Vec<Stale>,
     staged: Vec<Difference>,
+    verifier: Verifier,
     tracer: Option<Box<Tracer>>,
 }
 
@@ -80,6 +82,7 @@ impl Default for Graph {
             policy_batch: PolicyBatch::default(),
             stale: Vec::with_capacity(VECTOR),
             staged: Vec::new(),
+            verifier: Verifier::default(),
             tracer: None,
         }
     }
@@ -223,6 +226,7 @@ impl Graph {
             policy_batch,
             stale,
             staged,
+            verifier,
             tracer,
         } = self;
         translations.clear();
@@ -239,6 +243,7 @@ impl Graph {
             policy_batch,
             stale,
             staged,
+            verifier,
             tunnel: LastTunnel::default(),
             tunnel_port: snapshot
                 .underlay()
@@ -329,6 +334,9 @@ impl Graph {
             counters.count_node(node, input, clocks().wrapping_sub(started));
         }
         context.refuse_fragments(packets);
+        if snapshot.verify_every() > 0 {
+            context.verifier.report(counters);
+        }
         if let Some(follower) = follower {
             follower.finish(&context, packets);
             if follower.is_over() {

@@ -43,8 +43,10 @@ mod service;
 mod session;
 mod staged;
 pub mod trace;
+mod verify;
 
 pub use crate::node::{NODES, Node, draw};
 use context::Translation;
 pub(crate) use context::{Context, Next};
 pub use dispatch::Graph;
+pub use verify::Contradiction;

@@ -201,6 +201,7 @@ mod tests {
             policy_batch: &mut policy_batch,
             stale: &mut Vec::new(),
             staged: &mut Vec::new(),
+            verifier: &mut Default::default(),
             tunnel: Default::default(),
             tunnel_port: u32::MAX,
             counts: false,

@@ -1,6 +1,6 @@
 //! Routes packets without a session, and classifies the vector as one policy batch.
 
-use super::{Context, Next, Node, reject, staged};
+use super::{Context, Next, Node, reject, staged, verify};
 use crate::packet::Packet;
 use crate::policy::{self, PolicyBatch};
 use crate::wire::Role;
@@ -31,6 +31,9 @@ pub(super) fn classify(context: &mut Context<'_>, packets: &mut [Packet], items:
     *context.policy_batch = batch.emptied();
     if context.snapshot.is_staged() {
         staged::compare(context, packets, items);
+    }
+    if context.snapshot.verify_every() > 0 {
+        verify::sample(context, packets, items);
     }
 }
 

@@ -6,6 +6,7 @@
 //! with two tables a change at one pod leaves the tables of others alone.
 
 mod batch;
+pub(crate) mod definition;
 
 use acl::{AddressMap, Key, Origin, Table};
 

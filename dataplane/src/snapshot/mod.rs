@@ -88,6 +88,9 @@ pub struct Parts {
     /// Ports of the cluster node's own addresses that only translated connections use; all
     /// dynamic ones where this is `None`.
     pub translation_ports: Option<RangeInclusive<u16>>,
+    /// One of so many decisions about new connections is verified by the definition of the rules; 0 is
+    /// none.
+    pub verify_every: u32,
 }
 
 /// Everything a worker needs; immutable, replaced whole. What is large is shared with its copies.
@@ -121,6 +124,7 @@ pub struct Snapshot {
     rejects: bool,
     /// Whether any port has staged ACLs.
     is_staged: bool,
+    verify_every: u32,
 }
 
 /// Dynamic ports (RFC 6335, section 6).
@@ -186,6 +190,7 @@ impl Snapshot {
             host,
             rejects,
             is_staged,
+            verify_every: parts.verify_every,
         }
     }
 
@@ -245,6 +250,12 @@ impl Snapshot {
     /// Whether any port has staged ACLs.
     pub fn is_staged(&self) -> bool {
         self.is_staged
+    }
+
+    /// One of so many decisions is verified; 0 is none.
+    #[inline]
+    pub(crate) fn verify_every(&self) -> u32 {
+        self.verify_every
     }
 
     /// The ACL of clients outside whom services lead to what is no pod.

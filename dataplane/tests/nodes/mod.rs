@@ -18,3 +18,4 @@ mod sessions;
 mod shares;
 mod staged;
 mod trace;
+mod verify;

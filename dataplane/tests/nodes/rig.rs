@@ -12,8 +12,8 @@ use dataplane::session::{Sessions, Timeouts};
 use dataplane::wire::Mac;
 use dataplane::worker::Inspect;
 use dataplane::{
-    AclBinding, Memory, Now, Outcome, Packet, Parts, PortId, PortKind, PortState, Snapshot,
-    StagedDecision, Worker,
+    AclBinding, Counters, Memory, Now, Outcome, Packet, Parts, PortId, PortKind, PortState,
+    Snapshot, StagedDecision, Worker,
 };
 
 /// Frames of a switch, unless a test says otherwise.
@@ -138,6 +138,11 @@ impl Rig {
     /// Frames that are not in use.
     pub(crate) fn free(&self) -> usize {
         self.worker.free_frames()
+    }
+
+    /// The worker's counters.
+    pub(crate) fn counters(&self) -> &Counters {
+        self.worker.counters()
     }
 
     /// The sessions it knows.
