@@ -2,7 +2,7 @@
 
 use super::{Context, Next, Node, reject, staged, verify};
 use crate::packet::Packet;
-use crate::policy::{self, PolicyBatch};
+use crate::policy::{self, Acls, PolicyBatch};
 use crate::wire::Role;
 use crate::{Adjacency, Outcome, PortId, Verdict};
 
@@ -70,7 +70,7 @@ fn add<'a>(
         return Some(Outcome::NoSession);
     }
     if exempt.is_none() {
-        batch.push_all_forms(snapshot, flow, initiator, responder);
+        batch.push_all_forms(snapshot, flow, initiator, responder, Acls::Enforced);
     }
     packet.adjacency = adjacency;
     match exempt {

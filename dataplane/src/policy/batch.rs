@@ -5,7 +5,7 @@
 
 use acl::{AddressMap, Key, Table};
 
-use super::{Deciders, Decision, RuleAt, key};
+use super::{Acls, Deciders, Decision, RuleAt, key};
 use crate::wire::Flow;
 use crate::{AclBinding, Outcome, PortId, PortState, Snapshot};
 
@@ -123,7 +123,7 @@ impl<'a> PolicyBatch<'a> {
     }
 
     /// Adds a connection between these pods (those that are on this cluster node) in every form that
-    /// policies may name it by, its original tuple first.
+    /// policies may name it by, its original tuple first; by these ACLs of theirs.
     #[inline]
     pub(crate) fn push_all_forms(
         &mut self,
@@ -131,12 +131,13 @@ impl<'a> PolicyBatch<'a> {
         flow: &Flow,
         initiator: Option<(PortId, &'a PortState)>,
         responder: Option<(PortId, &'a PortState)>,
+        acls: Acls,
     ) {
-        self.push(flow, initiator, responder, false);
+        self.push(flow, initiator, responder, acls, false);
         // Only an end that is no pod here may be a cluster node.
         if initiator.is_some() != responder.is_some() {
             super::further_forms(snapshot, flow, initiator.is_some(), responder.is_some())
-                .for_each(|form| self.push(&form, initiator, responder, true));
+                .for_each(|form| self.push(&form, initiator, responder, acls, true));
         }
     }
 
@@ -146,9 +147,10 @@ impl<'a> PolicyBatch<'a> {
         flow: &Flow,
         initiator: Option<(PortId, &'a PortState)>,
         responder: Option<(PortId, &'a PortState)>,
+        acls: Acls,
         is_further_form: bool,
     ) {
-        let bindings = [initiator.map(|it| &it.1.from_pod), responder.map(|it| &it.1.to_pod)];
+        let bindings = [initiator.map(|it| acls.of(it.1)[0]), responder.map(|it| acls.of(it.1)[1])];
         let ports = [initiator, responder].map(|pod| pod.map_or(PortId::NONE, |(id, _)| id));
         let is_closed = |end: usize| matches!(bindings[end], Some(AclBinding::Closed));
         let refused = is_closed(0).then_some(Outcome::Closed);
@@ -264,15 +266,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::{evaluate, exempt};
-    use crate::{Parts, PortKind};
+    use crate::policy::{evaluate, evaluate_deciding, exempt};
+    use crate::{Parts, PortKind, StagedAcls};
 
     /// Pods 10.1.0.0 to 10.1.0.7 here, others elsewhere; 10.1.0.100 is the cluster node.
     fn address(n: u8) -> Address {
         Address::from_v4_bits(0x0a01_0000 + u32::from(n))
     }
 
-    fn snapshot(bindings: &[(u8, u8)]) -> Snapshot {
+    /// ACLs of a pod for what it opens and for what is for it, and staged ones.
+    type Bindings = ((u8, u8), Option<(u8, u8)>);
+
+    fn snapshot(bindings: &[Bindings]) -> Snapshot {
         let mut builder = AddressMapBuilder::default();
         let block = |net: &str| Block { net: net.parse().unwrap(), except: vec![] };
         builder.add(PeerSetId(0), [block("10.1.0.0/30"), block("10.1.0.32/28")]);
@@ -298,11 +303,15 @@ mod tests {
             1 => AclBinding::Open,
             _ => tables[usize::from(n) % 3].clone(),
         };
-        let pods = bindings.iter().zip(0..).map(|((from_pod, to_pod), n)| {
+        let pods = bindings.iter().zip(0..).map(|(((from_pod, to_pod), staged), n)| {
+            let staged = staged.map(|(from_pod, to_pod)| {
+                Arc::new(StagedAcls { from_pod: binding(from_pod), to_pod: binding(to_pod) })
+            });
             Some(PortState {
                 addresses: vec![address(n)],
                 from_pod: binding(*from_pod),
                 to_pod: binding(*to_pod),
+                staged,
                 ..PortState::new(format!("default/{n}"), PortKind::Pod)
             })
         });
@@ -321,7 +330,10 @@ mod tests {
     proptest! {
         #[test]
         fn a_batch_decides_as_single_evaluations_do(
-            bindings in prop::collection::vec((0..6_u8, 0..6_u8), 8),
+            bindings in prop::collection::vec(
+                ((0..6_u8, 0..6_u8), prop::option::of((0..6_u8, 0..6_u8))),
+                8,
+            ),
             flows in prop::collection::vec((0..48_u8, 0..12_u8, 0..4_u16, any::<bool>()), 1..60),
         ) {
             let snapshot = snapshot(&bindings);
@@ -336,8 +348,8 @@ mod tests {
                 let (source, destination) = if turned { (to, from) } else { (from, to) };
                 Flow { source, destination, source_port: 9, destination_port: port, protocol: 6 }
             });
-            let mut entries = PolicyBatch::default();
-            let mut expected = Vec::new();
+            let (mut entries, mut staged) = (PolicyBatch::default(), PolicyBatch::default());
+            let (mut expected, mut expected_of_staged) = (Vec::new(), Vec::new());
             for flow in flows {
                 let [initiator, responder] =
                     [flow.source, flow.destination].map(|address| snapshot.pod_of(address));
@@ -345,13 +357,21 @@ mod tests {
                 match exempt(&snapshot, &flow, from, to) {
                     Some(outcome) => prop_assert_eq!(evaluate(&snapshot, &flow).outcome, outcome),
                     None => {
-                        entries.push_all_forms(&snapshot, &flow, initiator, responder);
-                        expected.push(evaluate(&snapshot, &flow));
+                        let expect = |acls| {
+                            evaluate_deciding(&snapshot, snapshot.address_map(), &flow, acls).0
+                        };
+                        let (enforced, as_staged) = (Acls::Enforced, Acls::Staged);
+                        entries.push_all_forms(&snapshot, &flow, initiator, responder, enforced);
+                        staged.push_all_forms(&snapshot, &flow, initiator, responder, as_staged);
+                        expected.push(expect(Acls::Enforced));
+                        expected_of_staged.push(expect(Acls::Staged));
                     }
                 }
             }
             let found: Vec<Decision> = entries.evaluate(snapshot.address_map()).collect();
             prop_assert_eq!(found, expected);
+            let found: Vec<Decision> = staged.evaluate(snapshot.address_map()).collect();
+            prop_assert_eq!(found, expected_of_staged);
         }
     }
 }

@@ -47,7 +47,7 @@ pub struct RuleAt {
 
 /// The ACLs of a port to evaluate by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Acls {
+pub(crate) enum Acls {
     Enforced,
     /// Staged ones where the port has them.
     Staged,
@@ -55,6 +55,7 @@ enum Acls {
 
 impl Acls {
     /// Those for connections that the pod opens, and for connections towards it.
+    #[inline(always)]
     fn of(self, port: &PortState) -> [&AclBinding; 2] {
         match (self, &port.staged) {
             (Self::Staged, Some(staged)) => [&staged.from_pod, &staged.to_pod],
@@ -72,19 +73,21 @@ pub struct StagedDecision {
     pub by: Vec<Origin>,
 }
 
+impl StagedDecision {
+    /// A decision by staged ACLs about a connection that the enforced ones ended with this outcome; `None` if
+    /// the verdict is the same.
+    pub(crate) fn new(snapshot: &Snapshot, staged: Decision, enforced: Outcome) -> Option<Self> {
+        let is_other = staged.outcome.verdict() != enforced.verdict();
+        is_other.then(|| Self {
+            outcome: staged.outcome,
+            by: staged.by.origins_in(snapshot, Acls::Staged, staged.outcome),
+        })
+    }
+}
+
 /// Evaluates the connection with the original tuple `flow`, as one that opens now.
 pub fn evaluate(snapshot: &Snapshot, flow: &Flow) -> Decision {
     evaluate_deciding(snapshot, snapshot.address_map(), flow, Acls::Enforced).0
-}
-
-/// Evaluates a connection that was decided about, with this outcome, by the staged ACLs of its ends. `None` if
-/// they decide the same.
-pub(crate) fn staged_difference(
-    snapshot: &Snapshot,
-    flow: &Flow,
-    outcome: Outcome,
-) -> Option<StagedDecision> {
-    difference(snapshot, snapshot.address_map(), flow, outcome)
 }
 
 /// Evaluates an open connection by the staged ACLs of its ends. `None` if they permit it as the enforced ones do.
@@ -93,24 +96,12 @@ pub fn staged_difference_of_session(
     tuples: &Tuples,
 ) -> Option<StagedDecision> {
     let (flow, map) = (tuples.policy_flow(), snapshot.live_address_map());
-    let enforced = evaluate_deciding(snapshot, map, &flow, Acls::Enforced).0.outcome;
-    difference(snapshot, map, &flow, enforced)
-}
-
-fn difference(
-    snapshot: &Snapshot,
-    map: &AddressMap,
-    flow: &Flow,
-    outcome: Outcome,
-) -> Option<StagedDecision> {
     let is_staged = |address| snapshot.pod_of(address).is_some_and(|(_, pod)| pod.staged.is_some());
     if !is_staged(flow.source) && !is_staged(flow.destination) {
         return None;
     }
-    let staged = evaluate_deciding(snapshot, map, flow, Acls::Staged).0;
-    let by = || staged.by.origins_in(snapshot, Acls::Staged, staged.outcome);
-    (staged.outcome.verdict() != outcome.verdict())
-        .then(|| StagedDecision { outcome: staged.outcome, by: by() })
+    let enforced = evaluate_deciding(snapshot, map, &flow, Acls::Enforced).0.outcome;
+    StagedDecision::new(snapshot, evaluate_deciding(snapshot, map, &flow, Acls::Staged).0, enforced)
 }
 
 /// Evaluates a connection that is open.
