@@ -10,7 +10,7 @@
 //!
 //! | stage | where |
 //! |---|---|
-//! | source | [`api_server`], [`manifests`]; [`state`] for a start without either |
+//! | source | [`api_server`], [`manifests`]; [`state`] for a start without either, [`history`] for questions about the past |
 //! | parsing, which is validating | [`objects`] to [`model`] |
 //! | cache | `cache/mod.rs` |
 //! | processor: the pods that a change affects, before and after it | `control.rs`, `membership/` |
@@ -37,6 +37,7 @@ mod external_ips;
 mod failsafe;
 mod fault;
 mod file;
+pub mod history;
 pub mod manifests;
 mod membership;
 pub mod model;

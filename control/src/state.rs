@@ -24,7 +24,7 @@ const HEAD: &str = "podgate-state 1";
 /// All objects of a [`Control`] at one moment, for another thread to write. It shares the objects,
 /// so taking it is quick.
 #[derive(Debug)]
-pub struct ObjectSnapshot(Vec<StoredObject>);
+pub struct ObjectSnapshot(pub(crate) Vec<StoredObject>);
 
 impl ObjectSnapshot {
     /// Takes a snapshot of the objects in `control`.

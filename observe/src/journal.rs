@@ -1,16 +1,17 @@
 //! The journal of a node: the connections of each hour, aggregated, on disk.
 //!
 //! ```text
-//! 2026-11-25T08.json.gz   an hour that is over
-//! 2026-11-25T09.json      the present hour; replaced as a whole, so a reader finds whole lines
+//! 2026-11-25T08.json.gz
+//! 2026-11-25T09.json.gz   the present hour; replaced as a whole
 //! ```
 //!
-//! A file begins with a [`Head`]; every other line is a [`Row`]. Names are hours in UTC, so their order is
-//! that of time.
+//! Files without the ending `.gz` are read too. A file begins with a [`Head`]; every other line is a [`Row`]. Names
+//! are hours in UTC, so their order is that of time.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write as _};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,9 @@ use std::time::SystemTime;
 
 use acl::Origin;
 use dataplane::Outcome;
+use flate2::Compression;
 use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
 use local_api::Verdict;
 use serde::{Deserialize, Serialize};
 
@@ -102,6 +105,17 @@ pub struct Hour {
     most: u64,
 }
 
+/// A file of a journal.
+#[derive(Debug)]
+pub struct FileOf {
+    /// Its first line.
+    pub head: Head,
+    /// Its rows.
+    pub rows: Vec<Row>,
+    /// The part of it that cannot be read, in words; rows before count.
+    pub damage: Option<String>,
+}
+
 impl Hour {
     /// An hour whose rows take half of a journal of this size at most, so that one hour does not displace all
     /// others.
@@ -110,19 +124,24 @@ impl Hour {
         Self { rows: HashMap::new(), left_out: 0, shares: Shares::default(), most }
     }
 
-    /// Continues an hour of which a file has a part.
+    /// Continues an hour of which a file has a part; also returns what of it is lost, in words.
     ///
     /// # Errors
     /// If it is no file of a journal.
-    pub fn resume(path: &Path, size: u64) -> io::Result<Self> {
-        let (head, rows) = read_file(path)?;
+    pub fn resume(path: &Path, size: u64) -> io::Result<(Self, Option<String>)> {
+        let FileOf { head, rows, damage } = read_file(path)?;
         let mut hour = Self { left_out: head.left_out, ..Self::new(size) };
         for row in rows {
             // It was given before.
             hour.takes(&row, u64::MAX);
             hour.rows.insert(Key::of(&row.event), row);
         }
-        Ok(hour)
+        Ok((hour, damage))
+    }
+
+    /// Connections that are in no row.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
     }
 
     /// Whether the pod that opens the connections of a row has room for it in so many bytes; takes it then.
@@ -161,19 +180,20 @@ impl Hour {
         }
     }
 
-    /// Writes a file.
+    /// Writes a file, compressed.
     ///
     /// # Errors
     /// As `out` has them.
     pub fn write(&self, node: &str, out: &mut impl io::Write) -> io::Result<()> {
+        let mut out = GzEncoder::new(out, Compression::fast());
         let head = Head { podgate_journal: VERSION, node: node.into(), left_out: self.left_out };
-        serde_json::to_writer(&mut *out, &head)?;
+        serde_json::to_writer(&mut out, &head)?;
         out.write_all(b"\n")?;
         for row in self.rows.values() {
-            serde_json::to_writer(&mut *out, row)?;
+            serde_json::to_writer(&mut out, row)?;
             out.write_all(b"\n")?;
         }
-        Ok(())
+        out.finish().map(drop)
     }
 }
 
@@ -203,30 +223,63 @@ fn is_hour(name: &str) -> bool {
     name.len() == NAME.len() && NAME.bytes().zip(name.bytes()).all(is_of)
 }
 
-/// The rows of a journal, and the number of connections that are in no row; with `since` of connections at
-/// this moment or later.
+/// The files of a journal that have connections since a moment, or all; oldest first.
 ///
 /// # Errors
-/// Each file that cannot be read.
-pub fn read(folder: &Path, since: Option<SystemTime>) -> Result<(Vec<Row>, u64), Vec<String>> {
-    let files = files(folder).map_err(|error| vec![format!("{}: {error}", folder.display())])?;
+/// If the folder cannot be read.
+pub fn files_since(folder: &Path, since: Option<SystemTime>) -> io::Result<Vec<PathBuf>> {
     let first = since.map(hour_of).unwrap_or_default();
-    let (mut rows, mut left_out, mut faults) = (Vec::new(), 0, Vec::new());
-    for path in files {
+    let is_late = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.get(..NAME.len()).is_some_and(|hour| hour < first.as_str()) {
-            continue;
-        }
-        match read_file(&path) {
-            Ok((head, found)) => {
-                left_out += head.left_out;
-                let is_late = |row: &Row| since.is_none_or(|it| row.last >= it);
-                rows.extend(found.into_iter().filter(is_late));
+        name.get(..NAME.len()).is_some_and(|hour| hour >= first.as_str())
+    };
+    Ok(files(folder)?.into_iter().filter(is_late).collect())
+}
+
+/// What is missing in the rows of a journal.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// Connections that are in no row.
+    pub left_out: u64,
+    /// Files of which a part cannot be read.
+    pub damaged: Vec<String>,
+}
+
+/// Passes on the rows of a journal; with `since` of connections at this moment or later.
+///
+/// # Errors
+/// Each file that is none of a journal.
+pub fn read(
+    folder: &Path,
+    since: Option<SystemTime>,
+    mut take: impl FnMut(Row),
+) -> Result<Missing, Vec<String>> {
+    let files = files_since(folder, since);
+    let files = files.map_err(|error| vec![format!("{}: {error}", folder.display())])?;
+    let (mut missing, mut faults) = (Missing::default(), Vec::new());
+    for path in files {
+        let mut take_late = |row: Row| {
+            if row.is_since(since) {
+                take(row);
+            }
+        };
+        match read_rows(&path, &mut take_late) {
+            Ok((head, damage)) => {
+                missing.left_out += head.left_out;
+                let named = |damage| format!("{}: {damage}", path.display());
+                missing.damaged.extend(damage.map(named));
             }
             Err(error) => faults.push(format!("{}: {error}", path.display())),
         }
     }
-    if faults.is_empty() { Ok((rows, left_out)) } else { Err(faults) }
+    if faults.is_empty() { Ok(missing) } else { Err(faults) }
+}
+
+impl Row {
+    /// Whether one of its connections is of this moment or later.
+    pub fn is_since(&self, since: Option<SystemTime>) -> bool {
+        since.is_none_or(|since| self.last >= since)
+    }
 }
 
 /// Opens a regular file: a FIFO is refused rather than waited for.
@@ -239,26 +292,43 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-fn read_file(path: &Path) -> io::Result<(Head, Vec<Row>)> {
+/// Reads a file as far as it is whole.
+///
+/// # Errors
+/// If it cannot be opened, or is no file of a journal.
+pub fn read_file(path: &Path) -> io::Result<FileOf> {
+    let mut rows = Vec::new();
+    let (head, damage) = read_rows(path, &mut |row| rows.push(row))?;
+    Ok(FileOf { head, rows, damage })
+}
+
+/// Passes on the rows of a file as far as it is whole; returns its head, and what cannot be read of it.
+fn read_rows(path: &Path, take: &mut dyn FnMut(Row)) -> io::Result<(Head, Option<String>)> {
     let file = open(path)?;
     let is_compressed = path.extension().is_some_and(|it| it == "gz");
     let bytes: Box<dyn Read> =
         if is_compressed { Box::new(GzDecoder::new(file)) } else { Box::new(file) };
     let mut lines = BufReader::new(bytes.take(MOST_READ)).lines();
-    let damaged = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
-    let first = lines.next().transpose()?.unwrap_or_default();
-    let head: Head = serde_json::from_str(&first)
-        .map_err(|error| damaged(format!("line 1: is no head of a journal: {error}")))?;
+    let odd = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+    let no_head =
+        |error: &dyn fmt::Display| odd(format!("line 1: is no head of a journal: {error}"));
+    let first = lines.next().transpose().map_err(|error| no_head(&error))?.unwrap_or_default();
+    let head: Head = serde_json::from_str(&first).map_err(|error| no_head(&error))?;
     if head.podgate_journal != VERSION {
         let version = head.podgate_journal;
-        return Err(damaged(format!("has version {version}; this program reads {VERSION}")));
+        return Err(odd(format!("has version {version}; this program reads {VERSION}")));
     }
-    let mut rows = Vec::new();
     for (n, line) in lines.enumerate() {
-        let row = serde_json::from_str(&line?);
-        rows.push(row.map_err(|error| damaged(format!("line {}: {error}", n + 2)))?);
+        let row = line.and_then(|line| serde_json::from_str(&line).map_err(io::Error::from));
+        match row {
+            Ok(row) => take(row),
+            Err(error) => {
+                let damage = format!("line {}: {error}; what follows is lost", n + 2);
+                return Ok((head, Some(damage)));
+            }
+        }
     }
-    Ok((head, rows))
+    Ok((head, None))
 }
 
 #[cfg(test)]
@@ -268,6 +338,12 @@ mod tests {
     use super::*;
     use crate::time::{moment, utc};
     use crate::verdicts::denied;
+
+    fn rows(folder: &Path, since: Option<SystemTime>) -> (Vec<Row>, Missing) {
+        let mut rows = Vec::new();
+        let missing = read(folder, since, |row| rows.push(row)).unwrap();
+        (rows, missing)
+    }
 
     fn write(hour: &Hour, path: &Path) {
         let mut bytes = Vec::new();
@@ -283,18 +359,19 @@ mod tests {
     #[test]
     fn connections_of_the_same_ends_are_one_row_of_an_hour() {
         let folder = TempDir::new("journal");
-        let path = folder.path().join("2026-11-25T09.json");
+        let path = folder.path().join("2026-11-25T09.json.gz");
         let mut hour = Hour::new(MOST);
         hour.count(&at("2026-11-25T09:00:01.000Z", "default/web", 4000));
         hour.count(&at("2026-11-25T09:10:00.000Z", "default/web", 4001));
         hour.count(&Event { reason: "malformed-ip".into(), ..denied() });
         write(&hour, &path);
         // The next process continues.
-        let mut hour = Hour::resume(&path, MOST).unwrap();
+        let (mut hour, damage) = Hour::resume(&path, MOST).unwrap();
+        assert_eq!(damage, None);
         hour.count(&at("2026-11-25T09:20:00.000Z", "default/web", 4002));
         hour.count(&at("2026-11-25T09:30:00.000Z", "default/job", 4003));
         write(&hour, &path);
-        let (mut rows, left_out) = read(folder.path(), None).unwrap();
+        let (mut rows, missing) = rows(folder.path(), None);
         rows.sort_by_key(|row| row.count);
         let found: Vec<_> = rows
             .iter()
@@ -314,8 +391,8 @@ mod tests {
                 "2026-11-25T09:20:00.000Z".to_owned(),
             ),
         ];
-        assert_eq!((found, left_out), (expected.to_vec(), 0));
-        let since = |text: &str| read(folder.path(), moment(text)).unwrap().0.len();
+        assert_eq!((found, missing), (expected.to_vec(), Missing::default()));
+        let since = |text: &str| super::tests::rows(folder.path(), moment(text)).0.len();
         assert_eq!(since("2026-11-25T09:25:00Z"), 1);
         assert_eq!(since("2026-11-25T10:00:00Z"), 0, "a file before is not opened");
     }
@@ -330,16 +407,21 @@ mod tests {
         .unwrap();
         fs::write(folder.path().join("2026-11-25T10.json"), "{half").unwrap();
         fs::write(folder.path().join("notes.txt"), "x").unwrap();
-        let faults = read(folder.path(), None).unwrap_err();
+        let faults = read(folder.path(), None, drop).unwrap_err();
         assert_eq!(faults.len(), 2);
         assert!(faults[0].ends_with("2026-11-25T09.json: has version 9; this program reads 1"));
         assert!(faults[1].contains("2026-11-25T10.json: line 1: is no head of a journal"));
     }
 
+    fn hour_bytes(path: &Path) -> usize {
+        let mut text = String::new();
+        GzDecoder::new(File::open(path).unwrap()).read_to_string(&mut text).unwrap()
+    }
+
     #[test]
     fn an_hour_is_bounded_and_a_pod_that_fills_it_leaves_room_for_others() {
         let folder = TempDir::new("journal-shares");
-        let path = folder.path().join("2026-11-25T09.json");
+        let path = folder.path().join("2026-11-25T09.json.gz");
         let mut hour = Hour::new(400_000);
         let mut scan = |pod: &str, ports: u16| {
             for port in 0..ports {
@@ -352,12 +434,12 @@ mod tests {
             (hour.rows.values().filter(of_pod).count(), hour.left_out)
         };
         let (rows, left_out) = scan("default/scan", 5_000);
-        let bytes = fs::metadata(&path).unwrap().len();
+        let bytes = hour_bytes(&path);
         assert!((95_000..101_000).contains(&bytes), "half of an hour's half: {bytes}");
         assert_eq!(rows as u64 + left_out, 5_000);
         assert_eq!(scan("default/web", 100), (100, left_out));
         // The next process continues with the same shares.
-        let mut hour = Hour::resume(&path, 400_000).unwrap();
+        let (mut hour, _) = Hour::resume(&path, 400_000).unwrap();
         assert_eq!((hour.rows.len(), hour.left_out), (rows + 100, left_out));
         let event = at("2026-11-25T09:00:01.000Z", "default/scan", 4000);
         hour.count(&Event { to: End { port: Some(9_999), ..event.to }, ..event });
@@ -368,7 +450,7 @@ mod tests {
     fn what_stands_in_the_folder_beside_the_files_is_passed_over() {
         let folder = TempDir::new("journal-foreign");
         let path = |name: &str| folder.path().join(name);
-        let hour = "2026-11-25T09.json";
+        let hour = "2026-11-25T09.json.gz";
         write(&Hour::new(MOST), &path(hour));
         fs::create_dir(path("2026-11-25T08.json")).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", path("2026-11-25T07.json")).unwrap();
@@ -378,8 +460,45 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
         assert!(made.success());
         assert_eq!(files(folder.path()).unwrap(), [path(hour)]);
-        assert_eq!(read(folder.path(), None).unwrap(), (Vec::new(), 0));
+        assert_eq!(rows(folder.path(), None), (Vec::new(), Missing::default()));
         let error = Hour::resume(&fifo, MOST).unwrap_err();
         assert_eq!(error.to_string(), "is no regular file");
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_anywhere_keeps_the_rows_before() {
+        let folder = TempDir::new("journal-cut");
+        let path = folder.path().join("2026-11-25T09.json.gz");
+        let mut hour = Hour::new(MOST);
+        (0..40)
+            .for_each(|n| hour.count(&at("2026-11-25T09:00:01.000Z", &format!("default/p{n}"), 1)));
+        write(&hour, &path);
+        let whole = fs::read(&path).unwrap();
+        let mut kept = Vec::new();
+        for length in 0..=whole.len() {
+            fs::write(&path, &whole[..length]).unwrap();
+            match read_file(&path) {
+                Ok(found) => {
+                    assert_eq!(found.damage.is_none(), length == whole.len(), "{length}");
+                    kept.push(found.rows.len());
+                    let (hour, damage) = Hour::resume(&path, MOST).unwrap();
+                    assert_eq!((hour.rows.len(), damage), (found.rows.len(), found.damage));
+                }
+                Err(error) => {
+                    assert!(
+                        error.to_string().starts_with("line 1: is no head"),
+                        "{length}: {error}"
+                    )
+                }
+            }
+        }
+        assert!(kept.is_sorted() && kept.last() == Some(&40), "{kept:?}");
+        // Flipped bits lose rows behind them, and end no reading.
+        for at in 0..whole.len() {
+            let mut bad = whole.clone();
+            bad[at] ^= 1;
+            fs::write(&path, &bad).unwrap();
+            let _ = read_file(&path);
+        }
     }
 }

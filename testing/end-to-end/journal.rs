@@ -1,7 +1,9 @@
 //! The journal: real connections, decided again by other policies.
 
 use std::process::{Command, Output};
+use std::time::{Duration, SystemTime};
 
+use observe::time::utc_seconds;
 use serde_json::{Value, json};
 
 use crate::cluster_node::{ClusterNode, PODGATE, text};
@@ -23,9 +25,17 @@ fn replay(node: &ClusterNode, arguments: &[&str]) -> Output {
     command.args(arguments).output().unwrap()
 }
 
+/// What `replay-journal` says about the database at a time.
+fn at(node: &ClusterNode, time: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(PODGATE);
+    command.args(["policy", "replay-journal", "--at", time, "--of", "default/db", "--journal"]);
+    command.arg(node.state_dir().join("journal")).args(arguments).output().unwrap()
+}
+
 #[test]
 fn past_connections_are_decided_again_by_other_policies() {
     requires_the_machine!();
+    let begin = utc_seconds(SystemTime::now());
     let node = ClusterNode::start(&["--journal", "16MB"]);
     let (db, web, job) = (node.pod("db", "db"), node.pod("web", "web"), node.pod("job", "job"));
     let _redis = db.serve_redis();
@@ -34,6 +44,7 @@ fn past_connections_are_decided_again_by_other_policies() {
     job.connect(db.v4(), 6379).unwrap_err();
     // Written at the end too; the next process continues the hour.
     node.stop_switch();
+    let changed = utc_seconds(SystemTime::now() + Duration::from_secs(1));
     node.start_switch();
     web.connect(db.v4(), 6379).unwrap();
     assert!(node.metric("podgate_journal_lost_total") == 0.0);
@@ -56,6 +67,26 @@ fn past_connections_are_decided_again_by_other_policies() {
     let shown = text(&replay(&node, &[]).stdout);
     let line = "default/web to default/db TCP 6379  (2 connections, last ";
     assert!(shown.contains("Would be denied:\n  ") && shown.contains(line), "{shown}");
+    // Which rule let whom in at that time, and who came.
+    let past = at(&node, &changed, &[]);
+    assert_eq!(past.status.code(), Some(0), "{past:?}");
+    let shown = text(&past.stdout);
+    assert!(
+        shown.contains("NetworkPolicy default/db ingress[0]") && shown.contains("default/web"),
+        "{shown}"
+    );
+    assert!(shown.contains("Connections of the hour"), "{shown}");
+    assert!(shown.contains("policy-denied DROPPED"), "{shown}");
+    let early = at(&node, &begin, &[]);
+    assert_eq!(early.status.code(), Some(2));
+    assert!(text(&early.stderr).contains("their history begins later"), "{early:?}");
+    // Policies are suggested for what was seen.
+    let mut suggest = Command::new(PODGATE);
+    suggest.args(["policy", "suggest", "-o", "json", "--manifests"]).arg(node.manifests());
+    let suggested =
+        suggest.arg("--journal").arg(node.state_dir().join("journal")).output().unwrap();
+    let suggested: Value = serde_json::from_slice(&suggested.stdout).expect("a suggestion");
+    assert_eq!(suggested["allowed"][0]["from"], "default/web", "{suggested}");
     // What is no journal is said.
     std::fs::write(node.state_dir().join("journal/2026-11-25T09.json"), "x").unwrap();
     let mut damaged = Command::new(PODGATE);

@@ -1,7 +1,7 @@
 //! Staged policies, with real clients: nothing of them is enforced, and what they would change is shown.
 
 use std::io::{Read, Write};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
@@ -25,6 +25,63 @@ fn staged(node: &ClusterNode, arguments: &[&str]) -> (Vec<Value>, Option<i32>) {
     let rows = text(&output.stdout);
     let rows = rows.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     (rows, output.status.code())
+}
+
+/// Runs `podgate policy promote` over the node's manifests.
+fn promote(node: &ClusterNode, name: &str, quiet_for: &str) -> Output {
+    let mut command = Command::new(PODGATE);
+    command.args(["policy", "promote", name, "--quiet-for", quiet_for, "--manifests"]);
+    command.arg(node.manifests()).arg("--socket").arg(node.socket()).output().unwrap()
+}
+
+#[test]
+fn a_staged_policy_that_changes_nothing_is_promoted() {
+    requires_the_machine!();
+    let node = ClusterNode::start(&[]);
+    let (db, web) = (node.pod("db", "db"), node.pod("web", "web"));
+    let _redis = db.serve_redis();
+    node.apply("policy", &admits("db", "web", json!({"podgate.io/stage": "staged"})));
+    web.connect(db.v4(), 6379).unwrap();
+    let table = |what: &str| node.podgate(&["show", what, "-o", "json"]);
+    node.eventually("it is staged", || {
+        table("policies").contains(r#""state":"staged""#).then_some(())
+    });
+    let early = promote(&node, "default/db", "1h");
+    assert_eq!(early.status.code(), Some(1));
+    assert!(text(&early.stderr).contains("for less than 1h"), "{early:?}");
+    let promoted = node.eventually("it was quiet for a second", || {
+        let promoted = promote(&node, "default/db", "1s");
+        promoted.status.success().then_some(promoted)
+    });
+    // What is printed is the enforced policy.
+    let manifest = text(&promoted.stdout);
+    assert!(!manifest.contains("annotations"), "{manifest}");
+    node.apply("policy", &manifest);
+    web.connect(db.v4(), 6379).unwrap();
+    let policies = table("policies");
+    assert!(policies.contains(r#""state":"in-force""#), "{policies}");
+    let again = promote(&node, "default/db", "1s");
+    assert!(text(&again.stderr).contains("it is not staged"), "{again:?}");
+    assert_eq!(promote(&node, "default/other", "1s").status.code(), Some(2));
+}
+
+#[test]
+fn nftables_names_what_it_does_not_evaluate() {
+    requires_the_machine!();
+    let node = ClusterNode::start(&["--enforcer", "nftables"]);
+    node.apply("policy", &admits("db", "cache", json!({"podgate.io/stage": "staged"})));
+    let faults = node.eventually("the policy is named", || {
+        let faults = node.status()["faults"].to_string();
+        faults.contains("podgate.io/stage").then_some(faults)
+    });
+    assert!(faults.contains("nftables evaluates no staged policy"), "{faults}");
+    let refused = promote(&node, "default/db", "1s");
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert_eq!(staged(&node, &[]), (vec![], Some(2)));
+    let mut run = Command::new(PODGATE);
+    let both = run.args(["run", "--enforcer", "nftables", "--stage-all"]).output().unwrap();
+    assert_eq!(both.status.code(), Some(2));
+    assert!(text(&both.stderr).contains("stage-all: goes with enforcer afxdp"), "{both:?}");
 }
 
 #[test]
@@ -71,6 +128,10 @@ fn a_staged_policy_denies_nothing_and_its_denials_are_shown() {
         r#"podgate_staged_connections_total{policy="NetworkPolicy default/db",would="deny"}"#;
     assert_eq!(node.metric(metric), 2.0);
     assert!(node.log().iter().any(|line| line.contains("policy staged, not enforced")));
+    // What it would change speaks against it.
+    let refused = promote(&node, "default/db", "1d");
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(refused.stdout.is_empty() && text(&refused.stderr).contains("default/web"));
     // Enforced, it says what it said; there is nothing to be shown any more.
     node.apply("policy", &admits("db", "cache", json!({})));
     web.connect(db.v4(), 6379).unwrap_err();

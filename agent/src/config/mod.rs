@@ -81,6 +81,8 @@ pub struct Config {
     pub denied_reply: DeniedReply,
     /// The stage of policies without an annotation.
     pub default_stage: Stage,
+    /// Report that the Node is ready, and remove its taint.
+    pub node_readiness: bool,
     /// Frames of the UMEM.
     pub umem_frames: u32,
     /// Whether they stand in huge pages.
@@ -261,6 +263,11 @@ impl Config {
             Enforcer::Nftables if options.flow_offload == Some(OnOff::On) => {
                 faults.add("flow-offload", format_args!("goes with enforcer afxdp"));
             }
+            Enforcer::Nftables if options.stage_all == Some(OnOff::On) => {
+                let text =
+                    format_args!("goes with enforcer afxdp: nftables evaluates no staged policy");
+                faults.add("stage-all", text);
+            }
             _ => {}
         }
         let config = Self {
@@ -287,6 +294,7 @@ impl Config {
             pod_networks: options.pod_networks,
             host_network_policies: options.host_network_policies == Some(OnOff::On),
             denied_reply: options.denied_reply.unwrap_or_default(),
+            node_readiness: options.node_readiness == Some(OnOff::On),
             default_stage: match options.stage_all {
                 Some(OnOff::On) => Stage::Staged,
                 Some(OnOff::Off) | None => Stage::Enforced,
@@ -342,6 +350,7 @@ impl Config {
             ("host-network-policies", on_off(self.host_network_policies)),
             ("denied-reply", self.denied_reply.to_string()),
             ("stage-all", on_off(self.default_stage == Stage::Staged)),
+            ("node-readiness", on_off(self.node_readiness)),
             ("umem-frames", self.umem_frames.to_string()),
             ("hugepages", format!("{:?}", self.hugepages).to_lowercase()),
             ("frames-per-port", self.frames_per_port.to_string()),

@@ -116,6 +116,11 @@ pub struct Options {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "on")]
     pub stage_all: Option<OnOff>,
 
+    /// Once the switch is ready, set the condition NetworkUnavailable of its Node to False and remove the taint
+    /// podgate.io/not-ready, which kubelet adds with --register-with-taints [default: off]
+    #[arg(long, env = "PODGATE_NODE_READINESS", value_name = "on|off")]
+    pub node_readiness: Option<OnOff>,
+
     /// Packet buffers of 4096 bytes, shared by all ports [default: 65536]
     #[arg(long, env = "PODGATE_UMEM_FRAMES", value_name = "N")]
     pub umem_frames: Option<u32>,
@@ -334,7 +339,7 @@ impl Options {
         each_over! { self, file:
             node_name manifests kubeconfig socket listen listen_names web_page metrics_listen metrics_cert_file
             metrics_key_file state_dir takeover_wait cores workers rx_mode enforcer pod_networks
-            host_network_policies denied_reply stage_all umem_frames hugepages frames_per_port max_ports sessions
+            host_network_policies denied_reply stage_all node_readiness umem_frames hugepages frames_per_port max_ports sessions
             tcp_established_timeout tcp_transient_timeout tcp_closed_timeout udp_timeout
             dns_timeout icmp_timeout other_timeout unanswered_timeout session_accounting dns_min_ttl attach_timeout host_port
             node_addresses mtu uplink underlay vxlan_network vxlan_port vxlan_group masquerade

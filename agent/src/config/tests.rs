@@ -65,6 +65,7 @@ fn a_file_may_say_everything() {
         host-network-policies: on
         denied-reply: reject-all
         stage-all: on
+        node-readiness: on
         session-accounting: on
         dns-min-ttl: 1m
         web-page: on
@@ -120,6 +121,7 @@ fn a_file_may_say_everything() {
         "host-network-policies=on",
         "denied-reply=reject-all",
         "stage-all=on",
+        "node-readiness=on",
         "umem-frames=8192",
         "hugepages=on",
         "frames-per-port=512",
@@ -181,6 +183,8 @@ fn the_enforcer_decides_which_options_go_together() {
     let fault = |text: &str| resolve(parse(text).unwrap()).unwrap_err().to_string();
     assert_eq!(fault("pod-networks: [10.1.0.0/24]"), "pod-networks: goes with enforcer nftables");
     assert_eq!(fault("enforcer: nftables\nuplink: eth0"), "uplink: goes with enforcer afxdp");
+    let staged = fault("enforcer: nftables\nstage-all: on");
+    assert!(staged.starts_with("stage-all: goes with enforcer afxdp"), "{staged}");
 }
 
 #[test]

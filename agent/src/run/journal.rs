@@ -4,19 +4,19 @@
 //! memory and is tried again every minute; until then the hour goes on.
 
 use std::fs::{self, File};
-use std::io::{self, BufReader};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant, SystemTime};
 
-use control::{Durability, replace_file};
-use flate2::Compression;
-use flate2::write::GzEncoder;
+use control::{Durability, history, replace_file};
 use observe::journal::{Hour, files, hour_of};
 use observe::verdicts::{Event, Observer};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+
+use crate::config::{Bytes, Config};
 
 /// Where the journal is, and how large it may be.
 #[derive(Debug, Clone)]
@@ -24,6 +24,20 @@ pub(super) struct Journal {
     pub(super) folder: PathBuf,
     pub(super) most_bytes: u64,
     pub(super) node: String,
+}
+
+impl Journal {
+    /// The journal that is configured.
+    pub(super) fn of(config: &Config) -> Option<Self> {
+        let Bytes(most_bytes) = config.journal?;
+        let (folder, node) = (config.state_dir.join("journal"), config.node_name.clone());
+        Some(Self { folder, most_bytes, node })
+    }
+
+    /// The part of its bytes that the history of objects may take.
+    pub(super) fn history_bytes(&self) -> u64 {
+        self.most_bytes / 2
+    }
 }
 
 /// State of the journal, for status and metrics.
@@ -51,7 +65,7 @@ const IDLE: Duration = Duration::from_millis(500);
 /// Writes what the observer gets until the broker ends it.
 pub(super) fn run(observer: &Observer, journal: &Journal, state: &JournalState) {
     let mut writer = Writer::begin(journal, hour_of(SystemTime::now()));
-    let (mut written, mut failed) = (Instant::now(), false);
+    let mut written = Instant::now();
     loop {
         let is_over = match observer.events.recv_timeout(IDLE) {
             Ok(event) => {
@@ -64,12 +78,9 @@ pub(super) fn run(observer: &Observer, journal: &Journal, state: &JournalState) 
         };
         state.lost.fetch_add(observer.take_lost(), Ordering::Relaxed);
         let hour = hour_of(SystemTime::now());
-        let is_due = written.elapsed() >= INTERVAL || hour != writer.name && !failed;
-        if is_over || is_due {
+        if is_over || hour != writer.name || written.elapsed() >= INTERVAL {
             written = Instant::now();
-            let result = writer.write(hour);
-            failed = result.is_err();
-            match result {
+            match writer.write(hour) {
                 Ok(files) => *state.files.lock() = files,
                 Err(error) => tracing::error!("journal: {}: {error}", journal.folder.display()),
             }
@@ -92,18 +103,20 @@ impl<'a> Writer<'a> {
     /// Continues the hour `name`, if it has begun already: in an earlier process, or before the clock was set
     /// back.
     fn begin(journal: &'a Journal, name: String) -> Self {
-        let present = path(journal, &name);
-        let size = journal.most_bytes;
-        let resumed = match Hour::resume(&present, size) {
-            Err(error) if is_missing(&error) => Hour::resume(&compressed(&present), size),
-            resumed => resumed,
-        };
-        let hour = resumed.unwrap_or_else(|error| {
-            if !is_missing(&error) {
-                tracing::warn!("journal: {name}: {error}; the hour begins anew");
+        // It alone must not take what the journal may.
+        let size = journal.most_bytes / 2;
+        let hour = match Hour::resume(&path(journal, &name), size) {
+            Ok((hour, damage)) => {
+                damage.iter().for_each(|what| tracing::warn!("journal: {name}: {what}"));
+                hour
             }
-            Hour::new(size)
-        });
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound {
+                    tracing::warn!("journal: {name}: {error}; the hour begins anew");
+                }
+                Hour::new(size)
+            }
+        };
         Self { journal, name, hour, has_new: false }
     }
 
@@ -117,57 +130,30 @@ impl<'a> Writer<'a> {
         fs::create_dir_all(&self.journal.folder)?;
         if self.has_new {
             let write = |out: &mut io::BufWriter<File>| self.hour.write(&self.journal.node, out);
-            let present = path(self.journal, &self.name);
-            replace_file(&present, Durability::Synced, write)?;
+            replace_file(&path(self.journal, &self.name), Durability::Synced, write)?;
             self.has_new = false;
-            // The hour goes on after the clock was set back.
-            let before = compressed(&present);
-            if before.is_file() {
-                fs::remove_file(before)?;
-            }
         }
         if now != self.name {
             *self = Self::begin(self.journal, now);
         }
-        tidy(self.journal, &self.name)
+        tidy(self.journal, &path(self.journal, &self.name))
     }
 }
 
 fn path(journal: &Journal, hour: &str) -> PathBuf {
-    journal.folder.join(format!("{hour}.json"))
+    journal.folder.join(format!("{hour}.json.gz"))
 }
 
-/// The name of a file when its hour is over.
-fn compressed(hour: &Path) -> PathBuf {
-    hour.with_extension("json.gz")
-}
-
-fn is_missing(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound
-}
-
-/// Compresses hours that are over, and deletes the oldest ones beyond the size, also where one cannot be
-/// compressed.
-fn tidy(journal: &Journal, present: &str) -> io::Result<Files> {
-    let present = path(journal, present);
-    let is_over = |file: &Path| file.extension().is_some_and(|it| it == "json") && *file != present;
-    let compress = |file: &PathBuf| {
-        replace_file(&compressed(file), Durability::Synced, |out| {
-            let mut encoder = GzEncoder::new(out, Compression::default());
-            io::copy(&mut BufReader::new(File::open(file)?), &mut encoder)?;
-            encoder.finish().map(|_| ())
-        })?;
-        fs::remove_file(file)
-    };
-    let over: Vec<PathBuf> = files(&journal.folder)?.into_iter().filter(|it| is_over(it)).collect();
-    let results: Vec<io::Result<()>> = over.iter().map(compress).collect();
+/// Deletes the oldest hours beyond what the history of objects leaves.
+fn tidy(journal: &Journal, present: &Path) -> io::Result<Files> {
+    let history = history::size(&journal.folder)?;
     let all = files(&journal.folder)?;
     let sizes = all.iter().map(|file| Ok(fs::metadata(file)?.len()));
     let sizes = sizes.collect::<io::Result<Vec<u64>>>()?;
-    let mut bytes: u64 = sizes.iter().sum();
+    let mut bytes = history + sizes.iter().sum::<u64>();
     let mut left = all.iter().zip(sizes).peekable();
     while let Some((file, size)) =
-        left.next_if(|(file, _)| bytes > journal.most_bytes && **file != present)
+        left.next_if(|(file, _)| bytes > journal.most_bytes && *file != present)
     {
         fs::remove_file(file)?;
         bytes -= size;
@@ -175,14 +161,16 @@ fn tidy(journal: &Journal, present: &str) -> io::Result<Files> {
     let hour = |(file, _): (&PathBuf, u64)| {
         Some(file.file_name()?.to_str()?.split_once('.')?.0.to_owned())
     };
-    results.into_iter().collect::<io::Result<()>>()?;
     Ok(Files { bytes, oldest: left.next().and_then(hour) })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
     use local_api::Verdict;
-    use observe::journal::read;
+    use observe::journal::{Missing, Row};
     use observe::verdicts::{End, Protocol};
     use testkit::TempDir;
 
@@ -213,13 +201,19 @@ mod tests {
         Journal { folder, most_bytes, node: "n1".to_owned() }
     }
 
+    fn read(journal: &Journal) -> (Vec<Row>, Missing) {
+        let mut rows = Vec::new();
+        let missing = observe::journal::read(&journal.folder, None, |row| rows.push(row)).unwrap();
+        (rows, missing)
+    }
+
     fn names(journal: &Journal) -> Vec<String> {
         let name = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
         files(&journal.folder).unwrap().into_iter().map(name).collect()
     }
 
     #[test]
-    fn an_hour_survives_a_kill_and_is_compressed_when_it_is_over() {
+    fn an_hour_survives_a_kill() {
         let folder = TempDir::new("journal");
         let journal = journal(&folder, 1 << 20);
         let mut writer = Writer::begin(&journal, "2026-11-25T09".into());
@@ -232,16 +226,35 @@ mod tests {
         writer.write("2026-11-25T10".into()).unwrap();
         writer.count(&event(3));
         writer.write("2026-11-25T10".into()).unwrap();
-        assert_eq!(names(&journal), ["2026-11-25T09.json.gz", "2026-11-25T10.json"]);
-        let (rows, left_out) = read(&journal.folder, None).unwrap();
+        assert_eq!(names(&journal), ["2026-11-25T09.json.gz", "2026-11-25T10.json.gz"]);
+        let (rows, missing) = read(&journal);
         let mut counts: Vec<_> =
             rows.iter().map(|row| (row.event.from.to_string(), row.count)).collect();
         counts.sort();
         assert_eq!(counts, [("shop/web-1".to_owned(), 2), ("shop/web-3".to_owned(), 1)]);
-        assert_eq!(left_out, 0);
-        // An hour that a process left is compressed by the next one.
-        Writer::begin(&journal, "2026-11-25T12".into()).write("2026-11-25T12".into()).unwrap();
-        assert_eq!(names(&journal), ["2026-11-25T09.json.gz", "2026-11-25T10.json.gz"]);
+        assert_eq!(missing, Missing::default());
+        // Of an hour that was cut off, what is whole goes on.
+        let path = path(&journal, "2026-11-25T10");
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, &whole[..whole.len() - 8]).unwrap();
+        let mut writer = Writer::begin(&journal, "2026-11-25T10".into());
+        writer.count(&event(4));
+        writer.write("2026-11-25T10".into()).unwrap();
+        assert_eq!(read(&journal).0.len(), 3);
+    }
+
+    #[test]
+    fn the_present_hour_takes_a_part_of_the_size() {
+        let folder = TempDir::new("journal-hour");
+        let journal = journal(&folder, 8_000);
+        let mut writer = Writer::begin(&journal, "2026-11-25T09".into());
+        for minute in 0..60 {
+            (0..50).for_each(|n| writer.count(&event(100 * minute + n)));
+            let Files { bytes, .. } = writer.write("2026-11-25T09".into()).unwrap();
+            assert!(bytes <= 8_000, "{minute}: {bytes}");
+        }
+        let (rows, missing) = read(&journal);
+        assert_eq!(rows.len() as u64 + missing.left_out, 3_000, "all are counted");
     }
 
     #[test]
@@ -256,25 +269,8 @@ mod tests {
         writer.count(&event(3));
         writer.write("2026-11-25T11".into()).unwrap();
         assert_eq!(names(&journal), ["2026-11-25T09.json.gz", "2026-11-25T10.json.gz"]);
-        let rows = read(&journal.folder, None).unwrap().0;
+        let rows = read(&journal).0;
         assert_eq!(rows.iter().map(|row| row.count).collect::<Vec<_>>(), [1, 1, 1, 1]);
-    }
-
-    /// A file that cannot be compressed: an odd object in the place of what it would become.
-    #[test]
-    fn an_hour_that_cannot_be_compressed_keeps_no_room_and_loses_nothing() {
-        let folder = TempDir::new("journal-odd");
-        let journal = journal(&folder, 6_000);
-        let mut writer = Writer::begin(&journal, "2026-11-25T00".into());
-        fs::create_dir_all(journal.folder.join("2026-11-25T00.json.gz/x")).unwrap();
-        for hour in 1..=10 {
-            (0..20).for_each(|n| writer.count(&event(100 * hour + n)));
-            // The folder stands in the way of the first one.
-            let _ = writer.write(format!("2026-11-25T{hour:02}"));
-        }
-        let bytes: u64 =
-            files(&journal.folder).unwrap().iter().map(|it| fs::metadata(it).unwrap().len()).sum();
-        assert!(bytes <= 6_000 && names(&journal).len() > 1, "{bytes} {:?}", names(&journal));
     }
 
     /// As on a full disk: nothing is lost, and what comes meanwhile belongs to the hour that goes on.
@@ -289,7 +285,7 @@ mod tests {
         writer.count(&event(2));
         fs::remove_file(&journal.folder).unwrap();
         writer.write("2026-11-25T10".into()).unwrap();
-        assert_eq!(read(&journal.folder, None).unwrap().0.len(), 2);
+        assert_eq!(read(&journal).0.len(), 2);
         assert_eq!(names(&journal), ["2026-11-25T09.json.gz"]);
     }
 
@@ -307,5 +303,55 @@ mod tests {
         assert_eq!(oldest.as_deref(), names[0].split('.').next());
         assert!(bytes <= 3_000 && names.len() > 1, "{bytes} {names:?}");
         assert_eq!(names.last().unwrap(), "2026-11-25T19.json.gz");
+    }
+
+    /// The folder of the process that is killed.
+    const CHILD: &str = "PODGATE_TEST_JOURNAL";
+
+    #[test]
+    fn a_kill_at_any_moment_loses_what_was_not_written_and_no_file() {
+        let of = |folder: PathBuf| Journal { folder, most_bytes: 1 << 20, node: "n1".to_owned() };
+        let name = || "2026-11-25T09".to_owned();
+        if let Some(folder) = std::env::var_os(CHILD) {
+            let journal = of(folder.into());
+            let mut writer = Writer::begin(&journal, name());
+            for n in 0.. {
+                (0..7).for_each(|m| writer.count(&event(7 * (n % 100) + m)));
+                writer.write(name()).unwrap();
+                println!("written 7");
+            }
+        }
+        let folder = TempDir::new("journal-kill");
+        let journal = of(folder.path().to_owned());
+        let test =
+            "run::journal::tests::a_kill_at_any_moment_loses_what_was_not_written_and_no_file";
+        let (mut before, mut rounds) = (0, 0);
+        for round in 0..12 {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", test, "--nocapture"])
+                .env(CHILD, folder.path())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            let is_written = |line: &String| line.contains("written 7");
+            let first = lines.by_ref().map_while(Result::ok).find(is_written);
+            assert!(first.is_some(), "it writes");
+            std::thread::sleep(Duration::from_millis(3 * round));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            let written = 7 * (1 + lines.map_while(Result::ok).filter(is_written).count() as u64);
+            let (rows, missing) = read(&journal);
+            assert_eq!(missing, Missing::default());
+            let count: u64 = rows.iter().map(|row| row.count).sum();
+            // One more write may have ended unheard.
+            assert!(
+                (before + written..=before + written + 7).contains(&count),
+                "{before} and {written}: {count}"
+            );
+            (before, rounds) = (count, rounds + 1);
+        }
+        assert_eq!(rounds, 12);
+        assert!(fs::read_dir(folder.path()).unwrap().count() <= 2, "nothing is left behind");
     }
 }

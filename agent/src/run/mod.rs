@@ -52,6 +52,7 @@ mod other_switch;
 mod owners;
 mod pairs;
 mod pods;
+mod policies;
 mod port;
 mod recent;
 mod records;
@@ -76,7 +77,6 @@ use dataplane::{Frame, Memory};
 use observe::verdicts::{EventBroker, Past, Wanted};
 use telemetry::TlsOptions;
 
-use crate::config::Bytes;
 use events::Event;
 use journal::Journal;
 use thread::Thread;
@@ -89,6 +89,7 @@ pub use kernel::{
     WithoutPorts,
 };
 pub use other_switch::other_switch;
+pub use policies::POLICY_COLUMNS;
 pub use shared_status::{FlowOffload, LostPort, PortInfo, SharedStatus, State};
 pub use show::{STAGED_COLUMNS, TABLES};
 pub use source::{ReadManifests, Restored, SourceInfo, WatchInfo, WatchState};
@@ -200,12 +201,10 @@ fn start_parts(
         let run = move || observe::export::run(&observer, &export, &counts);
         running.threads.push(Thread::start("flow-export", run)?);
     }
-    if let Some(Bytes(most_bytes)) = shared.config.journal {
+    if let Some(journal) = Journal::of(&shared.config) {
         let all = Box::new(|_: &_| true);
         let wanted = Wanted { matches: all, past: Past::Newest(0), follow: true };
         let observer = broker.observe(wanted);
-        let folder = shared.config.state_dir.join("journal");
-        let journal = Journal { folder, most_bytes, node: shared.config.node_name.clone() };
         let state = Arc::clone(&shared.journal);
         let run = move || journal::run(&observer, &journal, &state);
         running.threads.push(Thread::start("journal", run)?);

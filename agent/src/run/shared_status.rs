@@ -16,6 +16,7 @@ use super::durations::Durations;
 use super::journal::JournalState;
 use super::kernel::Programming;
 use super::names::Names;
+use super::policies::Policies;
 use super::recent::Recent;
 use super::source::SourceInfo;
 use super::status::WaitingStatus;
@@ -38,6 +39,8 @@ pub struct SharedStatus {
     pub(crate) flow_export: Arc<observe::export::ExportCounts>,
     /// State of the journal.
     pub(crate) journal: Arc<JournalState>,
+    /// The policies, and what is in force of them.
+    pub(super) policies: Arc<Policies>,
     /// State of flow offload.
     flow_offload: Mutex<FlowOffload>,
     /// Keeps the connections of the packet trace out of the kernel's hands.
@@ -163,6 +166,7 @@ impl SharedStatus {
             trace: observe::trace::Store::default(),
             flow_export: Arc::default(),
             journal: Arc::default(),
+            policies: Arc::default(),
             flow_offload: Mutex::default(),
             traced: Mutex::default(),
             started_at: SystemTime::now(),

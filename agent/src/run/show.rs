@@ -1,9 +1,10 @@
 //! The switch's tables, for `podgate show`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::Sender;
+use std::time::SystemTime;
 
 use acl::{Action, End, Origin, PortRange, Rule};
 use dataplane::graph::{self, Node};
@@ -22,7 +23,7 @@ use observe::time::utc;
 use observe::verdicts::Protocol;
 
 /// The tables and their descriptions.
-pub const TABLES: [(&str, &str); 12] = [
+pub const TABLES: [(&str, &str); 13] = [
     ("ports", "ports with their interfaces, modes and counters"),
     ("runtime", "cost of each graph node, and the packets that flow offload left to it"),
     ("errors", "packet outcomes, with their meaning"),
@@ -32,6 +33,7 @@ pub const TABLES: [(&str, &str); 12] = [
     ("tables", "the rules in force for each pod"),
     ("identities", "sets of addresses that no rule tells apart, with the rules that name them"),
     ("addresses", "identities of an ADDRESS, or of all addresses that have a name"),
+    ("policies", "policies with their stage, and the generation in force"),
     ("staged", "connections that staged policies would deny or allow"),
     ("session-rules", "verdicts for an L4 stack, of a POD or of all"),
     ("config", "options and their values"),
@@ -87,6 +89,7 @@ fn whole(
             let only = pod.map(|text| text.parse().map_err(|_| bad(text))).transpose()?;
             identities::addresses(shared, only)
         }
+        "policies" => policies(shared),
         "staged" => staged(shared)?,
         "config" => config(shared),
         other => {
@@ -143,6 +146,16 @@ fn runtime(shared: &SharedStatus) -> Table {
         }
     }
     table
+}
+
+/// The policies, and what is in force of them.
+pub(crate) fn policies(shared: &SharedStatus) -> Table {
+    let mut differences: BTreeMap<String, SystemTime> = BTreeMap::new();
+    for count in shared.broker.staged_counts() {
+        let last = differences.entry(count.policy.to_string()).or_insert(count.last);
+        *last = count.last.max(*last);
+    }
+    shared.policies.table(&differences)
 }
 
 /// Columns of the table `staged`.

@@ -18,6 +18,7 @@
 //! - `initial_sync`: what is reported before every kind is listed,
 //! - `report`: conditions in the status of cluster policies,
 //! - `node_addresses`: what a node publishes of its addresses,
+//! - `readiness`: the condition and the taint of a node that is ready,
 //! - `warning`: Events about objects with faults,
 //! - `lease`: the election of the one writer of both,
 //! - `review`: TokenReview and SubjectAccessReview,
@@ -41,6 +42,7 @@ mod lease;
 mod list;
 mod node_addresses;
 mod protobuf;
+mod readiness;
 mod report;
 mod review;
 mod stream;
@@ -66,10 +68,11 @@ pub use kube::Client;
 pub use lease::Election;
 pub use list::list;
 pub use node_addresses::publish_addresses;
+pub use readiness::{TAINT, report_ready};
 pub use report::report;
 pub use review::{Review, Reviewer};
 pub use stream::{parse_watch, parse_watch_protobuf};
-pub use switches::{Deployment, SwitchPod, Switches, node_of, nodes_with, pods_with};
+pub use switches::{Deployment, SwitchPod, Switches, generation, node_of, nodes_with, pods_with};
 pub use warning::{Warning, Warnings};
 
 use crate::{Control, Fault, FieldFault, Kind, Object, ObjectRef};

@@ -20,7 +20,9 @@ use tokio::task::JoinSet;
 
 use super::Connection;
 use super::call::{Failure, call, send};
+use super::warning::path;
 use super::watch::escaped;
+use crate::ObjectRef;
 
 /// Where switches are deployed, and how they are recognized.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -206,6 +208,19 @@ pub async fn pods_with(
     let list = request(&connection.client, "GET", &path, None).await?;
     let pods = list["items"].as_array().into_iter().flatten();
     Ok(pods.filter_map(name_and_node).collect())
+}
+
+/// `metadata.generation` of an object; `None` if it has none.
+///
+/// # Errors
+/// When there is no such object, or the API server refuses.
+pub async fn generation(
+    connection: &Connection,
+    object: &ObjectRef,
+) -> Result<Option<i64>, String> {
+    let answer = call(&connection.client, "GET", &path(object), None, TIMEOUT).await;
+    let answer = answer.map_err(|failure| format!("{object}: {failure}"))?;
+    Ok(answer["metadata"]["generation"].as_i64())
 }
 
 /// The cluster node of a pod.

@@ -120,7 +120,7 @@ impl Warnings {
 }
 
 /// The path of an object.
-fn path(object: &ObjectRef) -> String {
+pub(super) fn path(object: &ObjectRef) -> String {
     let version = object.kind.api_version();
     let root = if version.contains('/') { "apis" } else { "api" };
     let namespace = object.namespace.iter().map(|it| format!("namespaces/{it}/"));

@@ -79,8 +79,8 @@ pub(crate) struct NamespaceEntry {
 pub(crate) enum Change {
     /// None.
     None,
-    /// The labels of a namespace, or whether they could be read.
-    Namespace(Arc<str>),
+    /// The labels of a namespace, whether they could be read, or its stage, which was this one.
+    Namespace(Arc<str>, Option<Stage>),
     /// A pod, before and after.
     Pod(PodKey, Replaced<Pod>),
     /// A policy, before and after.
@@ -188,9 +188,10 @@ impl Cache {
             && entry.denied_reply == namespace.denied_reply
             && entry.stage == namespace.stage;
         (entry.explicit, entry.labels, entry.complete) = (true, labels, namespace.complete);
-        (entry.denied_reply, entry.stage) = (namespace.denied_reply, namespace.stage);
+        entry.denied_reply = namespace.denied_reply;
+        let stage = std::mem::replace(&mut entry.stage, namespace.stage);
         *self.sizes.entry(Kind::Namespace).or_default() += usize::from(is_new);
-        if same { Change::None } else { Change::Namespace(namespace.name) }
+        if same { Change::None } else { Change::Namespace(namespace.name, stage) }
     }
 
     /// Removes an object, if it is known.
@@ -248,9 +249,10 @@ impl Cache {
             && entry.denied_reply.is_none()
             && entry.stage.is_none();
         (entry.explicit, entry.labels, entry.complete) = (false, bare.labels, true);
-        (entry.denied_reply, entry.stage) = (None, None);
+        entry.denied_reply = None;
+        let stage = entry.stage.take();
         *self.sizes.entry(Kind::Namespace).or_default() -= 1;
-        (!same).then(|| Change::Namespace(Arc::clone(name)))
+        (!same).then(|| Change::Namespace(Arc::clone(name), stage))
     }
 
     /// A change, whose objects are counted.

@@ -17,7 +17,7 @@ impl Control {
         self.note_policy_change(&change);
         match &change {
             Change::Pod(..) => {}
-            Change::Namespace(_)
+            Change::Namespace(..)
             | Change::NetworkPolicy(..)
             | Change::ClusterNetworkPolicy(..)
             | Change::ClusterEgressFirewall(..) => self.note_host_policies(),
@@ -73,7 +73,7 @@ impl Control {
                     self.dirty.insert(key);
                 }
             }
-            Change::Namespace(name) => {
+            Change::Namespace(name, _) => {
                 self.membership.namespace_changed(&self.cache, &name);
                 // Cluster policies may select the pods in it, or no longer do; a fault closes them.
                 let entry = self.cache.namespaces().get(&name);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace,
-    NetworkPolicy, Node, NodeAddresses, Pod, Service,
+    NetworkPolicy, Node, NodeAddresses, Pod, Report, Service,
 };
 
 /// A parsed object of any supported kind.
@@ -60,6 +60,17 @@ impl Object {
             Self::ClusterHostFirewall(it) => of(Kind::ClusterHostFirewall, None, &it.name),
             Self::NodeAddresses(it) => of(Kind::NodeAddresses, None, &it.node),
         }
+    }
+
+    /// The generation and the status of a policy.
+    pub fn report(&self) -> Option<&Report> {
+        Some(match self {
+            Self::NetworkPolicy(policy) => &policy.report,
+            Self::ClusterNetworkPolicy(policy) => &policy.report,
+            Self::ClusterEgressFirewall(firewall) => &firewall.report,
+            Self::ClusterHostFirewall(firewall) => &firewall.report,
+            _ => return None,
+        })
     }
 }
 

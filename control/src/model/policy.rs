@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use acl::{Direction, Origin, PortRange};
 
-use super::{Key, Protocol, Selector, Staging};
+use super::{Key, Protocol, Report, Selector, Staging};
 
 /// A networking.k8s.io/v1 NetworkPolicy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +24,9 @@ pub struct NetworkPolicy {
     /// Whether it is staged.
     #[serde(default)]
     pub staging: Staging,
+    /// Its generation.
+    #[serde(skip)]
+    pub report: Report,
 }
 
 impl NetworkPolicy {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::policy_rule::{rule, unknown};
 use super::selector::selector;
-use super::{ObjectRef, reader, staging};
+use super::{ObjectRef, reader, report, staging};
 use crate::FieldFault;
 use crate::model::{Direction, Key, NetworkPolicy, PolicyRule};
 
@@ -43,7 +43,8 @@ pub(super) fn network_policy(reference: &ObjectRef, value: &Value) -> (NetworkPo
     let egress = rules_of(Direction::Egress, egress_in_force);
     let key = Key { namespace, name: Arc::clone(&reference.name) };
     let staging = staging::read(value, &mut faults);
-    (NetworkPolicy { key, selector, ingress, egress, staging }, faults)
+    let report = report::read(value);
+    (NetworkPolicy { key, selector, ingress, egress, staging, report }, faults)
 }
 
 /// Whether the policy is about ingress and egress. Without `policyTypes` it is about

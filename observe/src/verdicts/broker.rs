@@ -16,7 +16,7 @@ use super::filter::rules_of;
 use super::history::{HISTORY, History};
 use super::inspector::{Inspector, Queue, Seen, SeenPacket};
 use super::rate::Rate;
-use super::staged::{StagedConnections, StagedRow, StagedVerdict};
+use super::staged::{StagedConnections, StagedCount, StagedRow, StagedVerdict};
 use super::{Event, Filter, Past, Protocol, StagedSeen, TcpFlags, Wanted};
 use local_api::Verdict;
 
@@ -162,8 +162,8 @@ impl EventBroker {
     }
 
     /// Connections by the staged policy that decides otherwise about them, and its verdict.
-    pub fn staged_counts(&self) -> Vec<(Arc<str>, Verdict, u64)> {
-        self.inner.lock().staged.counts()
+    pub fn staged_counts(&self) -> Vec<StagedCount> {
+        self.fetch().staged.counts()
     }
 
     /// Forgets what staged policies would change for these pods: their policies are others.

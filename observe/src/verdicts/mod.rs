@@ -31,5 +31,5 @@ pub use inspector::Inspector;
 pub use local_api::Verdict;
 pub use protocol::{Protocol, TcpFlags};
 pub use reason::Reason;
-pub use staged::{Seen as StagedSeen, StagedRow, StagedVerdict};
+pub use staged::{Seen as StagedSeen, StagedCount, StagedRow, StagedVerdict};
 pub use wanted::{Past, Wanted};

@@ -62,23 +62,39 @@ pub struct Seen {
     pub last: SystemTime,
 }
 
+/// Connections that a staged policy decides otherwise about, since the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StagedCount {
+    /// The policy, `KIND NS/NAME`.
+    pub policy: Arc<str>,
+    /// Its verdict.
+    pub verdict: Verdict,
+    /// Connections.
+    pub connections: u64,
+    /// The last of them.
+    pub last: SystemTime,
+}
+
 /// The rows since the policies about their ends last changed.
 #[derive(Debug, Default)]
 pub(super) struct StagedConnections {
     rows: BTreeMap<StagedRow, Seen>,
     shares: Shares,
     beyond: u64,
-    /// Connections by staged policy and staged verdict.
-    counts: BTreeMap<(Arc<str>, Verdict), u64>,
+    /// Connections by staged policy and staged verdict, and the last of them.
+    counts: BTreeMap<(Arc<str>, Verdict), (u64, SystemTime)>,
 }
 
 impl StagedConnections {
     /// Counts the connection of an event, if staged policies decide otherwise about it.
     pub(super) fn count(&mut self, event: &Event) {
         let (Some(staged), time) = (&event.staged, event.time) else { return };
-        let policies: BTreeSet<String> = staged.by.iter().map(Origin::policies_in_words).collect();
+        let policies: BTreeSet<String> = staged.by.iter().flat_map(policies).collect();
         for policy in policies {
-            *self.counts.entry((policy.into(), staged.verdict)).or_default() += 1;
+            let key = (policy.into(), staged.verdict);
+            let (connections, last) = self.counts.entry(key).or_insert((0, time));
+            *connections += 1;
+            *last = time.max(*last);
         }
         let row = StagedRow {
             from: name(&event.from),
@@ -114,10 +130,25 @@ impl StagedConnections {
         (self.rows.iter().map(|(row, seen)| (row.clone(), *seen)).collect(), self.beyond)
     }
 
-    /// Connections by the staged policy that decides about them, and its verdict.
-    pub(super) fn counts(&self) -> Vec<(Arc<str>, Verdict, u64)> {
+    /// Connections by staged policy and verdict.
+    pub(super) fn counts(&self) -> Vec<StagedCount> {
         let counts = self.counts.iter();
-        counts.map(|((policy, verdict), count)| (Arc::clone(policy), *verdict, *count)).collect()
+        counts
+            .map(|((policy, verdict), (connections, last))| StagedCount {
+                policy: Arc::clone(policy),
+                verdict: *verdict,
+                connections: *connections,
+                last: *last,
+            })
+            .collect()
+    }
+}
+
+/// The policies of a rule or default in words; the origin itself where it names none.
+fn policies(origin: &Origin) -> Vec<String> {
+    match origin.policies() {
+        [] => vec![origin.to_string()],
+        policies => policies.iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -156,7 +187,17 @@ mod tests {
         assert_eq!(found, [("default/job", Some(6379), 1), ("default/web", Some(6379), 2)]);
         assert_eq!((rows[1].1.first, rows[1].1.last, beyond), (at(5), at(9), 0));
         let policy: Arc<str> = "NetworkPolicy default/next".into();
-        assert_eq!(staged.counts(), [(policy, Verdict::Forwarded, 3)]);
+        let (verdict, connections, last) = (Verdict::Forwarded, 3, at(9));
+        let count = StagedCount { policy, verdict, connections, last };
+        assert_eq!(staged.counts(), [count]);
+        // A default of several policies is one of each.
+        let mut both = event("default/web", Verdict::Dropped, at(4));
+        let by = "default-deny of NetworkPolicy default/a, NetworkPolicy default/b";
+        both.staged = Some(StagedVerdict { verdict: Verdict::Dropped, by: vec![by.into()] });
+        staged.count(&both);
+        let dropped = staged.counts().into_iter().filter(|it| it.verdict == Verdict::Dropped);
+        let of: Vec<_> = dropped.map(|it| it.policy.to_string()).collect();
+        assert_eq!(of, ["NetworkPolicy default/a", "NetworkPolicy default/b"]);
         staged.forget(&["default/web".into()]);
         assert_eq!(staged.rows().0.len(), 1);
         staged.forget(&["default/db".into()]);

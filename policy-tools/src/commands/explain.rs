@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::input::{Input, Resolve, warn_ignored};
 use super::{Ended, print};
+use crate::input::Manifests;
 use crate::policy::explain::{AtEnd, Explanation, Opened, UnknownPort, explain, unknown_ports};
 use crate::policy::representatives;
 use crate::policy::suite::Side;
@@ -103,14 +104,24 @@ impl Explain {
 impl Walk {
     /// Runs the command.
     pub(super) fn run(&self) -> Ended {
-        let manifests = self.input.load()?;
-        let prober = Prober::new(manifests, []).map_err(|problem| vec![problem])?;
-        let unknown = || vec![format!("there is no pod {} with policies of its own", self.pod)];
-        let rules = prober.control().walkthrough(&self.pod).ok_or_else(unknown)?;
-        let walk = Walked { rules, unknown_ports: unknown_ports(&prober, &self.pod) };
-        let text = text(self.output, &walk, |out| write_walkthrough(out, &self.pod, &walk));
-        Ok(print(&text, 0))
+        Ok(print(&walkthrough(self.input.load()?, &self.pod, self.output)?, 0))
     }
+}
+
+/// What may reach a pod and what it may reach, in words or as a line of JSON.
+///
+/// # Errors
+/// If the manifests cannot be used, or have no such pod.
+pub(super) fn walkthrough(
+    manifests: Manifests,
+    pod: &PodKey,
+    output: Output,
+) -> Result<String, Vec<String>> {
+    let prober = Prober::new(manifests, []).map_err(|problem| vec![problem])?;
+    let unknown = || vec![format!("there is no pod {pod} with policies of its own")];
+    let rules = prober.control().walkthrough(pod).ok_or_else(unknown)?;
+    let walk = Walked { rules, unknown_ports: unknown_ports(&prober, pod) };
+    Ok(text(output, &walk, |out| write_walkthrough(out, pod, &walk)))
 }
 
 fn text(
@@ -199,7 +210,8 @@ fn write_walkthrough(out: &mut String, pod: &PodKey, walk: &Walked) -> fmt::Resu
     Ok(())
 }
 
-fn pod(text: &str) -> Result<PodKey, String> {
+/// A pod as an argument.
+pub(super) fn pod(text: &str) -> Result<PodKey, String> {
     match case::endpoint(text) {
         Ok(Endpoint::Pod(key)) => Ok(key),
         _ => Err(format!("'{}' is not NAMESPACE/POD", text.escape_debug())),

@@ -11,6 +11,7 @@ mod keep;
 mod lint;
 mod picture;
 pub mod policy;
+pub mod promote;
 mod prove;
 pub mod replay;
 mod replay_journal;

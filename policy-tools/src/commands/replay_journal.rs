@@ -1,15 +1,21 @@
-//! `podgate policy replay-journal`: past connections, decided again by other policies.
+//! `podgate policy replay-journal`: past connections, decided again by other policies, and the policies of the
+//! past.
 
-use std::path::PathBuf;
-use std::time::SystemTime;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
-use observe::journal;
-use observe::time::utc;
+use control::{PodKey, history};
+use observe::journal::{self, Row};
+use observe::time::{utc, utc_seconds};
 use serde_json::json;
 
+use super::explain::{pod, walkthrough};
 use super::input::load;
 use super::{Ended, counted, moment, print};
-use crate::policy::flows::{Flow, of_journal};
+use crate::input::Manifests;
+use crate::policy::flows::{Flow, OfJournal};
 use crate::policy::suggest::{decide, in_words, reason};
 use crate::probe::{Answer, Verdict};
 use cli_runtime::{NO, Networks, Output};
@@ -17,29 +23,81 @@ use cli_runtime::{NO, Networks, Output};
 /// Arguments of `podgate policy replay-journal`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-podgate run --journal SIZE keeps a journal of a node's connections. Pods count as their workloads: the files
-of --with have them, and the policies to decide by.
+podgate run --journal SIZE keeps a journal of a node's connections, and what was known of the cluster at any
+moment. With --with pods count as their workloads: the files have them, and the policies to decide by. With
+--at the answer is what could reach a pod at that moment and what it could reach, by which rules, with its
+connections of that hour.
 
 Examples:
   podgate policy replay-journal --since 7d --with deploy/
-  podgate policy replay-journal --journal node1/ --journal node2/ --with cluster.yaml --with next/ -o json
+  podgate policy replay-journal --journal node1/ --journal rows.json --with cluster.yaml --with next/ -o json
+  podgate policy replay-journal --at 2026-11-24T03:12:00Z --of shop/db
 
 Exit code: 0 if the policies decide as it was decided then; 1 if they would deny a connection that was
 allowed, or allow one that was denied; 2 if the input cannot be used.")]
 pub struct ReplayJournal {
-    /// Folder of a journal; may be repeated, for the journals of several nodes
+    /// Folder of a journal, or a file of kubectl podgate journal -o json; may be repeated, for the journals
+    /// of several nodes
     #[arg(long, value_name = "FOLDER", default_value = "/var/lib/podgate/journal")]
     journal: Vec<PathBuf>,
     /// Only connections last seen since this time: a duration such as 7d, or a time such as
     /// 2026-11-21T02:25:35Z
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", conflicts_with = "at")]
     since: Option<String>,
     /// File or folder of the policies and the workloads; may be repeated
-    #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
+    #[arg(long, value_name = "PATH", required_unless_present = "at", num_args = 1..)]
     with: Vec<PathBuf>,
-    /// Output format; json: one line a connection that would be decided otherwise
+    /// The policies of this moment: a duration ago, such as 3d, or a time such as 2026-11-21T02:25:35Z
+    #[arg(long, value_name = "TIME", conflicts_with = "with", requires = "of")]
+    at: Option<String>,
+    /// With --at: the pod
+    #[arg(long, value_name = "NS/POD", value_parser = pod, requires = "at")]
+    of: Option<PodKey>,
+    /// Output format; json: one line a connection that would be decided otherwise, or with --at the rules and
+    /// then one line a connection
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
+}
+
+/// Passes on the rows of journals: folders, or files of rows. Says on stderr what is missing.
+pub(super) fn read(
+    journals: &[PathBuf],
+    since: Option<SystemTime>,
+    mut take: impl FnMut(Row),
+) -> Result<(), Vec<String>> {
+    let mut left_out = 0;
+    for path in journals {
+        if path.is_file() {
+            of_file(path, since, &mut take)?;
+            continue;
+        }
+        let missing = journal::read(path, since, &mut take)?;
+        missing.damaged.iter().for_each(|damage| eprintln!("podgate: {damage}"));
+        left_out += missing.left_out;
+    }
+    if left_out > 0 {
+        eprintln!("podgate: {left_out} connections are in no row of the journal");
+    }
+    Ok(())
+}
+
+/// Passes on the rows of a file, one a line.
+fn of_file(
+    path: &Path,
+    since: Option<SystemTime>,
+    mut take: impl FnMut(Row),
+) -> Result<(), Vec<String>> {
+    let named = |what: String| vec![format!("{}: {what}", path.display())];
+    let file = File::open(path).map_err(|error| named(error.to_string()))?;
+    for (n, line) in BufReader::new(file).lines().enumerate() {
+        let row = line.and_then(|line| Ok(serde_json::from_str::<Row>(&line)?));
+        let row =
+            row.map_err(|error| named(format!("line {}: is no row of a journal: {error}", n + 1)))?;
+        if row.is_since(since) {
+            take(row);
+        }
+    }
+    Ok(())
 }
 
 /// A connection that would be decided otherwise: number, last time, and the new decision.
@@ -48,19 +106,15 @@ type Change<'a> = (&'a Flow, &'a (u64, SystemTime), &'a Answer);
 impl ReplayJournal {
     /// Runs the command.
     pub(super) fn run(&self) -> Ended {
+        if let (Some(at), Some(pod)) = (&self.at, &self.of) {
+            return self.past(moment("--at", at).map_err(|problem| vec![problem])?, pod);
+        }
         let since = self.since.as_deref().map(|text| moment("--since", text)).transpose();
         let since = since.map_err(|problem| vec![problem])?;
         let manifests = load(&self.with, None, &Networks::default(), false)?;
-        let (mut rows, mut left_out) = (Vec::new(), 0);
-        for folder in &self.journal {
-            let (found, lost) = journal::read(folder, since)?;
-            rows.extend(found);
-            left_out += lost;
-        }
-        if left_out > 0 {
-            eprintln!("podgate: {left_out} connections are in no row of the journal");
-        }
-        let seen = of_journal(&manifests, &rows);
+        let mut seen = OfJournal::new(&manifests);
+        read(&self.journal, since, |row| seen.add(&row))?;
+        let seen = seen.found();
         let flows: Vec<Flow> = seen.keys().cloned().collect();
         let decided = decide(&manifests, manifests.clone(), &flows);
         let decided = decided.map_err(|problem| vec![problem])?;
@@ -79,7 +133,57 @@ impl ReplayJournal {
         };
         Ok(print(&text, if changes.is_empty() { 0 } else { NO }))
     }
+
+    /// What could reach a pod at a moment and what it could reach, and its connections of that hour.
+    fn past(&self, time: SystemTime, pod: &PodKey) -> Ended {
+        let mut past = None;
+        for folder in self.journal.iter().filter(|path| path.is_dir()) {
+            past = history::at(folder, time).map_err(|error| vec![error.to_string()])?;
+            if past.is_some() {
+                break;
+            }
+        }
+        let unknown = || {
+            let at = utc_seconds(time);
+            vec![format!("--at: no journal has the objects of {at}: their history begins later")]
+        };
+        let past = past.ok_or_else(unknown)?;
+        past.damage.iter().for_each(|damage| eprintln!("podgate: {damage}"));
+        eprintln!("podgate: the objects are as they were since {}", utc_seconds(past.since));
+        let mut text = walkthrough(Manifests::from(past.objects), pod, self.output)?;
+        let hour = journal::hour_of(time);
+        let name = pod.to_string();
+        let is_meant = |row: &Row| {
+            let ends = [&row.event.from.pod, &row.event.to.pod];
+            journal::hour_of(row.event.time) == hour
+                && ends.into_iter().flatten().any(|it| **it == *name)
+        };
+        let mut rows = Vec::new();
+        let from = time.checked_sub(HOUR);
+        read(&self.journal, from, |row| rows.extend(Some(row).filter(is_meant)))?;
+        rows.sort_by(|a, b| a.event.time.cmp(&b.event.time));
+        match self.output {
+            Output::Json => {
+                for row in rows {
+                    text +=
+                        &(serde_json::to_string(&row).map_err(|it| vec![it.to_string()])? + "\n");
+                }
+            }
+            Output::Text => {
+                let title = if rows.is_empty() { "No connections" } else { "Connections" };
+                text += &format!("\n{title} of the hour {hour} (UTC)\n");
+                for Row { event, count, last } in &rows {
+                    let times = counted(*count as usize, "connection");
+                    text += &format!("  {event}  ({times}, last {})\n", utc(*last));
+                }
+            }
+        }
+        Ok(print(&text, 0))
+    }
 }
+
+/// The length of a file of the journal.
+const HOUR: Duration = Duration::from_secs(3600);
 
 fn in_text(changes: &[Change<'_>], all: usize, unknown: u64) -> String {
     let mut text = String::new();

@@ -1,8 +1,11 @@
 //! `podgate policy suggest`: policies out of observed connections.
 
+use std::path::PathBuf;
+
 use serde_json::json;
 
 use super::input::{Input, Observed};
+use super::replay_journal::read;
 use super::{Ended, print};
 use crate::policy::flows::{Flow, flows};
 use crate::policy::suggest::{Directions, Suggestion, in_words, suggest};
@@ -16,6 +19,7 @@ Examples:
   podgate policy suggest --manifests deploy/ --observed seen.json > policies.yaml
   podgate policy suggest --manifests deploy/ --observed live --for 1h > policies.yaml
   podgate policy suggest --kubeconfig ~/.kube/config --observed live
+  podgate policy suggest --manifests deploy/ --journal /var/lib/podgate/journal > policies.yaml
 
 Each namespace with observed traffic is closed, and each workload with connections gets a policy
 that allows these. NetworkPolicies of the manifests are left aside. The probe opens every observed
@@ -27,6 +31,10 @@ pub struct Suggest {
     input: Input,
     #[command(flatten)]
     observed: Observed,
+    /// Folder of a journal, as podgate run --journal keeps it, or a file of kubectl podgate journal -o json;
+    /// may be repeated
+    #[arg(long, value_name = "PATH")]
+    journal: Vec<PathBuf>,
     /// The directions that the policies restrict
     #[arg(long, value_enum, default_value = "both")]
     directions: Directions,
@@ -59,12 +67,13 @@ impl Suggest {
     }
 
     fn suggestion(&self) -> Result<Suggestion, Vec<String>> {
-        if self.observed.observed.is_empty() {
-            return Err(vec!["--observed: which verdicts? A file, - or live".into()]);
+        if self.observed.observed.is_empty() && self.journal.is_empty() {
+            return Err(vec!["--observed: which verdicts? A file, - or live; or --journal".into()]);
         }
         self.input.take_stdin_once(&self.observed.observed)?;
         let manifests = self.input.load()?;
-        let events = self.observed.load()?;
+        let mut events = self.observed.load()?;
+        read(&self.journal, None, |row| events.push(row.event))?;
         let flows = flows(&manifests, &events);
         if flows.is_empty() {
             return Err(vec!["no connection was observed that policies are about".into()]);

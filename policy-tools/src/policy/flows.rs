@@ -4,7 +4,8 @@
 //! their workloads. A pod that the manifests do not have, since they hold its Deployment or another
 //! workload, is known by its name: `web-5d4f-x` belongs to `web`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::probe::Protocol;
 use crate::probe::complete::complete;
 
 /// One end of an observed connection.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Party {
     /// Pods of a workload: its namespace and its name.
     Workload(String, String),
@@ -78,25 +79,45 @@ pub fn flows(manifests: &Manifests, events: &[Event]) -> BTreeSet<Flow> {
     events.iter().flat_map(|event| parties.flows(event)).collect()
 }
 
-/// The connections of a journal, with their number, and when the last one was seen.
-pub fn of_journal(manifests: &Manifests, rows: &[Row]) -> BTreeMap<Flow, (u64, SystemTime)> {
-    let parties = Parties::new(manifests);
-    let mut found: BTreeMap<Flow, (u64, SystemTime)> = BTreeMap::new();
-    for row in rows {
-        for flow in parties.flows(&row.event) {
-            let (count, last) = found.entry(flow).or_insert((0, row.last));
+/// The connections of journals.
+pub struct OfJournal<'a> {
+    parties: Parties<'a>,
+    found: BTreeMap<Flow, (u64, SystemTime)>,
+}
+
+impl<'a> OfJournal<'a> {
+    /// None yet; `manifests` have the workloads.
+    pub fn new(manifests: &'a Manifests) -> Self {
+        Self { parties: Parties::new(manifests), found: BTreeMap::new() }
+    }
+
+    /// Adds those of a row.
+    pub fn add(&mut self, row: &Row) {
+        for flow in self.parties.flows(&row.event) {
+            let (count, last) = self.found.entry(flow).or_insert((0, row.last));
             *count += row.count;
             *last = row.last.max(*last);
         }
     }
-    found
+
+    /// The connections, with their number, and when the last one was seen.
+    pub fn found(self) -> BTreeMap<Flow, (u64, SystemTime)> {
+        self.found
+    }
 }
 
 struct Parties<'a> {
     manifests: &'a Manifests,
     pods: BTreeSet<&'a PodKey>,
     services: Services,
+    /// The workloads of pods by name: there may be many verdicts about a pod.
+    known: RefCell<HashMap<Arc<str>, Option<Party>>>,
+    /// What is behind an address that a workload has, by protocol and port.
+    behind: RefCell<HashMap<Destination, Vec<(PodKey, u16)>>>,
 }
+
+/// Where a connection goes: its end, address, protocol and port.
+type Destination = (Party, IpAddr, Protocol, u16);
 
 /// The services of completed manifests.
 struct Services {
@@ -141,7 +162,8 @@ impl Services {
 impl<'a> Parties<'a> {
     fn new(manifests: &'a Manifests) -> Self {
         let pods = manifests.pods().map(|pod| &pod.key).collect();
-        Self { manifests, pods, services: Services::new(manifests) }
+        let services = Services::new(manifests);
+        Self { manifests, pods, services, known: RefCell::default(), behind: RefCell::default() }
     }
 
     /// The connections behind a verdict: several where a service chose an endpoint that the
@@ -149,6 +171,22 @@ impl<'a> Parties<'a> {
     fn flows(&self, event: &Event) -> Vec<Flow> {
         let Some(flow) = self.flow(event) else { return Vec::new() };
         let (Some(port), Some(address)) = (flow.port, event.to.ip) else { return vec![flow] };
+        let mut known = self.behind.borrow_mut();
+        let destination = (flow.to.clone(), address, flow.protocol, port);
+        let behind = known.entry(destination).or_insert_with(|| self.behind(&flow, address, port));
+        let found: BTreeSet<Flow> = behind
+            .iter()
+            .map(|(key, port)| Flow {
+                to: Party::Workload(key.namespace.to_string(), self.own_name(key)),
+                port: Some(*port),
+                ..flow.clone()
+            })
+            .collect();
+        if found.is_empty() { vec![flow] } else { found.into_iter().collect() }
+    }
+
+    /// The pods and ports that a connection to an address may be for, if a service has it.
+    fn behind(&self, flow: &Flow, address: IpAddr, port: u16) -> Vec<(PodKey, u16)> {
         let has = |service: &Service| {
             let all = [&service.cluster_ips, &service.external_ips, &service.load_balancer_ips];
             all.into_iter().flatten().any(|it| *it == address)
@@ -166,15 +204,8 @@ impl<'a> Parties<'a> {
             let here = |service: &Service| *service.key.namespace == **namespace;
             behind = self.services.behind(flow.protocol, port, here);
         }
-        let behind = behind.iter().filter(|(key, _)| chosen(key));
-        let found: BTreeSet<Flow> = behind
-            .map(|(key, port)| Flow {
-                to: Party::Workload(key.namespace.to_string(), self.own_name(key)),
-                port: Some(*port),
-                ..flow.clone()
-            })
-            .collect();
-        if found.is_empty() { vec![flow] } else { found.into_iter().collect() }
+        behind.retain(|(key, _)| chosen(key));
+        behind
     }
 
     /// Whether a container of a workload names this port.
@@ -205,8 +236,12 @@ impl<'a> Parties<'a> {
 
     fn party(&self, end: &End) -> Option<Party> {
         if let Some(pod) = &end.pod {
-            let (namespace, name) = pod.split_once('/')?;
-            return Some(self.workload(namespace, name));
+            let mut known = self.known.borrow_mut();
+            let workload = || {
+                let (namespace, name) = pod.split_once('/')?;
+                Some(self.workload(namespace, name))
+            };
+            return known.entry(Arc::clone(pod)).or_insert_with(workload).clone();
         }
         let address = end.ip?;
         let node = self.manifests.objects.iter().find_map(|object| match object {

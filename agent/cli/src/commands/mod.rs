@@ -13,6 +13,7 @@ pub mod install_cni;
 pub mod manual;
 pub mod observe;
 pub mod policy;
+pub mod promote;
 pub mod run;
 pub mod show;
 pub mod staged;

@@ -5,11 +5,13 @@
 //! ([`control::api_server::Switches`]).
 
 mod explain;
+mod journal;
 mod observe;
 mod output;
 mod staged;
 mod status;
 mod top;
+mod wait;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -48,6 +50,10 @@ enum Command {
     Explain(explain::Args),
     /// List the connections that staged policies would deny or allow
     Staged(staged::Args),
+    /// Print the journals of all switches
+    Journal(journal::Args),
+    /// Wait until a policy is in force on every node
+    Wait(wait::Args),
     /// Show packet rates of pods
     Top(top::Args),
 }
@@ -197,6 +203,8 @@ impl Cli {
                 Command::Observe(args) => observe::run(args).await,
                 Command::Explain(args) => explain::run(args).await,
                 Command::Staged(args) => staged::run(args).await,
+                Command::Journal(args) => journal::run(args).await,
+                Command::Wait(args) => wait::run(args).await,
                 Command::Top(args) => top::run(args).await,
             }
         });

@@ -113,7 +113,7 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
             false => past.push(event),
         }
     }
-    past.sort_by(|a, b| a.time.cmp(&b.time));
+    past.sort_by_key(|event| event.time);
     let begin = past.len().saturating_sub(last);
     for event in &past[begin..] {
         print(event, args.output)?;

@@ -52,6 +52,10 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
                 if !table.rows.is_empty() || table.left_out > 0 {
                     code = ExitCode::from(NO);
                 }
+                if table.left_out > 0 {
+                    let (node, count) = (&switch.node, table.left_out);
+                    eprintln!("podgate: {node}: {count} more connections are in no row");
+                }
                 rows.extend(table.rows.into_iter().map(|mut row| {
                     row.push(json!(switch.node));
                     row

@@ -132,6 +132,7 @@ fn every_table_can_be_shown() {
         ("tables", "NetworkPolicy default/db"),
         ("identities", "PEER-SETS"),
         ("addresses", "default/web"),
+        ("policies", "NetworkPolicy"),
         ("staged", "CONNECTIONS"),
         ("session-rules", "10.1.0.2/32"),
         ("config", "frames-per-port"),

@@ -193,7 +193,7 @@ fn kubectl_podgate_asks_switches_through_the_api_server() {
     let server = ApiServer::new();
     cluster(&server);
     let viewer = "system:serviceaccount:kube-system:podgate-viewer";
-    for page in ["status", "tables", "observe", "staged"] {
+    for page in ["status", "tables", "observe", "staged", "policies", "journal"] {
         server.grant(viewer, &format!("/podgate/v1/{page}"));
     }
     let files = NodeFiles::new("plugin");
@@ -266,6 +266,32 @@ fn kubectl_podgate_asks_switches_through_the_api_server() {
     assert_eq!((&rows[0]["by"], &rows[0]["node"]), (&json!(NEXT), &json!("node-a")), "{rows}");
     assert_eq!(run(&["staged", "default/other"]).status.code(), Some(0));
 
+    // A policy is in force on every node at the generation that the API server has.
+    let policy = |generation: u32, port: u16| {
+        server.apply(json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"name": "web", "namespace": "default", "generation": generation},
+            "spec": {"podSelector": {"matchLabels": {"role": "web"}},
+                "ingress": [{"ports": [{"port": port}]}]}}));
+    };
+    for generation in 1..4 {
+        policy(generation, 80);
+        let waited = run(&["wait", "networkpolicy/web", "-n", "default"]);
+        assert_eq!(waited.status.code(), Some(0), "{waited:?}");
+        let said = String::from_utf8(waited.stderr).unwrap();
+        assert!(
+            said.contains(&format!("generation {generation}: in force on 1 of 1 nodes")),
+            "{said}"
+        );
+    }
+    assert_eq!(run(&["wait", "networkpolicy/ghost"]).status.code(), Some(1));
+    assert_eq!(run(&["wait", "pod/web"]).status.code(), Some(2));
+
+    // Of what was seen before; the second switch has no journal, and hides no other.
+    let journal = run(&["journal"]);
+    assert_eq!(journal.status.code(), Some(1));
+    let refused = String::from_utf8(journal.stderr.clone()).unwrap();
+    assert!(refused.contains("node-a: 404 podgate runs without --journal"), "{refused}");
+
     // What is new comes as it happens.
     let mut followed = command(&files, &server, &["observe", "-A", "-f", "--port", "90"]);
     let mut followed = followed.stdout(Stdio::piped()).spawn().unwrap();
@@ -290,6 +316,10 @@ fn kubectl_podgate_asks_switches_through_the_api_server() {
     let text = stdout(&status);
     assert!(text.contains("node-a") && text.contains("node-b  unknown"), "{text}");
     assert!(text.contains("Attention:\n  node-b: 503 dial"), "{text}");
+    let late = run(&["wait", "networkpolicy/web", "-n", "default", "--timeout", "1s"]);
+    assert_eq!(late.status.code(), Some(1), "{late:?}");
+    let table = stdout(&late);
+    assert!(table.contains("node-b") && !table.contains("node-a"), "{table}");
     assert_eq!(run(&["status", "-l", "zone=a"]).status.code(), Some(0));
 
     // The caller's own credentials stay with the API server; without its rights there is nothing.

@@ -7,7 +7,7 @@ use testkit::api_server::ApiServer;
 
 use crate::api_server::{cluster, policy, ready, start};
 use crate::kernel::Kernel;
-use crate::node::{NodeFiles, until};
+use crate::node::{Node, NodeFiles, until};
 
 #[test]
 fn the_status_of_cluster_policies_says_what_is_enforced() {
@@ -160,4 +160,41 @@ fn a_faulty_policy_gets_an_event_once() {
     until(|| written() > before + 1);
     assert_eq!(events().len(), 2, "an Event that is there is repeated");
     assert_eq!(node.status().source.report_error, None);
+}
+
+#[test]
+fn a_node_whose_switch_is_ready_loses_its_taint_and_becomes_available() {
+    let server = ApiServer::new();
+    cluster(&server);
+    let mut object = server.object("nodes", None, "node-a").unwrap();
+    let other = json!({"key": "dedicated", "value": "db", "effect": "NoSchedule"});
+    let own = |effect: &str| json!({"key": "podgate.io/not-ready", "effect": effect});
+    object["spec"]["taints"] = json!([own("NoSchedule"), other, own("NoExecute")]);
+    object["status"]["conditions"] = json!([{"type": "Ready", "status": "True"},
+        {"type": "NetworkUnavailable", "status": "True", "reason": "Waiting"}]);
+    server.apply(object.clone());
+    let node = || server.object("nodes", None, "node-a").unwrap();
+    // Without the option nothing of it is touched.
+    let files = NodeFiles::new("readiness");
+    let quiet = start(&files, &server, Kernel::default());
+    until(|| ready(&quiet));
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(node()["spec"]["taints"].as_array().unwrap().len(), 3);
+    let kernel = quiet.stop();
+    let access = control::api_server::Access::Kubeconfig(server.kubeconfig());
+    let switch = Node::start_on(&files, kernel, |config| {
+        config.manifests.clear();
+        config.api_server = Some(access);
+        config.node_readiness = true;
+    });
+    until(|| node()["spec"]["taints"] == json!([other]));
+    let conditions = node()["status"]["conditions"].clone();
+    assert_eq!(conditions[0], json!({"type": "Ready", "status": "True"}));
+    assert_eq!(
+        (&conditions[1]["type"], &conditions[1]["status"], &conditions[1]["reason"]),
+        (&json!("NetworkUnavailable"), &json!("False"), &json!("PodgateIsReady"))
+    );
+    assert!(ready(&switch));
+    let patches = || server.asked("nodes").iter().filter(|it| it.starts_with("PATCH")).count();
+    assert_eq!(patches(), 2, "one of the status, one of the taints");
 }

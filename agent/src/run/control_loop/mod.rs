@@ -16,6 +16,7 @@
 //! - `kernel_addresses`: the kernel's addresses, and what other nodes learn of them,
 //! - `kernel_rules`: the kernel's nftables rules, with a reconciler for each table,
 //! - `denials`: what these rules log,
+//! - `unenforced`: what nftables makes nothing of,
 //! - `publish`, `publish_status`: snapshots and the shared status,
 //! - `policy_log`: what happened to policies, and when it was in force,
 //! - `replies`: answers, held back until the status that they refer to is published,
@@ -46,6 +47,7 @@ mod reports;
 mod source;
 mod staged;
 mod start;
+mod unenforced;
 mod uplink;
 mod uplink_filter;
 mod warnings;
@@ -85,6 +87,8 @@ pub(super) struct ControlLoop {
     /// Buffers events until every kind is listed.
     initial_sync: Option<source::Initial>,
     state_writer: Option<StateWriter>,
+    /// Writes past objects beside the journal.
+    history: Option<StateWriter>,
     /// The cluster that the saved state belongs to; with an API server.
     cluster: Option<ClusterRecord>,
     owners: Owners,
@@ -215,6 +219,10 @@ impl ControlLoop {
             self.health_checks.reconcile(&view, node, &self.shared);
             self.ports.forget_losses();
             self.publish_addresses();
+            if let Source::ApiServer(api_server) = &self.source {
+                let is_wanted = self.shared.config.node_readiness;
+                api_server.report_ready(is_wanted && self.shared.is_ready());
+            }
         }
         for duration in self.publications.pending.take(self.shared.switch.generation()) {
             let in_force = self.shared.durations.in_force.with_label_values::<&str>(&[]);
@@ -297,8 +305,8 @@ impl ControlLoop {
         self.ports.request(Operation::ReleaseUplink);
         // Ends the source's events.
         self.source = Source::Nothing;
-        if let Some(state_writer) = self.state_writer.take() {
-            state_writer.finish(&self.control);
+        for writer in self.state_writer.take().into_iter().chain(self.history.take()) {
+            writer.finish(&self.control);
         }
         let ending: Answer = ApiError::new(ErrorKind::NotReady, "podgate is ending").into();
         self.attachments.end(&ending);

@@ -2,8 +2,7 @@
 
 use std::sync::mpsc::Sender;
 
-use control::model::{ClusterRule, Peer};
-use control::{Fault, FieldFault, Object, PodKey, View};
+use control::{PodKey, View};
 use domain_names::{Change, Limits, Turns};
 
 use super::{ControlLoop, ports};
@@ -99,24 +98,4 @@ impl ControlLoop {
         });
         self.shared.names.follow(pods);
     }
-}
-
-/// Returns a fault for each rule with domain names that the enforcer cannot enforce.
-pub(super) fn unenforced(enforcer: Enforcer, object: &Object) -> Vec<Fault> {
-    let rules: &[ClusterRule] = match object {
-        _ if enforcer == Enforcer::AfXdp => &[],
-        Object::ClusterNetworkPolicy(policy) => &policy.egress,
-        Object::ClusterEgressFirewall(firewall) => &firewall.egress,
-        _ => &[],
-    };
-    let mut faults = Vec::new();
-    for ClusterRule { rule, .. } in rules {
-        let is_name = |peer: &Peer| matches!(peer, Peer::Name(_));
-        if rule.peers.iter().flatten().any(is_name) {
-            let field = format!("spec.egress[{}].domainNames", rule.index);
-            let problem = "names are not enforced by nftables; they match nothing";
-            faults.push(FieldFault { field, problem: problem.into() }.of(object.reference()));
-        }
-    }
-    faults
 }

@@ -1,18 +1,27 @@
 //! The log of policy objects: a line at info for each one added, changed or removed, and one when
-//! that is in force on this node.
+//! that is in force on this node. [`Policies`] has their state.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
 
 use control::model::Stage;
-use control::{PolicyChange, PolicyEvent};
+use control::{Object, ObjectRef, PolicyChange, PolicyEvent};
+
+use crate::run::policies::Policies;
 
 /// Upper bound on single lines a round, for a start of a large cluster; more are counted in one.
 const LINES: usize = 200;
 
-/// Events that are logged and not in force yet, oldest first.
-#[derive(Debug, Default)]
-pub(super) struct PolicyLog(VecDeque<Round>);
+/// Events that are logged and not in force yet.
+#[derive(Debug)]
+pub(super) struct PolicyLog {
+    /// Oldest first.
+    rounds: VecDeque<Round>,
+    /// Generations of objects that no round has yet.
+    generations: Vec<(ObjectRef, i64)>,
+    policies: Arc<Policies>,
+}
 
 /// Events of one round of the control loop.
 #[derive(Debug)]
@@ -22,33 +31,57 @@ struct Round {
     /// When the first event of the round was taken.
     since: Instant,
     changes: Vec<PolicyChange>,
+    generations: Vec<(ObjectRef, i64)>,
 }
 
 impl PolicyLog {
-    /// Logs the `changes` of a round, whose effects the snapshot of `generation` has.
-    pub(super) fn received(&mut self, changes: Vec<PolicyChange>, generation: u64, since: Instant) {
-        if changes.is_empty() {
+    /// A log that keeps `policies` up to date.
+    pub(super) fn new(policies: Arc<Policies>) -> Self {
+        Self { rounds: VecDeque::new(), generations: Vec::new(), policies }
+    }
+
+    /// Notes the generation of a policy that is received, whether it changes anything or not.
+    pub(super) fn note(&mut self, object: &Object) {
+        if let Some(generation) = object.report().and_then(|it| it.generation) {
+            self.generations.push((object.reference(), generation));
+        }
+    }
+
+    /// Logs the `changes` of a round, whose effects the snapshot of `generation` has; also those of all
+    /// objects noted, once every kind is listed.
+    pub(super) fn received(
+        &mut self,
+        changes: Vec<PolicyChange>,
+        generation: u64,
+        since: Instant,
+        is_listed: bool,
+    ) {
+        let noted = if is_listed { &mut self.generations } else { &mut Vec::new() };
+        let generations = std::mem::take(noted);
+        if changes.is_empty() && generations.is_empty() {
             return;
         }
+        self.policies.received(&changes);
         let count = changes.len();
         if count > LINES {
             tracing::info!(count, "policies added, changed or removed");
         } else {
             changes.iter().for_each(log_received);
         }
-        self.0.push_back(Round { generation, since, changes });
+        self.rounds.push_back(Round { generation, since, changes, generations });
     }
 
     /// Logs the events whose snapshot is in force: those up to `generation`.
     pub(super) fn in_force(&mut self, generation: u64) {
-        while let Some(round) = self.0.pop_front_if(|round| round.generation <= generation) {
+        while let Some(round) = self.rounds.pop_front_if(|round| round.generation <= generation) {
+            self.policies.in_force(&round.changes, round.generations, SystemTime::now());
             let milliseconds = round.since.elapsed().as_millis() as u64;
             let (generation, count) = (round.generation, round.changes.len());
             if count > LINES {
                 tracing::info!(count, generation, milliseconds, "policies in force");
                 continue;
             }
-            for PolicyChange { object, event, stage } in &round.changes {
+            for PolicyChange { object, event, stage, .. } in &round.changes {
                 let message = match (event, stage) {
                     (PolicyEvent::Removed, _) => "policy out of force",
                     (_, Stage::Enforced) => "policy in force",

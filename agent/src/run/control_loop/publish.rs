@@ -49,7 +49,9 @@ impl ControlLoop {
             self.publish_status(change);
         }
         let Publications { generation, since, .. } = self.publications;
-        self.policy_log.received(self.control.take_policy_changes(), generation, since);
+        let is_listed = self.initial_sync.is_none();
+        let changes = self.control.take_policy_changes();
+        self.policy_log.received(changes, generation, since, is_listed);
     }
 
     fn publish(&mut self, change: Change) {

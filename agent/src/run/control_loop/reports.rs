@@ -34,13 +34,10 @@ const ENDING: &str = " (nothing opens by what is not enforced)";
 impl Reports {
     /// Records the status of an object.
     pub(super) fn note(&mut self, object: &Object) {
-        let report = match object {
-            Object::ClusterNetworkPolicy(policy) => &policy.report,
-            Object::ClusterEgressFirewall(firewall) => &firewall.report,
-            Object::ClusterHostFirewall(firewall) => &firewall.report,
-            _ => return,
-        };
-        self.known.insert(object.reference(), report.clone());
+        let reference = object.reference();
+        if let Some(report) = object.report().filter(|_| reference.kind.is_cluster_policy()) {
+            self.known.insert(reference, report.clone());
+        }
     }
 
     /// Forgets an object.

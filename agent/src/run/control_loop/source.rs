@@ -10,8 +10,9 @@ use control::model::Pod;
 use control::{Kind, Object, ObjectRef, PodKey};
 use domain_names::NameTable;
 
+use super::ControlLoop;
 use super::ports::Change;
-use super::{ControlLoop, names};
+use super::unenforced::unenforced;
 use crate::run::source::{ClusterRecord, Reading, Restored, WatchInfo, WatchState, load};
 use observe::verdicts::{Names, PodLabels};
 
@@ -69,7 +70,8 @@ impl ControlLoop {
         self.faults.manifests = faults;
         let enforcer = self.shared.config.enforcer;
         for object in &objects {
-            self.faults.set(object.reference(), names::unenforced(enforcer, object));
+            self.policy_log.note(object);
+            self.faults.set(object.reference(), unenforced(enforcer, object));
         }
         for reference in &removed {
             self.faults.set(reference.clone(), Vec::new());
@@ -309,14 +311,15 @@ impl ControlLoop {
             Event::Apply(object, faults) => {
                 info.last_event = Some(now);
                 self.reports.note(object);
+                self.policy_log.note(object);
                 if object.reference().kind.is_cluster_policy() {
                     self.report_soon();
                 }
-                let unenforced = names::unenforced(self.shared.config.enforcer, object);
-                if !faults.is_empty() || !unenforced.is_empty() || !self.faults.objects.is_empty() {
+                let others = unenforced(self.shared.config.enforcer, object);
+                if !faults.is_empty() || !others.is_empty() || !self.faults.objects.is_empty() {
                     let object = object.reference();
                     let faults = faults.iter().map(|it| it.clone().of(object.clone()));
-                    let faults = faults.chain(unenforced).collect();
+                    let faults = faults.chain(others).collect();
                     self.faults.set(object, faults);
                 }
             }
@@ -328,26 +331,35 @@ impl ControlLoop {
             Event::Resync(kind, objects, faults) => {
                 info.last_event = Some(now);
                 self.reports.forget_if(|object| object.kind == *kind);
-                objects.iter().for_each(|object| self.reports.note(object));
+                for object in objects {
+                    self.reports.note(object);
+                    self.policy_log.note(object);
+                }
                 if kind.is_cluster_policy() {
                     self.report_soon();
                 }
                 let enforcer = self.shared.config.enforcer;
-                let unenforced = objects.iter().flat_map(|it| names::unenforced(enforcer, it));
-                let faults = faults.iter().cloned().chain(unenforced).collect();
+                let others = objects.iter().flat_map(|it| unenforced(enforcer, it));
+                let faults = faults.iter().cloned().chain(others).collect();
                 self.faults.set_kind(*kind, faults);
             }
         }
     }
 
     fn save_after(&mut self, soon: bool) {
-        if let Some(state_writer) = &mut self.state_writer {
-            state_writer.changed(soon);
+        for writer in self.state_writer.iter_mut().chain(&mut self.history) {
+            writer.changed(soon);
         }
     }
 
     /// Starts a due save of the state, and records the result of the last one.
     fn look_after_saving(&mut self) {
+        if let Some(history) = &mut self.history {
+            history.begin_if_due(&self.control);
+            if let Some(Err(error)) = history.take_result() {
+                tracing::error!("journal: {error}");
+            }
+        }
         let Some(state_writer) = &mut self.state_writer else { return };
         state_writer.begin_if_due(&self.control);
         let Some(result) = state_writer.take_result() else { return };

@@ -14,6 +14,7 @@ use super::kernel_addresses::KernelAddresses;
 use super::kernel_rules::KernelRules;
 use super::liveness::Liveness;
 use super::names::Answers;
+use super::policy_log::PolicyLog;
 use super::ports::{Change, Ports, PuntLink};
 use super::uplink::UplinkPort;
 use super::warnings::WarningSchedule;
@@ -21,6 +22,7 @@ use super::{ControlLoop, TICK, source};
 use crate::config::Enforcer;
 use crate::run::error::StartError;
 use crate::run::events::Event;
+use crate::run::journal::Journal;
 use crate::run::kernel::{Completion, HostNetwork, Interfaces, Operation, Programs};
 use crate::run::names::PendingAnswer;
 use crate::run::owners::Owners;
@@ -92,6 +94,10 @@ impl ControlLoop {
         };
         let ports = Ports::start(Arc::clone(&shared), interfaces, report)?;
         let (owners, has_owners) = Owners::open(&shared.config.state_dir);
+        let history = Journal::of(&shared.config)
+            .map(|it| StateWriter::start_history(&it.folder, it.history_bytes()))
+            .transpose()?;
+        let policy_log = PolicyLog::new(Arc::clone(&shared.policies));
         let mut started = Self {
             control,
             services: match shared.config.host_port {
@@ -108,6 +114,7 @@ impl ControlLoop {
             source_info,
             initial_sync: asks.then(source::Initial::default),
             state_writer,
+            history,
             cluster: None,
             owners,
             reports: Default::default(),
@@ -122,7 +129,7 @@ impl ControlLoop {
             kernel_rules,
             health_checks: Default::default(),
             publications: Default::default(),
-            policy_log: Default::default(),
+            policy_log,
             status_publisher: Default::default(),
             snapshots: Default::default(),
             replies: Default::default(),

@@ -108,9 +108,9 @@ pub(super) fn text(shared: &SharedStatus) -> String {
         "counter",
         "Connections that staged policies would deny or allow, by the policy that would decide.",
     );
-    for (policy, verdict, count) in shared.broker.staged_counts() {
-        let would = if verdict == Verdict::Dropped { "deny" } else { "allow" };
-        page.sample(&[("policy", &policy), ("would", would)], count);
+    for count in shared.broker.staged_counts() {
+        let would = if count.verdict == Verdict::Dropped { "deny" } else { "allow" };
+        page.sample(&[("policy", &count.policy), ("would", would)], count.connections);
     }
     let durations = &shared.durations;
     for family in [&durations.attach, &durations.in_force, &durations.api, &durations.answers] {

@@ -7,7 +7,9 @@
 //! | `/podgate/v1/status` | [`Status`] |
 //! | `/podgate/v1/tables?pod=NS/POD` | the rules in force for a pod |
 //! | `/podgate/v1/staged` | connections that staged policies would deny or allow |
+//! | `/podgate/v1/policies?policy=[NS/]NAME` | the policies, and what is in force of them |
 //! | `/podgate/v1/observe?filters=JSON` | verdicts, one a line |
+//! | `/podgate/v1/journal?since=TIME` | rows of the journal, one a line |
 //!
 //! A scraper's token comes as `Authorization: Bearer` and is one for the API server. The API
 //! server's proxy takes that header for itself: `kubectl podgate` sends a token of audience
@@ -19,15 +21,18 @@ use std::time::Duration;
 
 use control::api_server::{Access as ApiAccess, Review, Reviewer, connect};
 use local_api::ObserveFilters;
+use observe::journal::{Row, files_since, read_file};
+use observe::time::moment;
 use observe::verdicts::{Filter, Observer};
-use serde_json::json;
+use serde_json::{Value, json};
 use telemetry::{Access, Answer, Authorize, Credential, Feed, Lines, Page, Pages};
 use tokio::sync::OnceCell;
 
 use super::SwitchPages;
 use crate::run::events::Event;
+use crate::run::journal::Journal;
 use crate::run::shared_status::SharedStatus;
-use crate::run::show::{staged, tables_of};
+use crate::run::show::{policies, staged, tables_of};
 use crate::run::status::Status;
 
 /// The audience of forwarded tokens.
@@ -62,6 +67,19 @@ impl Pages for Remote {
                 let pod = parameter(query, "pod");
                 Some(as_json(&tables_of(&self.shared.state().rules, pod.as_deref())))
             }
+            "policies" => {
+                let mut table = policies(&self.shared);
+                if let (Some(name), Some(column)) =
+                    (parameter(query, "policy"), table.column("policy"))
+                {
+                    let is = |it: &str| {
+                        it == name || it.split_once('/').is_some_and(|(_, it)| it == name)
+                    };
+                    let is_meant = |row: &Vec<Value>| row[column].as_str().is_some_and(is);
+                    table.rows.retain(is_meant);
+                }
+                Some(as_json(&table))
+            }
             "staged" => Some(match staged(&self.shared) {
                 Ok(table) => as_json(&table),
                 Err(refused) => Page::new(404, refused.message + "\n"),
@@ -71,8 +89,10 @@ impl Pages for Remote {
     }
 
     fn feed(&self, path: &str, query: &str) -> Option<Result<Feed, Page>> {
-        if path.strip_prefix(FOLDER)? != "observe" {
-            return None;
+        match path.strip_prefix(FOLDER)? {
+            "observe" => {}
+            "journal" => return Some(self.journal(query)),
+            _ => return None,
         }
         let filters = parameter(query, "filters").unwrap_or_else(|| "{}".to_owned());
         let refused = |what: String| Page::new(400, what + "\n");
@@ -83,6 +103,39 @@ impl Pages for Remote {
         Some(filter.map(|filter| {
             let observer = shared.broker.observe(filter);
             Box::new(move |client: &Lines| stream(&observer, client)) as Feed
+        }))
+    }
+}
+
+impl Remote {
+    /// Rows of the journal.
+    fn journal(&self, query: &str) -> Result<Feed, Page> {
+        let refused = |code: u16, what: String| Page::new(code, what + "\n");
+        let Some(journal) = Journal::of(&self.shared.config) else {
+            return Err(refused(404, "podgate runs without --journal".to_owned()));
+        };
+        let since = parameter(query, "since").map(|text| moment(&text).ok_or(text)).transpose();
+        let since = since.map_err(|text| refused(400, format!("since: {text}: is no time")))?;
+        let files = files_since(&journal.folder, since);
+        let files = files.map_err(|error| refused(500, format!("journal: {error}")))?;
+        Ok(Box::new(move |client: &Lines| {
+            for path in files {
+                // The oldest hours may go meanwhile.
+                let Ok(file) = read_file(&path) else { continue };
+                let rows = file.rows.iter().filter(|row| row.is_since(since));
+                let rows: Vec<&Row> = rows.collect();
+                for rows in rows.chunks(256) {
+                    let lines = rows.iter().filter_map(|row| serde_json::to_string(row).ok());
+                    if !client.send(lines.map(|line| line + "\n").collect()) {
+                        return;
+                    }
+                }
+                if file.head.left_out > 0
+                    && !client.send(format!("{}\n", json!({ "lost": file.head.left_out })))
+                {
+                    return;
+                }
+            }
         }))
     }
 }

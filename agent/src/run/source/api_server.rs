@@ -13,7 +13,7 @@ use std::time::Duration;
 use control::ObjectRef;
 use control::api_server::{
     Access, Client, Election, Event, Pace, Warning, Warnings, cluster_uid, connect,
-    publish_addresses, report, watch,
+    publish_addresses, report, report_ready, watch,
 };
 use control::model::Condition;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch as value};
@@ -30,6 +30,8 @@ pub(in crate::run) struct ApiServer {
     writes: mpsc::Sender<Write>,
     /// The node's addresses to publish.
     published: value::Sender<Option<Vec<IpAddr>>>,
+    /// Whether the node is to be reported as ready.
+    ready: value::Sender<bool>,
     /// Set at intervals while the thread makes progress.
     pulse: Arc<AtomicBool>,
     _stop: oneshot::Sender<()>,
@@ -63,6 +65,9 @@ const IDENTITY_AGAIN: Duration = Duration::from_secs(1);
 /// Interval of publishing the node's addresses, and the wait after a failure.
 const PUBLISH_AGAIN: Duration = Duration::from_secs(600);
 const PUBLISH_RETRY: Duration = Duration::from_secs(30);
+/// Interval of reporting that the node is ready, and the wait after a failure.
+const READY_AGAIN: Duration = Duration::from_secs(300);
+const READY_RETRY: Duration = Duration::from_secs(2);
 
 /// Duration of the lease of the status writer.
 const LEASE: Duration = Duration::from_secs(15);
@@ -82,6 +87,7 @@ impl ApiServer {
         let (answer, answered) = sync_channel(1);
         let (writes, to_write) = mpsc::channel(WAITING);
         let (published, to_publish) = value::channel(None);
+        let (ready, is_ready) = value::channel(false);
         let pulse = Arc::new(AtomicBool::new(true));
         let pulsing = Arc::clone(&pulse);
         let node = node.to_owned();
@@ -112,6 +118,7 @@ impl ApiServer {
                 let client = connection.client.clone();
                 tasks.spawn(identify(client, known.then_some(cluster), sender.clone()));
                 tasks.spawn(publish(connection.client.clone(), node.clone(), to_publish));
+                tasks.spawn(keep_ready(connection.client.clone(), node.clone(), is_ready));
                 let election = Election::new(connection.client.clone(), &node, LEASE);
                 let warnings = Warnings::new(connection.client.clone(), &node);
                 tasks.spawn(write(connection.client, election, warnings, to_write, sender));
@@ -139,7 +146,7 @@ impl ApiServer {
         let thread = Thread::start("api-server", run)?;
         let ended = || StartError::Failed("the thread that asks the API server ended".to_owned());
         let (server, cluster) = answered.recv().map_err(|_| ended())??;
-        Ok(Self { server, cluster, writes, published, pulse, _stop: stop, _thread: thread })
+        Ok(Self { server, cluster, writes, published, ready, pulse, _stop: stop, _thread: thread })
     }
 
     /// Returns whether the thread made progress since the last call.
@@ -159,6 +166,11 @@ impl ApiServer {
             *known = Some(addresses);
             is_other
         });
+    }
+
+    /// Reports that the node is ready from now on, or no longer does.
+    pub(in crate::run) fn report_ready(&self, is_ready: bool) {
+        self.ready.send_if_modified(|known| std::mem::replace(known, is_ready) != is_ready);
     }
 
     /// Queues the write of an Event; `false` if the queue is full.
@@ -197,6 +209,24 @@ async fn publish(client: Client, node: String, mut wanted: value::Receiver<Optio
         }
         tokio::select! {
             changed = wanted.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+/// While the switch is ready, reports that its node is, and again at intervals: a Node that is made anew has its
+/// taint again.
+async fn keep_ready(client: Client, node: String, mut is_ready: value::Receiver<bool>) {
+    let mut failure = None;
+    while is_ready.wait_for(|ready| *ready).await.is_ok() {
+        let failed = report_ready(&client, &node).await.err();
+        if let Some(error) = failed.as_ref().filter(|it| failure.as_ref() != Some(*it)) {
+            tracing::warn!("Node {node}: {error}");
+        }
+        let wait = if failed.is_some() { READY_RETRY } else { READY_AGAIN };
+        failure = failed;
+        tokio::select! {
+            changed = is_ready.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(wait) => {}
         }
     }

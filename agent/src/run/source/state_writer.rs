@@ -1,5 +1,5 @@
 //! Saves the API server's last objects on disk: they are in force at a start until every kind is
-//! listed.
+//! listed. The journal's history of objects is written alike.
 //!
 //! A thread of its own writes, since a large cluster takes a while: soon after policies change,
 //! later after other changes, and once more at the end.
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
+use control::history::History;
 use control::state::{self, ObjectSnapshot};
 use control::{Control, Object};
 
@@ -20,6 +21,8 @@ use crate::run::thread::Thread;
 const SOON: Duration = Duration::from_secs(1);
 /// Delay after any other change.
 const LEISURE: Duration = Duration::from_secs(10);
+/// No history is written before this time after the start.
+const HISTORY: Duration = Duration::from_secs(60);
 /// Writing takes at most one part in this many of the time.
 const SHARE: u32 = 20;
 
@@ -46,19 +49,45 @@ impl StateWriter {
     /// When it cannot be started.
     pub(in crate::run) fn start(state_dir: &Path) -> Result<Self, StartError> {
         let path = file(state_dir);
+        let save = move |snapshot| {
+            state::save(&snapshot, &path)
+                .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+        };
+        Self::start_with("state_writer", save)
+    }
+
+    /// Starts the thread that writes the history of objects into a journal's folder: of at most so many
+    /// bytes, and not within the first minute, so that processes that start again and again do not fill it.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(in crate::run) fn start_history(
+        folder: &Path,
+        most_bytes: u64,
+    ) -> Result<Self, StartError> {
+        let mut history = History::new(folder, most_bytes);
+        let write = move |snapshot| history.write(snapshot, SystemTime::now());
+        let mut started = Self::start_with("history", write)?;
+        started.not_before = Instant::now() + HISTORY;
+        Ok(started)
+    }
+
+    fn start_with(
+        thread: &'static str,
+        mut write: impl FnMut(ObjectSnapshot) -> io::Result<()> + Send + 'static,
+    ) -> Result<Self, StartError> {
         let (work, wanted) = channel::<ObjectSnapshot>();
         let (results, done) = channel();
         let write = move || {
             for snapshot in wanted {
                 let began = Instant::now();
-                let result = state::save(&snapshot, &path)
-                    .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())));
+                let result = write(snapshot);
                 if results.send(Outcome { took: began.elapsed(), result }).is_err() {
                     return;
                 }
             }
         };
-        let thread = Thread::start("state_writer", write)?;
+        let thread = Thread::start(thread, write)?;
         let (is_writing, due, not_before) = (false, None, Instant::now());
         Ok(Self { work, done, _thread: thread, is_writing, due, not_before })
     }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use acl::{AddressMap, End, Identity, Key, Table};
+use acl::{AddressMap, End, Identity, Key, Origin, Table};
 use control::Object;
 use control::model::{ClusterRule, Peer, Tier, Verdict};
 
@@ -53,18 +53,18 @@ impl Findings<'_> {
         if lookups > MOST_LOOKUPS {
             return;
         }
-        let mut deciding: HashSet<Arc<str>> = HashSet::new();
-        let mut instead: BTreeMap<Arc<str>, BTreeSet<Arc<str>>> = BTreeMap::new();
+        let mut deciding: HashSet<Origin> = HashSet::new();
+        let mut instead: BTreeMap<Origin, BTreeSet<Origin>> = BTreeMap::new();
         for table in tables.values() {
             for (key, found) in lookups_of(table, &view.addresses) {
                 let Some(rule) = table.rules().get(found) else { continue };
-                deciding.insert(Arc::clone(&rule.origin));
+                deciding.insert(rule.origin.clone());
                 let later = table.rules()[found + 1..].iter();
                 let later = later.filter(|it| expected.contains_key(&it.origin));
                 for other in later.filter(|it| it.origin != rule.origin) {
                     if other.matches(&key, &view.addresses) {
-                        let before = instead.entry(Arc::clone(&other.origin)).or_default();
-                        before.insert(Arc::clone(&rule.origin));
+                        let before = instead.entry(other.origin.clone()).or_default();
+                        before.insert(rule.origin.clone());
                     }
                 }
             }
@@ -77,15 +77,17 @@ impl Findings<'_> {
                 true => ("redundant-rule", "the same"),
                 false => ("shadowed-rule", "otherwise"),
             };
-            let by: Vec<&str> = by.iter().map(|it| &**it).collect();
+            let by: Vec<String> = by.iter().map(Origin::to_string).collect();
             let (come, say) = if by.len() == 1 { ("comes", "says") } else { ("come", "say") };
             let message = format!(
                 "never decides about any pod that could exist: {} {come} first and {say} {what}; move \
                  it before, or remove it",
                 by.join(" and ")
             );
-            let Some((object, field)) = origin.rsplit_once(' ') else { continue };
-            self.add_unless_known(object, &format!("spec.{field}"), code, message);
+            let (Some(object), Some(field)) = (origin.policies().first(), origin.field()) else {
+                continue;
+            };
+            self.add_unless_known(&object.to_string(), &format!("spec.{field}"), code, message);
         }
     }
 
@@ -105,7 +107,7 @@ impl Findings<'_> {
 }
 
 /// The rules that should decide about something, by origin.
-fn expected(objects: &[Object]) -> HashMap<Arc<str>, Expected> {
+fn expected(objects: &[Object]) -> HashMap<Origin, Expected> {
     let mut found = HashMap::new();
     let mut add = |rules: &[ClusterRule], order: (u8, Tier)| {
         // Which nodes and addresses of names there are, files do not say; what a rule passes, others
@@ -117,7 +119,7 @@ fn expected(objects: &[Object]) -> HashMap<Arc<str>, Expected> {
         };
         for rule in rules.iter().filter(is_known) {
             let expected = Expected { order, verdict: rule.verdict };
-            found.insert(Arc::clone(&rule.rule.origin), expected);
+            found.insert(rule.rule.origin.clone(), expected);
         }
     };
     for object in objects {

@@ -5,7 +5,7 @@
 //! [probe](crate::probe) opens every observed connection against it.
 
 mod labels;
-mod yaml;
+pub(crate) mod yaml;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

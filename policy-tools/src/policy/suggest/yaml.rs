@@ -19,7 +19,7 @@ const ORDER: [&str; 10] = [
 ];
 
 /// Appends a document.
-pub(super) fn write(text: &mut String, value: &Value) {
+pub(crate) fn write(text: &mut String, value: &Value) {
     block(text, value, 0, false);
 }
 

@@ -131,6 +131,15 @@ fn the_chart_with_metrics_makes_the_overlay() {
 }
 
 #[test]
+fn the_chart_with_node_readiness_makes_the_overlay() {
+    let mut values = values();
+    values["nodeReadiness"]["enabled"] = json!(true);
+    let mut overlay = kustomization("node-readiness");
+    overlay.retain(|object| object["kind"] != "CustomResourceDefinition");
+    assert_eq!(by_name(render(&values, "kube-system")), by_name(overlay));
+}
+
+#[test]
 fn the_chart_with_hubble_makes_the_overlay() {
     let mut values = values();
     values["hubble"]["enabled"] = json!(true);

@@ -147,7 +147,7 @@ fn answer(
         Some(Refusal::Forbidden) => return refuse(stream, 403, "forbidden"),
         Some(Refusal::Unavailable) => return refuse(stream, 503, "not ready yet"),
         Some(Refusal::Expired) => return refuse(stream, 410, "too old resource version"),
-        None => {}
+        Some(Refusal::Conflict) | None => {}
     }
     match (request.method.as_str(), resource.name) {
         ("GET", None) if parameter("watch").is_some_and(|it| matches!(it, "1" | "true")) => {
@@ -180,13 +180,19 @@ fn answer(
                 false => patch,
             };
             // Server-side apply makes what is not there.
-            let is_apply = |(name, value): &(String, String)| {
-                name.eq_ignore_ascii_case("content-type") && value.contains("apply-patch")
+            let is = |kind: &str| {
+                let mut headers = request.headers.iter();
+                headers.any(|(name, value)| {
+                    name.eq_ignore_ascii_case("content-type") && value.contains(kind)
+                })
             };
-            let applies = !resource.is_status && request.headers.iter().any(is_apply);
-            match shared.store.patch(resource.plural, resource.namespace, name, &patch, applies) {
-                Some(object) => whole(stream, 200, &object),
-                None => refuse(stream, 404, "not found"),
+            let applies = !resource.is_status && is("apply-patch");
+            let merges = resource.is_status && (is("apply-patch") || is("strategic-merge-patch"));
+            let (plural, namespace) = (resource.plural, resource.namespace);
+            match shared.store.patch(plural, namespace, name, &patch, applies, merges) {
+                Ok(object) => whole(stream, 200, &object),
+                Err(Refusal::Conflict) => refuse(stream, 409, "the object has been modified"),
+                Err(_) => refuse(stream, 404, "not found"),
             }
         }
         ("POST", None) | ("PUT", Some(_)) => {

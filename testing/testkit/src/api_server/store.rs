@@ -62,6 +62,7 @@ pub(super) enum Refusal {
     Forbidden,
     Expired,
     Unavailable,
+    Conflict,
 }
 
 /// Changes remembered; a watch further behind gets 410 and lists again.
@@ -131,7 +132,8 @@ impl Store {
         self.object(plural, namespace, &name)
     }
 
-    /// Merges into an object (RFC 7396); what it became. With `applies`, one that is not there is made.
+    /// Merges into an object (RFC 7396, and conditions by their type unless this is a merge patch); what it
+    /// became. With `applies`, one that is not there is made.
     pub(super) fn patch(
         &self,
         plural: &str,
@@ -139,12 +141,29 @@ impl Store {
         name: &str,
         patch: &Value,
         applies: bool,
-    ) -> Option<Value> {
+        merges_conditions: bool,
+    ) -> Result<Value, Refusal> {
         let known = self.object(plural, namespace, name);
-        let mut object = known.or_else(|| applies.then(|| patch.clone()))?;
-        merge(&mut object, patch);
-        self.apply(object.clone());
-        self.object(plural, namespace, name)
+        let version = &patch["metadata"]["resourceVersion"];
+        let is_of =
+            |known: &Value| version.is_null() || known["metadata"]["resourceVersion"] == *version;
+        if !known.as_ref().is_none_or(is_of) {
+            return Err(Refusal::Conflict);
+        }
+        let made = || applies.then(|| patch.clone());
+        let mut object = known.or_else(made).ok_or(Refusal::NotFound)?;
+        let mut patch = patch.clone();
+        if merges_conditions
+            && let Some(Value::Array(new)) = patch.pointer_mut("/status/conditions")
+        {
+            let known = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            let is_other = |it: &Value| new.iter().all(|new| new["type"] != it["type"]);
+            let others: Vec<Value> = known.into_iter().filter(is_other).collect();
+            new.splice(0..0, others);
+        }
+        merge(&mut object, &patch);
+        self.apply(object);
+        self.object(plural, namespace, name).ok_or(Refusal::NotFound)
     }
 
     pub(super) fn object(

@@ -1,0 +1,171 @@
+//! The policies of this node, and what is in force of them.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use control::model::Stage;
+use control::{ObjectRef, PolicyChange, PolicyEvent};
+use observe::time::utc;
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::table::Table;
+
+/// The known policies.
+#[derive(Debug, Default)]
+pub(crate) struct Policies(Mutex<BTreeMap<ObjectRef, PolicyState>>);
+
+/// The state of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct PolicyState {
+    stage: Stage,
+    /// Its stage if it had no annotation.
+    default_stage: Stage,
+    /// `metadata.generation` of the version in force.
+    generation: Option<i64>,
+    /// When its meaning changed last on this node; `None` before it is in force.
+    since: Option<SystemTime>,
+    /// A newer version is received, and not in force yet.
+    is_pending: bool,
+}
+
+/// Columns of the table `policies`.
+pub const POLICY_COLUMNS: [&str; 8] =
+    ["kind", "policy", "stage", "default_stage", "generation", "state", "since", "last_difference"];
+
+impl Policies {
+    /// Notes changes that are not in force yet.
+    pub(super) fn received(&self, changes: &[PolicyChange]) {
+        let mut policies = self.0.lock();
+        for PolicyChange { object, event, stage, default_stage } in changes {
+            let default_stage = *default_stage;
+            match policies.get_mut(object) {
+                Some(known) => known.is_pending = true,
+                None if *event == PolicyEvent::Removed => {}
+                None => {
+                    let (generation, since) = (None, None);
+                    let fresh = PolicyState {
+                        stage: *stage,
+                        default_stage,
+                        generation,
+                        since,
+                        is_pending: true,
+                    };
+                    policies.insert(object.clone(), fresh);
+                }
+            }
+        }
+    }
+
+    /// Notes that changes, and versions of these generations, are in force.
+    pub(super) fn in_force(
+        &self,
+        changes: &[PolicyChange],
+        generations: Vec<(ObjectRef, i64)>,
+        now: SystemTime,
+    ) {
+        let mut policies = self.0.lock();
+        for PolicyChange { object, event, stage, default_stage } in changes {
+            if *event == PolicyEvent::Removed {
+                policies.remove(object);
+            } else if let Some(known) = policies.get_mut(object) {
+                (known.stage, known.default_stage) = (*stage, *default_stage);
+                (known.since, known.is_pending) = (Some(now), false);
+            }
+        }
+        for (object, generation) in generations {
+            if let Some(known) = policies.get_mut(&object) {
+                known.generation = Some(generation);
+            }
+        }
+    }
+
+    /// The policies as a table; `differences` are the times at which connections were last seen that a
+    /// staged policy decides otherwise about, by policy.
+    pub(super) fn table(&self, differences: &BTreeMap<String, SystemTime>) -> Table {
+        let name = |stage: Stage| match stage {
+            Stage::Staged => "staged",
+            Stage::Enforced => "enforced",
+        };
+        let mut table = Table::new(&POLICY_COLUMNS);
+        for (object, policy) in &*self.0.lock() {
+            let place = object.namespace.iter().map(|namespace| format!("{namespace}/"));
+            let policy_name = format!("{}{}", place.collect::<String>(), object.name);
+            let state = match policy {
+                PolicyState { is_pending: true, .. } => "pending",
+                PolicyState { stage: Stage::Staged, .. } => "staged",
+                PolicyState { stage: Stage::Enforced, .. } => "in-force",
+            };
+            let last = differences.get(&format!("{} {policy_name}", object.kind.name()));
+            let time = |time: Option<SystemTime>| time.map_or(Value::Null, |it| utc(it).into());
+            table.add(vec![
+                object.kind.name().into(),
+                policy_name.into(),
+                name(policy.stage).into(),
+                name(policy.default_stage).into(),
+                policy.generation.into(),
+                state.into(),
+                time(policy.since),
+                time(last.copied()),
+            ]);
+        }
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use control::Kind;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_policy_is_pending_until_its_snapshot_is_in_force() {
+        let policies = Policies::default();
+        let object = ObjectRef {
+            kind: Kind::NetworkPolicy,
+            namespace: Some("shop".into()),
+            name: "db".into(),
+        };
+        let change = |event, stage| PolicyChange {
+            object: object.clone(),
+            event,
+            stage,
+            default_stage: Stage::Enforced,
+        };
+        let row = || policies.table(&BTreeMap::new()).rows.pop();
+        let at = |s| SystemTime::UNIX_EPOCH + Duration::from_secs(s);
+        let added = [change(PolicyEvent::Added, Stage::Staged)];
+        policies.received(&added);
+        assert_eq!(row().unwrap()[5], "pending");
+        policies.in_force(&added, vec![(object.clone(), 1)], at(1));
+        let found = row().unwrap();
+        assert_eq!(found[..2], [json!("NetworkPolicy"), json!("shop/db")]);
+        assert_eq!(found[2..6], [json!("staged"), json!("enforced"), json!(1), json!("staged")]);
+        assert_eq!(found[6], "1970-01-01T00:00:01.000Z");
+        // A new generation with the same meaning is in force without a change.
+        policies.in_force(&[], vec![(object.clone(), 2)], at(5));
+        assert_eq!(row().unwrap()[4], 2);
+        assert_eq!(row().unwrap()[6], "1970-01-01T00:00:01.000Z");
+        let changed = [change(PolicyEvent::Changed, Stage::Enforced)];
+        policies.received(&changed);
+        assert_eq!((&row().unwrap()[5], &row().unwrap()[4]), (&json!("pending"), &json!(2)));
+        policies.in_force(&changed, Vec::new(), at(9));
+        let found = row().unwrap();
+        assert_eq!(
+            (&found[5], &found[6]),
+            (&json!("in-force"), &json!("1970-01-01T00:00:09.000Z"))
+        );
+        let connections = BTreeMap::from([("NetworkPolicy shop/db".to_owned(), at(7))]);
+        let table = policies.table(&connections);
+        assert_eq!(table.rows[0][7], "1970-01-01T00:00:07.000Z");
+        let removed = [change(PolicyEvent::Removed, Stage::Enforced)];
+        policies.received(&removed);
+        assert_eq!(row().unwrap()[5], "pending");
+        policies.in_force(&removed, Vec::new(), at(10));
+        assert_eq!(row(), None);
+    }
+}
