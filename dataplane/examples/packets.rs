@@ -40,7 +40,7 @@ enum Finds {
 
 use Finds::{Established, New, Reevaluated, Refused};
 
-const CASES: [(&str, Kind, Rules, Finds); 15] = [
+const CASES: [(&str, Kind, Rules, Finds); 13] = [
     ("established", Kind::Udp, Rules::Ports(1000), Established),
     ("tcp", Kind::Tcp, Rules::Ports(1000), Established),
     ("ipv6", Kind::Ipv6, Rules::Ports(1000), Established),
@@ -51,16 +51,12 @@ const CASES: [(&str, Kind, Rules, Finds); 15] = [
     ("re-evaluated", Kind::Udp, Rules::Ports(1000), Reevaluated),
     ("new", Kind::Udp, Rules::Ports(1000), New),
     ("new-cluster-ip", Kind::ClusterIp, Rules::Ports(100), New),
-    ("established-staged", Kind::Udp, Rules::Ports(1000), Established),
-    ("new-staged", Kind::Udp, Rules::Ports(1000), New),
     ("refused-ports", Kind::Udp, Rules::Ports(1000), Refused),
     ("refused-peers", Kind::Udp, Rules::Peers(1000), Refused),
     ("refused-uplink", Kind::Uplink, Rules::Ports(1000), Refused),
 ];
-/// The ending of cases with staged ACLs beside the enforced ones.
-const STAGED: &str = "-staged";
 /// Those that a whole worker handles too.
-const WORKER: [&str; 4] = ["established", "new", "new-staged", "refused-ports"];
+const WORKER: [&str; 3] = ["established", "new", "refused-ports"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -75,11 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (through, case) = name.split_once('-').ok_or("graph-CASE or worker-CASE")?;
     let (_, kind, rules, finds) =
         *CASES.iter().find(|(name, ..)| *name == case).ok_or("no such case")?;
-    let is_staged = case.ends_with(STAGED);
-    let source = move || {
-        let traffic = Traffic::new(kind, rules, 2 * CLIENTS);
-        Source { traffic, finds, is_staged, next: 0 }
-    };
+    let source = move || Source { traffic: Traffic::new(kind, rules, 2 * CLIENTS), finds, next: 0 };
     match through {
         "graph" => through_graph(source(), vectors),
         _ => through_worker(source, vectors),
@@ -91,7 +83,6 @@ fn main() -> Result<(), Box<dyn Error>> {
 struct Source {
     traffic: Traffic,
     finds: Finds,
-    is_staged: bool,
     next: u32,
 }
 
@@ -104,9 +95,8 @@ impl Source {
         }
     }
 
-    fn snapshot(&self) -> Snapshot {
-        let action = if self.finds == Refused { Action::Deny } else { Action::Permit };
-        self.traffic.snapshot(action, self.is_staged)
+    fn action(&self) -> Action {
+        if self.finds == Refused { Action::Deny } else { Action::Permit }
     }
 
     fn has_sessions(&self) -> bool {
@@ -145,7 +135,7 @@ fn generate_frames(source: &mut Source, client: u32, memory: &Memory, frames: &m
 
 fn through_graph(mut source: Source, vectors: u32) {
     let (memory, mut frames) = Memory::heap(2048, VECTOR as u32);
-    let mut snapshot = source.snapshot();
+    let mut snapshot = source.traffic.snapshot(source.action());
     let sessions = sessions(&source, vectors);
     establish(&source, &snapshot, &sessions);
     let (mut graph, counters) = (Graph::default(), Counters::default());
@@ -204,7 +194,7 @@ fn establish(source: &Source, snapshot: &Snapshot, sessions: &Sessions) {
 fn through_worker(source: impl Fn() -> Source, vectors: u32) {
     let (memory, frames) = Memory::heap(2048, FRAMES);
     let first = source();
-    let snapshot = first.snapshot();
+    let snapshot = first.traffic.snapshot(first.action());
     let sessions = sessions(&first, vectors);
     establish(&first, &snapshot, &sessions);
     let mut worker = Worker::alone(memory, frames, sessions, None);
