@@ -10,6 +10,7 @@
 //! ```
 
 mod choices;
+mod file;
 mod flow_export;
 mod hubble;
 mod metrics;
@@ -39,6 +40,7 @@ pub use network::Network;
 pub use options::Options;
 pub use text::{Bytes, Cores, HubbleAddress, OnOff, PortSpan};
 
+use file::parse;
 use local_api::DEFAULT_SOCKET;
 
 /// The configuration a switch starts with.
@@ -147,20 +149,6 @@ pub fn read_file(path: &Path) -> Result<Options, ConfigError> {
     let refused = |what: String| ConfigError(format!("{}: {what}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
     parse(&text).map_err(refused)
-}
-
-fn parse(text: &str) -> Result<Options, String> {
-    // A file with nothing but comments is valid and empty.
-    let empty = text.lines().all(|line| {
-        let line = line.trim();
-        line.is_empty() || line.starts_with('#') || line == "---"
-    });
-    if empty {
-        return Ok(Options::default());
-    }
-    let options = serde_saphyr::options! { with_snippet: false };
-    serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| error.to_string().split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 /// The paths in `PODGATE_MANIFESTS`, joined by `:`.

@@ -197,7 +197,15 @@ fn a_file_without_content_says_nothing() {
 #[test]
 fn faults_name_their_place() {
     let unknown = fault("mtu: 1400\nspeed: 3\n");
-    assert!(unknown.contains("speed") && unknown.contains("line 2"), "{unknown}");
+    assert_eq!(unknown, "speed: is no option (line 2, column 1)");
+    assert_eq!(
+        fault("worker: 2\n"),
+        "worker: is no option; did you mean workers? (line 1, column 1)"
+    );
+    assert_eq!(fault("mtu: 1400\nmtu: 1500\n"), "mtu: is given twice (line 2, column 1)");
+    let level = fault("log-level: loud");
+    assert!(level.starts_with("\"loud\" is none of error, warn"), "{level}");
+    assert_eq!(fault("log-level: [info]"), "one word belongs here (line 1, column 12)");
     let cases = [
         ("workers: [1]", "line 1"),
         ("mtu: big", "line 1"),

@@ -1,0 +1,44 @@
+//! Configuration files.
+
+use serde_saphyr::Error;
+
+use super::Options;
+
+/// Reads the text of a file.
+///
+/// # Errors
+/// The line and what is wrong there.
+pub(super) fn parse(text: &str) -> Result<Options, String> {
+    // A file with nothing but comments is valid and empty.
+    let empty = text.lines().all(|line| {
+        let line = line.trim();
+        line.is_empty() || line.starts_with('#') || line == "---"
+    });
+    if empty {
+        return Ok(Options::default());
+    }
+    let options = serde_saphyr::options! { with_snippet: false };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| words(&error))
+}
+
+/// An error without the words of parsers.
+fn words(error: &Error) -> String {
+    let problem = match error.without_snippet() {
+        Error::SerdeUnknownField { field, expected, .. } => {
+            let near = expected.iter().map(|it| (strsim::osa_distance(field, it), it)).min();
+            let near = near.filter(|(distance, _)| *distance <= 2 || distance * 4 <= field.len());
+            let hint = near.map_or_else(String::new, |(_, it)| format!("; did you mean {it}?"));
+            format!("{field}: is no option{hint}")
+        }
+        Error::SerdeUnknownVariant { variant, expected, .. } => {
+            format!("{variant:?} is none of {}", expected.join(", "))
+        }
+        Error::ExpectedStringKeyForExternallyTaggedEnum { .. }
+        | Error::ExternallyTaggedEnumExpectedScalarOrMapping { .. }
+        | Error::UnexpectedValueForUnitEnumVariant { .. } => "one word belongs here".to_owned(),
+        Error::DuplicateMappingKey { key: Some(key), .. } => format!("{key}: is given twice"),
+        other => return other.to_string().split_whitespace().collect::<Vec<_>>().join(" "),
+    };
+    let place = error.location().map(|it| format!(" (line {}, column {})", it.line(), it.column()));
+    problem + &place.unwrap_or_default()
+}
