@@ -119,6 +119,9 @@ pub struct Config {
     pub flow_export: FlowExport,
     /// Size of the journal; `None` for none.
     pub journal: Option<Bytes>,
+    /// One of so many decisions about new connections is made again by the rules' definition; 0 is
+    /// none.
+    pub verify_decisions: u32,
     /// Where the Hubble Observer API is answered.
     pub hubble: Hubble,
     /// Level of the log.
@@ -306,6 +309,7 @@ impl Config {
                 .map_or(flow_offload::Options::default().grace, |span| span.0),
             flow_export,
             journal: options.journal,
+            verify_decisions: options.verify_decisions.unwrap_or(0),
             hubble,
             log_level: options.log_level.unwrap_or(LogLevel::Info),
             log_format: options.log_format.unwrap_or(LogFormat::Text),
@@ -366,6 +370,7 @@ impl Config {
         described.extend(self.flow_export.describe());
         let journal = self.journal.map(|size| size.to_string()).unwrap_or_default();
         described.push(("journal", journal));
+        described.push(("verify-decisions", self.verify_decisions.to_string()));
         described.extend(self.hubble.describe());
         described.push(("log-level", format!("{:?}", self.log_level).to_lowercase()));
         described.push(("log-format", format!("{:?}", self.log_format).to_lowercase()));

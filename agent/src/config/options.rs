@@ -281,6 +281,11 @@ pub struct Options {
     #[arg(long, env = "PODGATE_JOURNAL", value_name = "SIZE")]
     pub journal: Option<Bytes>,
 
+    /// Decide about one of N new connections again, by trying the rules one after the other; a difference is
+    /// counted, logged and first in podgate status; 0 is none [default: 0]
+    #[arg(long, env = "PODGATE_VERIFY_DECISIONS", value_name = "N")]
+    pub verify_decisions: Option<u32>,
+
     /// Address of the Hubble Observer API: an address over TLS, or unix:PATH for this user. Clients
     /// authenticate by certificate, or by a token that the API server reviews [default: none, off]
     #[arg(long, env = "PODGATE_HUBBLE_LISTEN", value_name = "ADDRESS:PORT|unix:PATH")]
@@ -344,7 +349,7 @@ impl Options {
             dns_timeout icmp_timeout other_timeout unanswered_timeout session_accounting dns_min_ttl attach_timeout host_port
             node_addresses mtu uplink underlay vxlan_network vxlan_port vxlan_group masquerade
             translation_ports link_local_destinations external_ips service_networks flow_offload flow_offload_grace flow_export
-            flow_export_max_size_mb flow_export_max_backups flow_export_filter journal hubble_listen
+            flow_export_max_size_mb flow_export_max_backups flow_export_filter journal verify_decisions hubble_listen
             hubble_cert_file hubble_key_file hubble_client_ca_file log_level log_format
         }
     }

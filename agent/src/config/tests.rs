@@ -91,6 +91,7 @@ fn a_file_may_say_everything() {
         flow-export-max-backups: 0
         flow-export-filter: verdict=dropped
         journal: 256MB
+        verify-decisions: 100
         hubble-listen: '[::]:4244'
         hubble-cert-file: /etc/hubble/tls.crt
         hubble-key-file: /etc/hubble/tls.key
@@ -161,6 +162,7 @@ fn a_file_may_say_everything() {
         "flow-export-max-backups=0",
         "flow-export-filter=verdict=dropped",
         "journal=256MB",
+        "verify-decisions=100",
         "hubble-listen=[::]:4244",
         "hubble-cert-file=/etc/hubble/tls.crt",
         "hubble-key-file=/etc/hubble/tls.key",

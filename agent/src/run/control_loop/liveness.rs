@@ -6,6 +6,7 @@ use dataplane::Switch;
 
 use crate::run::shared_status::SharedStatus;
 use crate::run::source::Source;
+use crate::run::status::Contradictions;
 
 /// A worker without a round for this long has stalled; it makes four rounds a second when idle.
 const LONGEST_WORKER_ROUND: Duration = Duration::from_secs(5);
@@ -17,6 +18,8 @@ pub(super) struct Liveness {
     workers: Vec<Worker>,
     /// When the source last responded.
     source_seen: Instant,
+    /// Decisions known that their rules contradict.
+    contradicted: u64,
 }
 
 struct Worker {
@@ -28,7 +31,7 @@ impl Liveness {
     pub(super) fn new(switch: &Switch) -> Self {
         let now = Instant::now();
         let workers = switch.counters().map(|_| Worker { rounds: 0, seen: now }).collect();
-        Self { workers, source_seen: now }
+        Self { workers, source_seen: now, contradicted: 0 }
     }
 
     /// Reports workers that make no progress, and a source that is stuck.
@@ -43,6 +46,12 @@ impl Liveness {
         let is_stalled = |worker: &Worker| now - worker.seen > LONGEST_WORKER_ROUND;
         shared.set_stalled(self.workers.iter().any(is_stalled));
         shared.set_source_stuck(self.is_stuck(source.responds(), now));
+        if let Some(found) = Contradictions::of(&shared.switch)
+            && found.count > self.contradicted
+        {
+            self.contradicted = found.count;
+            tracing::error!("{found}");
+        }
     }
 
     /// Returns whether the source has not responded for too long.
@@ -61,7 +70,7 @@ mod tests {
     #[test]
     fn a_source_without_a_response_is_stuck_until_it_responds() {
         let began = Instant::now();
-        let mut liveness = Liveness { workers: Vec::new(), source_seen: began };
+        let mut liveness = Liveness { workers: Vec::new(), source_seen: began, contradicted: 0 };
         let looks = [(true, 100), (false, 101), (false, 130), (false, 131), (true, 132)];
         let stuck = looks.map(|(responds, after)| {
             liveness.is_stuck(responds, began + Duration::from_secs(after))

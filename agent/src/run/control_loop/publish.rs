@@ -115,6 +115,7 @@ impl ControlLoop {
             link_local_destinations: network.link_local_destinations.clone(),
             services: self.services.services(view, node),
             translation_ports: Some(network.translation_ports.clone()),
+            verify_every: config.verify_decisions,
             ..NodeContext::default()
         };
         if let Some(uplink) = &mut self.uplink {

@@ -84,6 +84,19 @@ pub(super) fn text(shared: &SharedStatus) -> String {
         );
         page.sample(&[], of(&shared.flow_export.dropped));
     }
+    if shared.config.verify_decisions > 0 {
+        let sum = |of: fn(&dataplane::Counters) -> u64| -> u64 {
+            shared.switch.counters().map(|worker| of(worker)).sum()
+        };
+        page.family("decisions_verified_total", "counter", "Decisions made again by definition.");
+        page.sample(&[], sum(|it| it.verified.value()));
+        page.family(
+            "decisions_contradicted_total",
+            "counter",
+            "Those of them that came out otherwise: the tables are wrong.",
+        );
+        page.sample(&[], sum(|it| it.contradicted.value()));
+    }
     if shared.config.journal.is_some() {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         page.family("journal_bytes", "gauge", "Size of the journal's files.");

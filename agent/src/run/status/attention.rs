@@ -10,7 +10,8 @@ const MOST_PODS: usize = 5;
 impl Status {
     /// One line each; empty if nothing needs attention.
     pub fn attention(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self.unhealthy_reasons.clone();
+        let mut lines: Vec<String> = self.contradictions.iter().map(ToString::to_string).collect();
+        lines.extend(self.unhealthy_reasons.iter().cloned());
         if !self.ready && self.unhealthy_reasons.is_empty() {
             lines.push("not ready: pods cannot be attached".to_owned());
         }

@@ -6,10 +6,11 @@ mod source;
 mod text;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::Ordering;
 
 use dataplane::session::Evicted;
-use dataplane::{Outcome, Verdict};
+use dataplane::{Outcome, Switch, Verdict};
 use serde::{Deserialize, Serialize};
 
 use super::control_loop::NFTABLES;
@@ -37,6 +38,9 @@ pub struct Status {
     /// The unhealthy parts; empty if the switch is healthy.
     #[serde(rename = "ailments")]
     pub unhealthy_reasons: Vec<String>,
+    /// Decisions of the tables that are not those of their rules, if there are any.
+    #[serde(default)]
+    pub contradictions: Option<Contradictions>,
     /// When it was started, RFC 3339 in UTC.
     pub started: String,
     /// Seconds since then.
@@ -97,6 +101,31 @@ pub struct Status {
     /// State of flow offload.
     #[serde(default)]
     pub flow_offload: FlowOffloadStatus,
+}
+
+/// Decisions of the tables that are not those of their rules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contradictions {
+    /// Their number, among the decisions that were verified.
+    pub count: u64,
+    /// One of the last, in words.
+    pub last: String,
+}
+
+impl Contradictions {
+    /// Those of all workers; `None` if there are none.
+    pub(crate) fn of(switch: &Switch) -> Option<Self> {
+        let count = switch.counters().map(|it| it.contradicted.value()).sum();
+        let last = switch.counters().find_map(|it| it.contradiction())?;
+        (count > 0).then(|| Self { count, last: last.to_string() })
+    }
+}
+
+impl fmt::Display for Contradictions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { count, last } = self;
+        write!(f, "{count} decisions are not those of the rules, please report it: {last}")
+    }
 }
 
 /// One worker.
@@ -273,6 +302,7 @@ impl Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ready: shared.is_ready(),
             unhealthy_reasons: shared.unhealthy_reasons().into_iter().map(str::to_owned).collect(),
+            contradictions: Contradictions::of(&shared.switch),
             started: utc(shared.started_at),
             uptime_s: shared.uptime().as_secs(),
             generation: state.snapshot.generation,

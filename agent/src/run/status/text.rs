@@ -165,7 +165,7 @@ fn workers(parts: &[PartStatus]) -> Option<String> {
 mod tests {
     use super::super::FlowOffloadStatus;
     use super::*;
-    use crate::run::status::{SourceStatus, WorkerStatus};
+    use crate::run::status::{Contradictions, SourceStatus, WorkerStatus};
 
     #[test]
     fn for_people_and_for_scripts() {
@@ -200,6 +200,7 @@ mod tests {
             version: "0.1.0".into(),
             ready: true,
             unhealthy_reasons: vec![],
+            contradictions: None,
             started: "2026-11-21T02:25:35.123Z".into(),
             uptime_s: 65,
             generation: 7,
@@ -296,6 +297,15 @@ Faults in objects:
         assert_eq!(shown(&[part(1, 0..1), part(0, 1..2)]), "1 (queue 0), 0 (queue 1)");
         assert_eq!(shown(&[part(0, 0..3), part(1, 3..5)]), "0 (queues 0-2), 1 (queues 3-4)");
         assert_eq!(shown(&[part(0, 0..4)]), "0 (queues 0-3)");
+        let last = "10.1.0.2 to 10.1.0.3".to_owned();
+        let wrong = Status {
+            contradictions: Some(Contradictions { count: 2, last }),
+            unhealthy_reasons: vec!["a worker has ended".into()],
+            ..status.clone()
+        };
+        let first = "Attention:\n  2 decisions are not those of the rules, please report it: 10.1.0.2 to \
+                     10.1.0.3\n  a worker has ended\n";
+        assert!(wrong.to_string().starts_with(first), "{wrong}");
         let json = serde_json::to_value(&status).unwrap();
         assert_eq!(serde_json::from_value::<Status>(json).unwrap(), status);
     }
