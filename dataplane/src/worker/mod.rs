@@ -401,7 +401,9 @@ impl Drop for Worker {
             while !ports.is_empty() {
                 let some = ports.split_off(ports.len().saturating_sub(share));
                 let mut free = free.share();
-                scope.spawn(move || close(some, &mut Buffers { memory, free: &mut free }));
+                let close = move || close(some, &mut Buffers { memory, free: &mut free });
+                // Without a thread they are closed as they are dropped.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, close);
             }
         });
         self.packets.drain(..).for_each(|packet| self.free.put(packet.frame));

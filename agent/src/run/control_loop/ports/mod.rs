@@ -218,7 +218,7 @@ impl Ports {
 
     /// Switches an interface on for an attachment that waits for it.
     pub(super) fn bring_up_for(&self, interface: String, attachment: Attachment) {
-        self.request_bring_up(interface, Some(attachment));
+        self.kernel.request(self.bringing_up(interface, Some(attachment)));
     }
 
     /// Notes the generation that contains the ports opened so far.
@@ -234,12 +234,13 @@ impl Ports {
     /// Switches interfaces on whose generation is in force.
     pub(super) fn bring_up(&mut self) {
         let in_force = self.shared.switch.generation();
-        for interface in self.bring_up.take_due(in_force) {
-            self.request_bring_up(interface, None);
-        }
+        let due = self.bring_up.take_due(in_force).into_iter();
+        let operations: Vec<_> = due.map(|it| self.bringing_up(it, None)).collect();
+        // One right after the other, so that the thread takes them together.
+        operations.into_iter().for_each(|operation| self.kernel.request(operation));
     }
 
-    fn request_bring_up(&self, interface: String, attachment: Option<Attachment>) {
+    fn bringing_up(&self, interface: String, attachment: Option<Attachment>) -> Operation {
         let served = self.served.iter().find(|(_, served)| served.interface == interface);
         let purpose = match (attachment, served) {
             (Some(attachment), _) => BringUpFor::Attachment(attachment),
@@ -250,7 +251,7 @@ impl Ports {
         let program = member
             .zip(self.punt_link.running())
             .map(|((id, served), (_, offload))| Program { offload, id: *id, index: served.index });
-        self.kernel.request(Operation::BringUp { interface, program, purpose });
+        Operation::BringUp { interface, program, purpose }
     }
 
     /// Ports lost lately, newest last.
