@@ -14,7 +14,9 @@ use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr as Endpoint};
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST};
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NlasIterator,
+};
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_SOCK_DIAG};
 
 use super::error::Error;
@@ -70,13 +72,21 @@ struct Connection {
 /// `SOCK_DIAG_BY_FAMILY`, and the type of messages that end a list.
 const BY_FAMILY: u16 = 20;
 const DONE: u16 = 3;
-/// `NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_NEW`.
+/// `NFNL_SUBSYS_CTNETLINK << 8` with `IPCTNL_MSG_CT_NEW`, `_GET` and `_DELETE`.
 const NEW_ENTRY: u16 = 1 << 8;
+const GET_ENTRY: u16 = 1 << 8 | 1;
+const DELETE_ENTRY: u16 = 1 << 8 | 2;
+/// `CTA_TUPLE_ORIG` and `CTA_TUPLE_REPLY`.
+const ORIGINAL: u16 = 1;
+const REPLY: u16 = 2;
+/// Length of `struct nfgenmsg`.
+const GENERIC: usize = 4;
 
 /// Registers the open TCP connections and connected UDP sockets of the calling thread's network
 /// namespace with conntrack, each with the end that opened it: the other one where a socket
 /// listens at the local port, else this one. Connections that conntrack knows are left as they
-/// are. Returns the number of new entries.
+/// are, unless it took one for the other end's: it began to track while the connection was open. Returns the
+/// number of new entries.
 ///
 /// # Errors
 /// If the kernel has no `sock_diag` or no `nf_conntrack_netlink`, or refuses an entry.
@@ -93,7 +103,13 @@ pub fn track_open_connections() -> Result<usize, Error> {
         for (protocol, connection) in &connections {
             match request(&socket, &entry(*protocol, connection)) {
                 Ok(()) => new += 1,
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                    if is_reversed(&socket, *protocol, connection)? {
+                        request(&socket, &deletion(*protocol, connection))?;
+                        request(&socket, &entry(*protocol, connection))?;
+                        new += 1;
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -158,11 +174,45 @@ fn ends(body: &[u8]) -> Option<Ends> {
     Some(Ends { state, local, remote })
 }
 
+/// Whether conntrack has the connection as one that the other end opened, and translates it nowhere.
+fn is_reversed(
+    socket: &netlink_sys::Socket,
+    protocol: Protocol,
+    connection: &Connection,
+) -> io::Result<bool> {
+    let Connection { from, to } = *connection;
+    socket.send(&message(GET_ENTRY, NLM_F_REQUEST, &name(protocol, from, to)), 0)?;
+    let reversed = [(ORIGINAL, tuple(protocol, to, from)), (REPLY, tuple(protocol, from, to))];
+    let is_it = |body: &[u8]| {
+        let attributes = NlasIterator::new(body.get(GENERIC..).unwrap_or_default());
+        let found: Vec<_> = attributes.map_while(Result::ok).collect();
+        let has = |(kind, value): &(u16, Vec<u8>)| {
+            found.iter().any(|it| it.kind() == *kind && it.value() == value)
+        };
+        reversed.iter().all(has)
+    };
+    // An error says that it ended meanwhile.
+    let answer = answer(socket)?;
+    Ok(messages(&answer).iter().any(|(kind, body)| *kind == NEW_ENTRY && is_it(body)))
+}
+
+/// The request to delete the entry of a connection.
+fn deletion(protocol: Protocol, connection: &Connection) -> Vec<u8> {
+    let name = name(protocol, connection.from, connection.to);
+    message(DELETE_ENTRY, NLM_F_REQUEST | NLM_F_ACK, &name)
+}
+
+/// `struct nfgenmsg` and the original tuple.
+fn name(protocol: Protocol, from: Endpoint, to: Endpoint) -> Vec<u8> {
+    let family = if from.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let mut body = vec![family as u8, 0, 0, 0];
+    body.extend(nested(ORIGINAL, &tuple(protocol, from, to)));
+    body
+}
+
 /// The request for a new entry.
 fn entry(protocol: Protocol, connection: &Connection) -> Vec<u8> {
-    // CTA_TUPLE_ORIG, CTA_TUPLE_REPLY, CTA_STATUS, CTA_PROTOINFO and CTA_TIMEOUT.
-    const ORIGINAL: u16 = 1;
-    const REPLY: u16 = 2;
+    // CTA_STATUS, CTA_PROTOINFO and CTA_TIMEOUT.
     const STATUS: u16 = 3;
     const STATE: u16 = 4;
     const TIMEOUT: u16 = 7;
@@ -170,10 +220,7 @@ fn entry(protocol: Protocol, connection: &Connection) -> Vec<u8> {
     /// `IPS_CONFIRMED`, as any entry of the table.
     const ANSWERED: u32 = 1 << 1 | 1 << 2 | 1 << 3;
     let Connection { from, to } = *connection;
-    let family = if from.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    // struct nfgenmsg.
-    let mut body = vec![family as u8, 0, 0, 0];
-    body.extend(nested(ORIGINAL, &tuple(protocol, from, to)));
+    let mut body = name(protocol, from, to);
     body.extend(nested(REPLY, &tuple(protocol, to, from)));
     body.extend(attribute(STATUS, &ANSWERED.to_be_bytes()));
     if i32::from(protocol.number) == libc::IPPROTO_TCP {

@@ -629,3 +629,44 @@ fn the_kernel_routes_no_forged_sources_to_pods_and_no_tunnel_packets() {
     node.enter(|| filter.set(&rules)).unwrap();
     assert_eq!(sources.map(is_routed), [false, false, true]);
 }
+
+/// Something else made the kernel track connections while this one was open, and the server sent first.
+#[test]
+fn a_connection_that_conntrack_took_for_the_other_ends_is_turned_round() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("nft"), "nft is not installed");
+    let (node, outside) =
+        (testkit::Namespace::new("tracked"), testkit::Namespace::new("trackedout"));
+    let inside = outside.name();
+    node.exec(words(&format!("ip link add eth0 type veth peer name eth0 netns {inside}")));
+    for (namespace, last) in [(&node, 1), (&outside, 9)] {
+        namespace.exec(words(&format!("ip address add 192.0.2.{last}/24 dev eth0")));
+        namespace.exec(words("ip link set eth0 up"));
+    }
+    let server = node.enter(|| std::net::TcpListener::bind("192.0.2.1:8080").unwrap());
+    let client = outside.enter(|| std::net::TcpStream::connect("192.0.2.1:8080").unwrap());
+    let (mut accepted, from) = server.accept().unwrap();
+    for line in [
+        "add table ip t",
+        "add chain ip t c { type filter hook input priority 0; }",
+        "add rule ip t c ct state new counter",
+    ] {
+        node.exec(["nft", line]);
+    }
+    std::io::Write::write_all(&mut accepted, b"first").unwrap();
+    let tracked = || node.exec(["cat", "/proc/net/nf_conntrack"]);
+    let is_of = |line: &str| {
+        let port = from.port();
+        line.contains(&format!("src=192.0.2.9 dst=192.0.2.1 sport={port} dport=8080 src=192.0.2.1"))
+    };
+    testkit::eventually("the entry", || tracked().contains("dport=8080").then_some(()));
+    assert!(!tracked().lines().any(is_of), "it is the server's: {}", tracked());
+    let track = || in_namespace(node.path(), linux_net::track_open_connections).unwrap().unwrap();
+    assert_eq!(track(), 1);
+    assert!(tracked().lines().any(is_of), "{}", tracked());
+    assert_eq!(track(), 0, "those that are right stay");
+    // It goes on.
+    std::io::Write::write_all(&mut &client, b"second").unwrap();
+    std::io::Read::read_exact(&mut accepted, &mut [0; 6]).unwrap();
+    assert!(tracked().lines().any(is_of), "{}", tracked());
+}
