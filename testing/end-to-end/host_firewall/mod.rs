@@ -2,6 +2,8 @@
 //! switch with either enforcer: clients and servers on the cluster node and on a host outside, where the
 //! API server is too.
 
+mod bypasses;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
