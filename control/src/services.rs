@@ -133,7 +133,7 @@ fn view(cache: &Cache, service: &Arc<Service>, refused: Vec<RefusedIp>) -> (Serv
         let mut list = BTreeMap::new();
         for slice in &slices {
             let Some(target) = slice_target(slice, port) else { continue };
-            for endpoint in &slice.endpoints {
+            for endpoint in slice.endpoints.iter() {
                 let Some(ready) = readiness(endpoint) else { continue };
                 for address in &endpoint.addresses {
                     let number = match &target {

@@ -313,7 +313,7 @@ impl Cache {
     /// they changed.
     pub(crate) fn find_api_server(&mut self) -> bool {
         let service = Key { namespace: API_SERVER.0.into(), name: API_SERVER.1.into() };
-        let endpoints = self.slices_of(&service).flat_map(|slice| &slice.endpoints);
+        let endpoints = self.slices_of(&service).flat_map(|slice| slice.endpoints.iter());
         let mut addresses: Vec<IpAddr> =
             endpoints.flat_map(|endpoint| endpoint.addresses.iter().copied()).collect();
         addresses.extend(self.services.get(&service).iter().flat_map(|it| &it.cluster_ips));

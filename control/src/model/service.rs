@@ -74,8 +74,8 @@ pub struct EndpointSlice {
     pub key: Key,
     /// The service it belongs to: label `kubernetes.io/service-name`.
     pub service: Option<Arc<str>>,
-    /// `endpoints`.
-    pub endpoints: Vec<Endpoint>,
+    /// `endpoints`; shared by the copies of a slice.
+    pub endpoints: Arc<[Endpoint]>,
     /// `ports`.
     pub ports: Vec<EndpointPort>,
 }
@@ -84,7 +84,7 @@ pub struct EndpointSlice {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// `addresses`.
-    pub addresses: Vec<IpAddr>,
+    pub addresses: Box<[IpAddr]>,
     /// `conditions.ready`, true where absent.
     pub ready: bool,
     /// `conditions.serving`, as `ready` where absent.

@@ -110,6 +110,7 @@ fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
             Err(fault) => faults.push(fault),
         }
     }
+    addresses.shrink_to_fit();
     let (ports, host_ports) = (container_ports(&spec, &mut faults), host_ports(&spec));
     let declared_ports = match spec.host_network {
         Some(true) => declared_ports(&spec),

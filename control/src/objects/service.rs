@@ -32,7 +32,10 @@ fn sieve<T>(
     faults: &mut Faults,
 ) -> Vec<T> {
     let fine = results.into_iter().filter_map(|it| it.map_err(|fault| faults.push(fault)).ok());
-    fine.collect()
+    let mut fine: Vec<T> = fine.collect();
+    // There may be a hundred thousand of them.
+    fine.shrink_to_fit();
+    fine
 }
 
 /// One field, read as one of the API's types; its default if it is absent or could not be read.
@@ -201,10 +204,9 @@ pub(super) fn endpoint_slice(reference: &ObjectRef, value: &Value) -> (EndpointS
         let conditions = endpoint.conditions.unwrap_or_default();
         let ready = conditions.ready.unwrap_or(true);
         let addresses = texts.map(|(nth, text)| reader::address(text, || field(nth)));
-        let mut addresses: Vec<IpAddr> = sieve(addresses, &mut faults);
-        addresses.shrink_to_fit();
+        let addresses: Vec<IpAddr> = sieve(addresses, &mut faults);
         endpoints.push(Endpoint {
-            addresses,
+            addresses: addresses.into(),
             ready,
             serving: conditions.serving.unwrap_or(ready),
             terminating: conditions.terminating.unwrap_or(false),
@@ -212,7 +214,6 @@ pub(super) fn endpoint_slice(reference: &ObjectRef, value: &Value) -> (EndpointS
             hints: hints(&value["endpoints"][index]["hints"]),
         });
     }
-    endpoints.shrink_to_fit();
     let listed: Vec<(usize, discovery::EndpointPort)> = elements(value, "ports", &mut faults);
     // Ports that could not be read are not those of the service.
     let has_ports = value.get("ports").and_then(Value::as_array).is_some_and(|it| !it.is_empty());
@@ -230,7 +231,7 @@ pub(super) fn endpoint_slice(reference: &ObjectRef, value: &Value) -> (EndpointS
     }
     let service = value["metadata"]["labels"]["kubernetes.io/service-name"].as_str();
     let service = service.map(Arc::from);
-    (EndpointSlice { key: key(reference), service, endpoints, ports }, faults)
+    (EndpointSlice { key: key(reference), service, endpoints: endpoints.into(), ports }, faults)
 }
 
 #[cfg(test)]

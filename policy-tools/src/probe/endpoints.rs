@@ -49,7 +49,7 @@ pub(super) fn complete(
             [true, false].into_iter().filter_map(|v4| {
                 let address = addresses.iter().find(|address| address.is_ipv4() == v4)?;
                 Some(Endpoint {
-                    addresses: vec![*address],
+                    addresses: Box::new([*address]),
                     ready: true,
                     serving: true,
                     terminating: false,
@@ -68,7 +68,8 @@ pub(super) fn complete(
     }
     for object in objects.iter_mut() {
         let Object::EndpointSlice(slice) = object else { continue };
-        for endpoint in slice.endpoints.iter_mut().filter(|it| it.node.is_none()) {
+        let endpoints = Arc::make_mut(&mut slice.endpoints).iter_mut();
+        for endpoint in endpoints.filter(|it| it.node.is_none()) {
             endpoint.node = endpoint.addresses.iter().find_map(|it| nodes.get(it)).cloned();
         }
     }
