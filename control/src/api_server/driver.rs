@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -136,6 +138,13 @@ impl Driver {
         }
     }
 
+    /// Notes that requests are served again, if they were not.
+    fn recovers(&mut self) {
+        if std::mem::take(&mut self.is_failing) {
+            self.outage.is_over(self.failures.count() > 0, &self.pace);
+        }
+    }
+
     /// Waits; handles pending deletions in the meantime. With `with_others`, the wait ends early as
     /// [`Outage::wait`] says.
     async fn rest(&mut self, wait: Duration, with_others: bool) -> Result<(), Closed> {
@@ -196,12 +205,29 @@ impl Driver {
         let [first, longest] = ANSWER;
         let patience = first.saturating_mul(1 << self.failures.count().min(16)).min(longest);
         let (path, accept) = (self.watch.path(), self.watch.accept());
-        let answer = timeout(patience, answer::get(&self.client, &path, accept)).await;
+        let mut requests = FuturesUnordered::from_iter([answer::get(&self.client, &path, accept)]);
+        let (hangs, late) = (sleep(first), sleep(patience));
+        let (mut hangs, mut late) = (std::pin::pin!(hangs), std::pin::pin!(late));
+        let mut is_hanging = false;
+        // What hangs may go on hanging when the API server does not: further requests are made beside it.
+        let answer = loop {
+            tokio::select! {
+                Some(answer) = requests.next() => break answer,
+                () = &mut late => break Err(Trouble::Silent),
+                () = &mut hangs, if !is_hanging => {
+                    is_hanging = true;
+                    continue;
+                }
+                () = self.outage.turn(&self.pace), if is_hanging && self.is_failing => {}
+                Ok(()) = self.recovered.changed(), if is_hanging && self.is_failing => {}
+            }
+            requests.push(answer::get(&self.client, &path, accept));
+        };
+        drop(requests);
         let took = began.elapsed();
         let (encoding, body) = match answer {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(trouble)) => return Ok(Err(trouble)),
-            Err(_) => return Ok(Err(Trouble::Silent)),
+            Ok(answer) => answer,
+            Err(trouble) => return Ok(Err(trouble)),
         };
         let framing = self.watch.answered(encoding);
         self.send(Event::Responded(self.watch.kind(), took)).await?;
@@ -210,16 +236,23 @@ impl Driver {
         if self.standing != Standing::Current && !self.watch.is_foreign() {
             self.become_answered().await?;
         }
+        let answered = Instant::now();
         let mut body = std::pin::pin!(body);
         let mut part = Vec::new();
         loop {
             let due = self.deletions_due();
             let never = Instant::now() + SILENCE;
+            let holds = answered + self.pace.first;
             // Reading may be cancelled within a part and continues there.
             let read = tokio::select! {
                 read = timeout(SILENCE, read_part(&mut body, &mut part, framing)) => read,
                 () = sleep_until(due.unwrap_or(never)), if due.is_some() => {
                     self.look_after_deletions().await?;
+                    continue;
+                }
+                // A watch goes on without a word where nothing changes.
+                () = sleep_until(holds), if self.is_failing && self.watch.is_listed() => {
+                    self.recovers();
                     continue;
                 }
                 () = self.events.closed() => return Err(Closed),
@@ -264,9 +297,7 @@ impl Driver {
             if self.watch.is_watching_on() {
                 self.failures.expired = 0;
             }
-            if std::mem::take(&mut self.is_failing) {
-                self.outage.is_over(self.failures.count() > 0, &self.pace);
-            }
+            self.recovers();
             if self.standing != Standing::Current && self.watch.is_listed() {
                 self.standing = Standing::Current;
                 self.send(Event::Current(self.watch.kind())).await?;

@@ -2,11 +2,12 @@
 //!
 //! Each kind backs off by itself: the wait doubles with every failure that follows another one within
 //! [`SETTLED`]. An answer of status 200 ends no back-off, since an ERROR event may follow it; only a
-//! complete list, an event or a bookmark does.
+//! complete list, an event or a bookmark does, or a watch that stays open without a word for [`Pace::first`].
 //!
 //! | wait of a kind that fails | ended early by |
 //! |---|---|
 //! | back-off, doubled up to [`Pace::most`] | another kind that succeeds after failures of its own ([`Outage::is_over`]) |
+//! | the wait for an answer that hangs | both of these: a further request is made beside it |
 //! | the same | its turn as scout: where no kind is served, or this one has failed for less than [`SCOUTING`], one kind after the other retries, one each [`Pace::outage`] |
 //!
 //! So the first answer after an outage is noticed within [`Pace::outage`] and wakes every kind, and a fault of one
@@ -132,17 +133,19 @@ impl Outage {
         recovered: &mut watch::Receiver<u64>,
     ) -> bool {
         let scouts = self.served.load(Ordering::Acquire) == 0 || failures.is_recent(Instant::now());
-        let turn = async {
-            // The queue of a semaphore is first in, first out.
-            let _turn = self.scout.acquire().await;
-            tokio::time::sleep(jittered(pace.outage)).await;
-        };
         tokio::select! {
             _ = recovered.changed() => return true,
             () = tokio::time::sleep(wait) => {}
-            () = turn, if scouts => {}
+            () = self.turn(pace), if scouts => {}
         }
         false
+    }
+
+    /// Waits until it is this kind's turn to scout.
+    pub(super) async fn turn(&self, pace: &Pace) {
+        // The queue of a semaphore is first in, first out.
+        let _turn = self.scout.acquire().await;
+        tokio::time::sleep(jittered(pace.outage)).await;
     }
 }
 
