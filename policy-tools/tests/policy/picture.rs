@@ -79,13 +79,13 @@ fn sources_that_are_a_whole_namespace_or_cluster_are_one_node() {
 }
 
 const SEEN: &str = concat!(
-    r#"{"time":"","node":"n","verdict":"dropped","reason":"policy-denied","from":{"pod":"shop/frontend-5d4f-x","ip":"10.1.0.3","port":4100},"to":{"pod":"shop/db-1","ip":"10.1.0.2","port":22},"protocol":"TCP"}"#,
+    r#"{"time":"2026-11-21T02:25:35.123Z","node":"n","verdict":"dropped","reason":"policy-denied","from":{"pod":"shop/frontend-5d4f-x","ip":"10.1.0.3","port":4100},"to":{"pod":"shop/db-1","ip":"10.1.0.2","port":22},"protocol":"TCP"}"#,
     "\n",
-    r#"{"time":"","node":"n","verdict":"dropped","reason":"policy-denied","from":{"ip":"203.0.113.7","port":4100},"to":{"pod":"shop/db-1","ip":"10.1.0.2"},"protocol":"ICMP","icmp_type":8}"#,
+    r#"{"time":"2026-11-21T02:25:35.123Z","node":"n","verdict":"dropped","reason":"policy-denied","from":{"ip":"203.0.113.7","port":4100},"to":{"pod":"shop/db-1","ip":"10.1.0.2"},"protocol":"ICMP","icmp_type":8}"#,
     "\n",
-    r#"{"time":"","node":"n","verdict":"dropped","reason":"bad-checksum","from":{},"to":{}}"#,
+    r#"{"time":"2026-11-21T02:25:35.123Z","node":"n","verdict":"dropped","reason":"bad-checksum","from":{},"to":{}}"#,
     "\n",
-    r#"{"time":"","node":"n","verdict":"forwarded","reason":"policy-allowed","from":{"pod":"shop/frontend-5d4f-x"},"to":{"pod":"shop/backend-2","port":8080},"protocol":"TCP"}"#,
+    r#"{"time":"2026-11-21T02:25:35.123Z","node":"n","verdict":"forwarded","reason":"policy-allowed","from":{"pod":"shop/frontend-5d4f-x"},"to":{"pod":"shop/backend-2","port":8080},"protocol":"TCP"}"#,
     "\n",
 );
 

@@ -19,7 +19,7 @@ fn seen(text: &str, lines: &[&str]) -> BTreeSet<Flow> {
             Err(_) => format!("\"pod\":\"{text}\",\"ip\":\"10.1.2.3\""),
         };
         format!(
-            "{{\"time\":\"\",\"node\":\"n\",\"verdict\":\"forwarded\",\"reason\":\"no-policy\",\
+            "{{\"time\":\"2026-11-21T02:25:35.123Z\",\"node\":\"n\",\"verdict\":\"forwarded\",\"reason\":\"no-policy\",\
              \"from\":{{{}}},\"to\":{{{},\"port\":{}}},\"protocol\":\"{}\"}}\n",
             end(words[0]),
             end(words[1]),
