@@ -16,7 +16,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use acl::{Action, Address, AddressMapEditor, Block, Key, PeerSetId, Table, parse_rules};
+//! use acl::{Action, Address, AddressMapEditor, Block, End, Key, PeerSetId, PortRange, Rule, Table};
 //!
 //! // Two backends in set 1; only they may reach port 6379.
 //! let mut addresses = AddressMapEditor::default();
@@ -24,11 +24,9 @@
 //!     addresses.add(PeerSetId(1), &Block { net: backend.parse()?, except: vec![] });
 //! }
 //! let map = Arc::new(addresses.version());
-//! let rules = parse_rules("
-//!     permit tcp from set 1 to any port 6379 by \"backends may\"
-//!     deny   any from any   to any           by \"no other\"
-//! ")?;
-//! let table = Table::compile(rules.into(), &map);
+//! let backends = Rule::new(Action::Permit, "backends may").source(End::Set(PeerSetId(1)));
+//! let backends = backends.protocol(6).destination_ports(PortRange::one(6379));
+//! let table = Table::compile([backends, Rule::new(Action::Deny, "no other")].into(), &map);
 //! println!("{}", table.report());
 //!
 //! // A dataplane looks up each new connection, best as a vector of keys.
@@ -89,8 +87,6 @@ mod prefix_map;
 mod rule;
 mod simd;
 mod table;
-mod text;
-mod words;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -102,8 +98,6 @@ pub use origin::{Direction, Origin, PolicyRef};
 pub use prefix_map::PrefixMap;
 pub use rule::{Action, End, PortRange, Rule, TcpFlags};
 pub use table::{Report, Table};
-pub use text::parse_rules;
-pub use words::ParseError;
 
 /// A secret number, against IPv6 addresses chosen to collide in hash tables.
 fn seed() -> u64 {

@@ -21,7 +21,7 @@ impl<T> Default for Nested<T> {
 }
 
 impl<T> Nested<T> {
-    /// Of networks in ascending [order](Prefix::order), each once.
+    /// Takes networks in ascending [order](Prefix::order), each once.
     pub(crate) fn from_sorted(nodes: impl Iterator<Item = (Prefix, T)>) -> Self {
         let nodes = nodes.map(|(prefix, node)| (prefix.order(), (prefix, node))).collect();
         let mut nested = Self { nodes, ..Self::default() };

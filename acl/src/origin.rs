@@ -67,7 +67,7 @@ impl fmt::Display for PolicyRef {
     }
 }
 
-/// What a rule comes from, and a verdict by it. Cheap to clone; in JSON its text.
+/// The origin of a rule, and of a verdict by it. Cheap to clone; in JSON its text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Origin {
     /// A rule of a policy, by its position in the list of this direction: `NetworkPolicy default/db ingress[0]`.

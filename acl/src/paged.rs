@@ -52,7 +52,7 @@ impl<T: Clone, const N: usize> Paged<T, N> {
     }
 }
 
-/// How many parts a directory grows by to have `wanted`, or `None` if it has. A quarter more than
+/// Number of parts that a directory grows by to have `wanted`, or `None` if it has. A quarter more than
 /// requested, so that growing entry by entry stays cheap.
 fn more<T>(parts: &[T], wanted: usize) -> Option<usize> {
     (wanted > parts.len()).then(|| (wanted - parts.len()).max(parts.len() / 4))

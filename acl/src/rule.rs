@@ -94,7 +94,7 @@ pub struct Rule {
     /// Whether no policy states the rule: it decides what policies leave open, as the isolation of
     /// a pod does.
     pub is_default: bool,
-    /// What verdicts by the rule are reported with.
+    /// The origin that verdicts by the rule are reported with.
     pub origin: Origin,
 }
 

@@ -1,11 +1,9 @@
 //! Compiled forms against their definitions, over generated rule sets.
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::{address, key, map, rule, sets};
 use acl::{Address, AddressMap, AddressMapEditor, Block, Identity, Key, PeerSetId, Table, linear};
-use common::{address, key, map, rule, sets};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;

@@ -63,7 +63,7 @@ struct Step {
     excepted: u32,
 }
 
-/// How many blocks of each set cover a network, sorted by set.
+/// Number of blocks of each set that cover a network, sorted by set.
 type Counts = Vec<(PeerSetId, i64)>;
 
 impl AddressMapEditor {

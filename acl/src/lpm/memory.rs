@@ -79,7 +79,7 @@ pub(super) struct Pool {
     held: Vec<Held>,
     /// Number of the version in the making.
     number: u64,
-    /// How many held versions make it worth looking which of them are gone.
+    /// Number of held versions from which on those that are gone are sought.
     look_at: usize,
 }
 

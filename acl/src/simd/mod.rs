@@ -83,7 +83,7 @@ pub(crate) fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
-/// How many of ten ascending numbers, two in a word, the lower half first, are not above `key`.
+/// Counts those of ten ascending numbers, two in a word, the lower half first, that are not above `key`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn count_up_to(ascending: &[u32; 5], key: u16) -> usize {
@@ -103,7 +103,7 @@ pub(crate) fn count_up_to(ascending: &[u32; 5], key: u16) -> usize {
     (mask & 0x3ff).trailing_ones() as usize
 }
 
-/// How many of ten ascending numbers, two in a word, the lower half first, are not above `key`.
+/// Counts those of ten ascending numbers, two in a word, the lower half first, that are not above `key`.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 pub(crate) fn count_up_to(ascending: &[u32; 5], key: u16) -> usize {

@@ -86,7 +86,7 @@ impl<'a> Effective<'a> {
         self.demands
     }
 
-    /// Of rules over the same ends, which ascend, each with its demand: those that can be found.
+    /// Returns those that can be found of rules over the same ends, which ascend, each with its demand.
     pub(super) fn of(&mut self, rules: impl Iterator<Item = (u32, u32)>) -> &[(u32, u32)] {
         self.rules.clear();
         if let Some(matching) = self.matching {

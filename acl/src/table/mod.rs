@@ -35,7 +35,7 @@ pub struct Table {
     rules: Arc<[Rule]>,
     /// A bit for each rule that permits: a rule itself takes two cache lines.
     permits: Box<[u64]>,
-    /// What tests compare with.
+    /// The address map that tests compare with.
     #[cfg(test)]
     addresses: Arc<AddressMap>,
     parts: Parts,

@@ -37,7 +37,7 @@ pub(super) struct Parts {
 /// Lists for each end, and tuples.
 type ByEnds = ([Field; 2], Option<Box<Tuples>>);
 
-/// How lists are decided.
+/// The structure that decides lists.
 #[derive(Debug)]
 pub(super) enum Decide {
     /// By transport class.
@@ -92,7 +92,7 @@ struct Input {
 }
 
 impl Input {
-    /// Of all these rules but some that no key finds.
+    /// Keeps all rules but some that no key finds.
     fn new(rules: &[Rule], addresses: &AddressMap) -> Self {
         let mut rules: Vec<(u32, &Rule)> =
             (0..).zip(rules).filter(|(_, rule)| can_match(rule)).collect();

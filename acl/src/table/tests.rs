@@ -113,13 +113,17 @@ fn worked_example() {
         builder.add(PeerSetId(set), [Block { net: net.parse().unwrap(), except: vec![] }]);
     }
     let map = Arc::new(builder.build());
-    let rules: Arc<[Rule]> = crate::parse_rules(
-        "permit tcp from set 1 to set 3 port 80
-         deny   tcp from set 2 to set 3 port 80-443
-         permit tcp from any   to set 4 port 443
-         deny   any from any   to any",
-    )
-    .unwrap()
+    let set = |number| End::Set(PeerSetId(number));
+    let tcp = |action, source, destination, first, last| {
+        let rule = Rule::new(action, "").source(source).destination(destination).protocol(6);
+        rule.destination_ports(PortRange { first, last })
+    };
+    let rules: Arc<[Rule]> = [
+        tcp(Action::Permit, set(1), set(3), 80, 80),
+        tcp(Action::Deny, set(2), set(3), 80, 443),
+        tcp(Action::Permit, End::Any, set(4), 443, 443),
+        Rule::new(Action::Deny, ""),
+    ]
     .into();
     let report = Table::compile(Arc::clone(&rules), &map).report();
     assert_eq!((report.in_lists, report.tuples, report.pairs, report.by_set), (2, 1, 2, 0));

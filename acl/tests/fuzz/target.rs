@@ -11,9 +11,6 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 /// Reads bytes as blocks, rules, changes and keys, and compares all answers; panics where two
 /// differ.
 pub(crate) fn check(bytes: &[u8]) {
-    if let Ok(text) = std::str::from_utf8(bytes) {
-        check_text(text);
-    }
     let input = &mut Input(bytes);
     let mut addresses = AddressMapEditor::default();
     let mut blocks: Vec<(PeerSetId, Block)> = Vec::new();
@@ -57,13 +54,6 @@ pub(crate) fn check(bytes: &[u8]) {
         let expected = linear::lookup(&rules, &map, key);
         assert_eq!(table.lookup(key), expected, "{key:?}");
         assert_eq!(in_vector[at], expected.map_or(Table::NONE, |at| at as u32), "{key:?}");
-    }
-}
-
-fn check_text(text: &str) {
-    if let Ok(rules) = acl::parse_rules(text) {
-        let printed: String = rules.iter().map(|rule| format!("{rule}\n")).collect();
-        assert_eq!(acl::parse_rules(&printed), Ok(rules));
     }
 }
 

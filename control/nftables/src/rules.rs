@@ -179,8 +179,6 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use acl::parse_rules;
-
     use super::*;
 
     fn sets() -> PeerSets {
@@ -189,17 +187,19 @@ mod tests {
         BTreeMap::from([(PeerSetId(1), Arc::new(pods)), (PeerSetId(2), Arc::new(block))])
     }
 
-    fn rules(text: &str) -> Vec<Rule> {
-        parse_rules(text).unwrap()
-    }
+    const SETS: [End; 2] = [End::Set(PeerSetId(1)), End::Set(PeerSetId(2))];
 
     #[test]
     fn both_directions_of_a_connection() {
-        let list = rules(
-            "permit tcp from set 1 to any port 80-90 by \"a\"\n\
-             deny udp from set 2 to any port 53 by \"b \\\" c\"\n\
-             permit any from any to any by \"\"\n",
-        );
+        let web = PortRange { first: 80, last: 90 };
+        let list = [
+            Rule::new(Action::Permit, "a").source(SETS[0]).protocol(6).destination_ports(web),
+            Rule::new(Action::Deny, "b \" c")
+                .source(SETS[1])
+                .protocol(17)
+                .destination_ports(PortRange::one(53)),
+            Rule::new(Action::Permit, ""),
+        ];
         let text =
             |way, families| chain(&list, way, &sets(), families, ["goto next", "drop"]).join("\n");
         assert_eq!(
@@ -223,11 +223,11 @@ mod tests {
 
     #[test]
     fn the_chain_of_one_address_holds_what_is_about_it() {
-        let list = rules(
-            "permit tcp from any to set 1 port 80 by \"\"\n\
-             permit tcp from any to set 2 port 81 by \"\"\n\
-             deny any from any to any by \"\"\n",
-        );
+        let permit = |set: End, port: u16| {
+            let tcp = Rule::new(Action::Permit, "").destination(set).protocol(6);
+            tcp.destination_ports(PortRange::one(port))
+        };
+        let list = [permit(SETS[0], 80), permit(SETS[1], 81), Rule::new(Action::Deny, "")];
         let address = "192.0.2.7".parse().unwrap();
         let text = denials_of(&list, Way::Original, &sets(), address, ["next", "drop"]).join("\n");
         assert_eq!(

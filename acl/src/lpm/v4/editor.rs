@@ -179,7 +179,7 @@ struct Trie {
 }
 
 impl Trie {
-    /// Of the answers for all addresses.
+    /// A trie of the answers for all addresses.
     fn of(ranges: &[(u32, u32)]) -> Self {
         let mut trie = Self { pool: Pool::new(), root: 0 };
         trie.pool.put(Size::Block, &[0; PARTS]);

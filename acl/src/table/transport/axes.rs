@@ -130,7 +130,7 @@ impl Axes<'_> {
         })
     }
 
-    /// Of so many classes at most.
+    /// Makes an axis of so many classes at most.
     fn axis(
         &self,
         protocols: &[Option<u8>],

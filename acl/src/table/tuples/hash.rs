@@ -17,9 +17,9 @@ use crate::table::lists::ListId;
 pub(super) struct Cells {
     /// Their number is a power of two.
     cells: Box<[Cell]>,
-    /// Of buckets, whose number is a power of two. And one more number.
+    /// One for each bucket, whose number is a power of two, and one more.
     displacements: Box<[u16]>,
-    /// How far a hash is shifted right for its bucket.
+    /// Bits by which a hash is shifted right for its bucket.
     shift: u32,
 }
 
