@@ -41,11 +41,11 @@ use crate::peers::{NamedPort, PeerSet, PodPeers};
 pub(crate) struct Policies {
     /// Egress firewalls, each a tier of its own.
     pub(crate) firewalls: Vec<ClusterWide>,
-    /// Of tier `Admin`.
+    /// Policies of tier `Admin`.
     pub(crate) admin: Vec<ClusterWide>,
-    /// Of the pod's namespace.
+    /// Policies of the pod's namespace.
     pub(crate) namespaced: Vec<Arc<NetworkPolicy>>,
-    /// Of tier `Baseline`.
+    /// Policies of tier `Baseline`.
     pub(crate) baseline: Vec<ClusterWide>,
     /// The addresses of the API server.
     pub(crate) api_server: ApiServer,

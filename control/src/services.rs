@@ -71,7 +71,7 @@ impl Pending {
         self.changed.extend(self.external_ips.services().cloned());
     }
 
-    /// Has services take external IPs of the `permitted` networks, those of `cluster` left out.
+    /// Lets services take external IPs of the `permitted` networks, those of `cluster` left out.
     pub(crate) fn permit_external_ips(&mut self, permitted: Vec<IpNet>, cluster: Vec<IpNet>) {
         self.external_ips.permit(permitted, cluster);
         self.surroundings_changed();

@@ -134,7 +134,7 @@ pub struct View {
     /// Pods on the host network of this cluster node that policies select, by name; empty unless
     /// [`Control::enforce_host_network`](crate::Control::enforce_host_network) was called.
     pub host_pods: Arc<[HostPod]>,
-    /// What egress firewalls for the whole cluster say about clients outside whom services lead to
+    /// Rules of egress firewalls for the whole cluster about clients outside whom services lead to
     /// addresses that are no pods'; the peer is the destination.
     pub outside: PodAcl,
     /// What the host firewalls of this cluster node say together about connections that services lead to its own

@@ -22,7 +22,7 @@ use crate::wire::Flow;
 /// The port that DNS servers listen on (RFC 1035).
 pub const DNS_PORT: u16 = 53;
 
-/// How long an answer is held at most.
+/// Longest time for which an answer is held.
 pub const LONGEST_HOLD: Duration = Duration::from_secs(1);
 /// Answers of one pod that a worker holds at most.
 pub const MOST_HELD_OF_POD: usize = 32;

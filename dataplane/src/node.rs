@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 macro_rules! nodes {
     ($($(#[doc = $doc:literal])* $node:ident $name:literal to [$($next:ident),*],)*) => {
-        /// How many nodes there are.
+        /// Number of nodes.
         pub const NODES: usize = [$($name,)*].len();
 
         /// A stage of the graph.

@@ -155,7 +155,7 @@ impl Outcome {
     }
 }
 
-/// How many outcomes there are.
+/// Number of outcomes.
 pub const OUTCOMES: usize = Outcome::ALL.len();
 
 impl fmt::Display for Outcome {

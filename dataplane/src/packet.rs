@@ -47,7 +47,7 @@ impl Packet {
     /// Not rewritten.
     pub(crate) const AS_IT_IS: u16 = u16::MAX;
 
-    /// What is known of a packet just received, but for its frame and port.
+    /// A packet just received, of which only frame and port are to be filled in.
     const UNKNOWN: Self = Self {
         frame: Frame::NONE,
         in_port: PortId::NONE,

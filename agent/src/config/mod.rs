@@ -64,7 +64,7 @@ pub struct Config {
     pub metrics: Metrics,
     /// Folder for the state that outlives the process.
     pub state_dir: PathBuf,
-    /// How long a start waits for another switch with this folder to end.
+    /// Time for which a start waits for another switch with this folder to end.
     pub takeover_wait: Option<Duration>,
     /// Cores that workers are pinned to, in order.
     pub cores: Vec<usize>,

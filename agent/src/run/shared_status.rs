@@ -257,7 +257,7 @@ impl SharedStatus {
         self.flow_offload.lock().clone()
     }
 
-    /// What a filter of verdicts names that is not known here.
+    /// Names the object of a filter of verdicts that is not known here.
     pub(crate) fn unknown(&self, filter: &observe::verdicts::Filter) -> Option<String> {
         self.broker.unknown(filter, &self.state().rules)
     }

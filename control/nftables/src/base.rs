@@ -284,7 +284,7 @@ pub(crate) fn sets() -> Vec<(Family, &'static str, String, &'static str)> {
     sets
 }
 
-/// What conntrack does not track: neighbour discovery, and reports of multicast listeners. None of it is
+/// Rules for what conntrack does not track: neighbour discovery, and reports of multicast listeners. None of it is
 /// routed: in the hook `forward`, it is on its way between ports of one bridge.
 fn link() -> Vec<String> {
     vec![

@@ -58,7 +58,7 @@ pub(super) async fn is_installed(client: &Client, version: &str, kind: Kind) -> 
     Some(verbs.iter().any(|verb| verb == "create"))
 }
 
-/// What may be done with objects of the kind in `version`; nothing if it is not served.
+/// The verbs that objects of the kind take in `version`; none if it is not served.
 async fn verbs(client: &Client, version: &str, kind: Kind) -> Option<Vec<String>> {
     let Some(list) = get(client, &format!("/apis/{version}")).await? else {
         return Some(Vec::new());

@@ -43,7 +43,7 @@ impl Cache {
         self.published.taken.get(node).map_or(&[], Vec::as_slice)
     }
 
-    /// What is not taken from a node, as faults of the objects.
+    /// Addresses that are not taken from a node, as faults of the objects.
     pub(crate) fn refused_addresses(&self) -> &[Fault] {
         &self.published.refused
     }

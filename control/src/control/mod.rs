@@ -74,7 +74,7 @@ pub struct Control {
 #[derive(Debug, Default)]
 pub(crate) struct Local {
     pub(crate) acls: [Option<Acl>; 2],
-    /// What they would be if staged policies were enforced; `None` if that changes nothing.
+    /// The same if staged policies were enforced; `None` if that changes nothing.
     pub(crate) staged: Option<[Option<Acl>; 2]>,
 }
 
@@ -139,7 +139,7 @@ impl Control {
         self.denied_reply = reply;
     }
 
-    /// Has services take external IPs of the `permitted` networks. They never take one that a pod, a
+    /// Lets services take external IPs of the `permitted` networks. They never take one that a pod, a
     /// node or the API server has, nor one of the pods' networks or of `cluster`. Without this call
     /// they take none.
     pub fn permit_external_ips(&mut self, permitted: Vec<IpNet>, cluster: Vec<IpNet>) {
@@ -395,12 +395,12 @@ impl Control {
         std::mem::take(&mut self.moved)
     }
 
-    /// What [`Self::take_departed`] is to return.
+    /// The addresses that [`Self::take_departed`] is to return.
     pub fn departed(&self) -> impl Iterator<Item = IpAddr> {
         self.departed.iter().copied()
     }
 
-    /// Has the sessions of these addresses end, as [`Self::take_departed`] says.
+    /// Ends the sessions of these addresses, as [`Self::take_departed`] says.
     pub fn depart(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
         self.note_departed(addresses);
     }

@@ -1,4 +1,4 @@
-//! What clients outside of the cluster reach through services.
+//! Rules about clients outside of the cluster that services lead to addresses which are no pods'.
 //!
 //! An egress firewall for the whole cluster also holds for what a service sends on for a client
 //! outside: such a client must not reach by a hand-made endpoint slice what no pod may reach.

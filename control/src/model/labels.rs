@@ -30,7 +30,7 @@ impl Labels {
     }
 }
 
-/// Of two equal keys the later one counts.
+/// Collects labels; the later of two equal keys counts.
 impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Labels {
     fn from_iter<T: IntoIterator<Item = (K, V)>>(labels: T) -> Self {
         let sorted: std::collections::BTreeMap<Arc<str>, Arc<str>> =

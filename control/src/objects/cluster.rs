@@ -107,7 +107,7 @@ fn whole_node(reference: &ObjectRef, value: &Value) -> Result<Node, Faults> {
     }
 }
 
-/// What a node publishes as far as it could be read, and what could not be.
+/// Reads what a node publishes, and the faults of what cannot be read.
 pub(super) fn node_addresses(reference: &ObjectRef, value: &Value) -> (NodeAddresses, Faults) {
     let (mut addresses, mut faults) = (Vec::new(), Vec::new());
     for (index, element) in elements(&value["spec"]["addresses"]).enumerate() {

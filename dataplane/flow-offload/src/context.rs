@@ -10,14 +10,14 @@ use crate::Kernel;
 use crate::barrier::wait_for_programs;
 use crate::layout::{GUARD_PORTS, GUARDS, PORTS};
 
-/// How flow offload is set up.
+/// Settings of flow offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Entries that fit, two for each connection.
     pub entries: u32,
     /// Queues of the punt link.
     pub queues: u32,
-    /// How long entries count after the switch's last heartbeat.
+    /// Time for which entries count after the switch's last heartbeat.
     pub grace: Duration,
 }
 

@@ -30,13 +30,13 @@ use crate::published::Published;
 
 /// Time between two scans.
 const TICK: Duration = Duration::from_millis(100);
-/// How often the entries are read.
+/// Interval at which entries are read.
 const READ: Duration = Duration::from_secs(1);
 /// Entries noted under one lock.
 const NOTED: usize = 256;
 /// Interval of checks that programs are where they belong.
 const GUARD: Duration = Duration::from_secs(1);
-/// How late a heartbeat may be without a grace.
+/// Delay that a heartbeat may have without a grace.
 const LATE: Duration = Duration::from_millis(500);
 /// Connections that are entered in one go; handshakes wait meanwhile.
 const ACCEPTED: usize = 256;
@@ -82,13 +82,13 @@ impl Engine {
         }
     }
 
-    /// Has the threads end.
+    /// Ends the threads.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.barrier.stop();
     }
 
-    /// Has no entry count any more, for good.
+    /// Invalidates all entries, for good.
     pub(crate) fn close(&self) {
         self.broken.store(true, Ordering::SeqCst);
         self.beat();

@@ -24,7 +24,7 @@ impl Entries {
         self.both.each_ref().map(|one| one.as_ref().map(|(key, _)| *key))
     }
 
-    /// What both have in common: guards and generations.
+    /// The guards and generations, which both have in common.
     pub(crate) fn guarded(&self) -> FlowEntry {
         let entry = self.both.iter().flatten().next();
         entry.map_or_else(FlowEntry::default, |(_, entry)| *entry)
@@ -41,7 +41,7 @@ enum End<'a> {
     Host(PortId, NextHop<'a>),
 }
 
-/// How packets leave by an interface of the cluster node.
+/// The way out by an interface of the node.
 struct NextHop<'a> {
     mac: Mac,
     own_mac: Mac,
@@ -58,7 +58,7 @@ struct Ends<'a> {
     peer: &'a Peer,
 }
 
-/// What entries depend on besides the snapshot.
+/// The node as entries depend on it, besides the snapshot.
 pub struct Surroundings<'a> {
     /// The number of a port's interface, if flow offload serves it.
     pub interface: &'a dyn Fn(PortId) -> Option<u32>,

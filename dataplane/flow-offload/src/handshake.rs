@@ -30,12 +30,12 @@ use crate::layout::FlowKey;
 /// Connections that wait while others are locked; those beyond are entered by the next scan.
 const MOST_LATE: usize = 4096;
 
-/// What workers hand connections to, once flow offload runs.
+/// The receiver of connections from workers, once flow offload runs.
 #[derive(Default)]
 pub(crate) struct Handshakes(OnceLock<Weak<Engine>>);
 
 impl Handshakes {
-    /// Has connections entered from now on.
+    /// Enters connections from now on.
     pub(crate) fn serve(&self, engine: &Arc<Engine>) {
         // Flow offload starts once over a loaded program.
         let _ = self.0.set(Arc::downgrade(engine));

@@ -22,7 +22,7 @@ use crate::{Error, lock, tcx};
 pub(crate) struct Ingress(Mutex<Netlink>);
 
 impl Ingress {
-    /// Of the calling thread's network namespace.
+    /// Opens that of the calling thread's network namespace.
     pub(crate) fn open() -> Result<Self, Error> {
         Ok(Self(Mutex::new(Netlink::open().map_err(failed)?)))
     }

@@ -62,7 +62,7 @@ struct Uplink {
     is_steered: bool,
 }
 
-/// What the programs did, since they were loaded.
+/// Counters of the programs, since they were loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets forwarded by entries; segments that are still to be cut count each.
@@ -78,7 +78,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// What was counted each second, if it was `before` so many seconds ago.
+    /// Rates by the second, if these were the counters `before` so many seconds ago.
     pub(crate) fn per_second(&self, before: &Self, seconds: f64) -> Self {
         let rate = |now: u64, then: u64| (now.saturating_sub(then) as f64 / seconds) as u64;
         let then = |reason: &Reason| before.of(*reason);
@@ -206,7 +206,7 @@ impl Kernel {
         !uplink.is_steered || self.ingress.is_attached(self.from_uplink, uplink.ifindex)
     }
 
-    /// Has what the cluster node's kernel sends by `ifindex`, its end of the host port, forwarded by
+    /// Forwards what the node's kernel sends by `ifindex`, its end of the host port, by
     /// entries.
     ///
     /// # Errors
@@ -231,7 +231,7 @@ impl Kernel {
         Box::new(PuntQueue { port, queue, progress, handshakes })
     }
 
-    /// What the queues of the punt link hand connections to.
+    /// The receiver of connections from the queues of the punt link.
     pub(crate) fn handshakes(&self) -> &Handshakes {
         &self.handshakes
     }
@@ -384,7 +384,7 @@ impl Kernel {
         map.put(&0, &value.cast_unsigned()).map_err(failed)
     }
 
-    /// What the programs did.
+    /// Counters of the programs.
     pub fn counters(&self) -> Counters {
         let values: Vec<u64> = (0..COUNTERS as u32).map(|n| self.counters.sum(n)).collect();
         Counters {

@@ -20,7 +20,7 @@ pub(crate) const GUARD_SERVICES: u32 = 1;
 /// Guard of the first port; the others follow.
 pub(crate) const GUARD_PORTS: u32 = 2;
 
-/// Of an interface's number in a key: the packet arrived by it in a tunnel (`TUNNELLED`).
+/// Bit of an interface's number in a key: the packet arrived by it in a tunnel (`TUNNELLED`).
 const TUNNELLED: u32 = 1 << 31;
 /// In place of an interface's number in a key: the cluster node's own kernel sends the packet
 /// (`HOST`).

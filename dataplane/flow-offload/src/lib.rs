@@ -59,13 +59,13 @@ pub use kernel::{Counters, Kernel, interfaces, recognize_programs};
 pub use offload::{Offload, State};
 pub use run::{At, Outcome};
 
-/// What was tried, and what the kernel says.
+/// An attempt that failed, and the kernel's answer.
 #[derive(Debug, thiserror::Error)]
 #[error("{attempt}: {cause}")]
 pub struct Error {
-    /// What was tried.
+    /// The attempt.
     pub attempt: String,
-    /// What the kernel says.
+    /// The kernel's answer.
     #[source]
     pub cause: io::Error,
 }

@@ -24,10 +24,10 @@ use crate::installed::PortUsage;
 use crate::layout::PuntedPort;
 use crate::{Counters, Error, Kernel};
 
-/// How old what was read of entries may be for whoever asks.
+/// Greatest age of the counts of entries that are handed out.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// What flow offload does right now.
+/// The state of flow offload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// Connections with entries.
@@ -36,9 +36,9 @@ pub struct State {
     pub refused: u64,
     /// Connections whose entries made room for others.
     pub evicted: u64,
-    /// What the programs did.
+    /// Counters of the programs.
     pub counters: Counters,
-    /// What they did each second, lately.
+    /// The same a second, lately.
     pub per_second: Counters,
 }
 
@@ -170,7 +170,7 @@ impl Offload {
         *published = next;
     }
 
-    /// Has entries that `snapshot` concerns count no more. Called before it is published.
+    /// Invalidates the entries that `snapshot` affects. Called before it is published.
     pub fn prepare(&self, snapshot: &Arc<Snapshot>) {
         let engine = &self.engine;
         let mut published = engine.published.lock();
@@ -184,12 +184,12 @@ impl Offload {
         }
     }
 
-    /// Has no entry count any more, for good.
+    /// Invalidates all entries, for good.
     pub fn close(&self) {
         self.engine.close();
     }
 
-    /// Has every packet of the connections that `wanted` chooses take the switch, from now on and
+    /// Sends every packet of the connections that `wanted` chooses through the switch, from now on and
     /// until the guard is dropped. Other connections stay where they are.
     pub fn follow(
         &self,
@@ -206,7 +206,7 @@ impl Offload {
         Followed::new(engine, number)
     }
 
-    /// What it does.
+    /// Its state.
     pub fn state(&self) -> State {
         State {
             connections: self.engine.connections.lock().len() as u64,
@@ -217,7 +217,7 @@ impl Offload {
         }
     }
 
-    /// What the kernel has forwarded for each port since it was added; as of a moment ago.
+    /// Usage of each port by packets that the kernel has forwarded since it was added, as of a moment ago.
     pub fn of_ports(&self) -> AHashMap<PortId, PortUsage> {
         self.engine.read_if_older(FRESH);
         self.engine.connections.lock().of_ports().clone()

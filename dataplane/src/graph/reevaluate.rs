@@ -17,7 +17,7 @@ pub(super) struct Stale {
     state: State,
 }
 
-/// How far its re-evaluation is.
+/// Progress of its re-evaluation.
 enum State {
     /// It is decided about alone.
     Left,

@@ -14,7 +14,7 @@ const SIZES: [usize; 11] =
 /// Lookup table from hashes to backends of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Maglev {
-    /// Of up to 255 backends: most services have fewer, and there is a table for each service. Empty for
+    /// Up to 255 backends: most services have fewer, and there is a table for each service. Empty for
     /// lists of up to one.
     Few(Box<[u8]>),
     Many(Box<[u16]>),

@@ -25,7 +25,7 @@ pub(crate) use node_addresses::is_link_local;
 use node_addresses::{NodeAddresses, Prefixes};
 use owners::Owners;
 
-/// How pods of other cluster nodes are reached.
+/// The way to pods of other nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Underlay {
     /// Their packets leave by the uplink as they are, to whatever router is there.
@@ -71,7 +71,7 @@ pub struct Parts {
     pub switch_addresses: Vec<IpAddr>,
     /// Pod networks of this cluster node: routed only to its pods.
     pub local_networks: Vec<IpNet>,
-    /// What clients outside reach through services where it is no pod: matches the destination.
+    /// Rules about clients outside whom services lead to no pod; they match the destination.
     /// Without a table that is everything.
     pub outside: Option<Arc<Table>>,
     /// Link-local IPv4 destinations that pods reach through this cluster node's kernel.
@@ -311,7 +311,7 @@ impl Snapshot {
         self.translation_ports.clone()
     }
 
-    /// How pods of other cluster nodes are reached.
+    /// The way to pods of other nodes.
     #[inline]
     pub fn underlay(&self) -> &Underlay {
         &self.underlay

@@ -206,7 +206,7 @@ impl Switch {
         }
     }
 
-    /// Has every worker send copies of DNS packets to `tap`.
+    /// Sends copies of DNS packets from every worker to `tap`.
     pub fn follow_dns(&self, tap: &Arc<DnsTap>) {
         for worker in &self.workers {
             worker.mailbox.send(Command::FollowDns(Arc::clone(tap)));
@@ -302,7 +302,7 @@ impl Switch {
         }
     }
 
-    /// Has a port served whose frames are on the queues of `trunk`, under the tag returned. It is
+    /// Serves a port whose frames are on the queues of `trunk`, under the tag returned. It is
     /// removed as any port is, and before the trunk.
     pub fn add_member(&self, id: PortId, trunk: PortId) -> Tag {
         if self.sessions.used_by(id) > 0 {

@@ -32,7 +32,7 @@ enum Place {
     Free,
     /// The number of the port with these parts.
     Served(Vec<PortPart>),
-    /// Of a removed port, which workers may still have in this snapshot.
+    /// A removed port, which workers may still have in this snapshot.
     Known(u64),
 }
 

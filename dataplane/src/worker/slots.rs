@@ -147,7 +147,7 @@ impl Slots {
         Some(tag.port())
     }
 
-    /// Has a frame leave by a port with this vector; it comes back if the port is not served here.
+    /// Enqueues a frame for a port with this vector; returns it if the port is not served here.
     #[inline]
     pub(super) fn leave(
         &mut self,

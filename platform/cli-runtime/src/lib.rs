@@ -30,7 +30,7 @@ pub enum Output {
     Json,
 }
 
-/// How packets travel between cluster nodes (`--underlay`).
+/// The way that packets take between nodes (`--underlay`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Underlay {

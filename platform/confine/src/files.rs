@@ -47,7 +47,7 @@ pub fn are_confined() -> bool {
     IN_FORCE.get().is_some()
 }
 
-/// Has the calling thread, and all that it starts, change files below these folders alone, for good.
+/// Restricts the calling thread, and all that it starts, to changing files below these folders, for good.
 /// Paths that do not exist are left out. Needs no-new-privileges. Returns `false` if the kernel has no
 /// Landlock.
 ///

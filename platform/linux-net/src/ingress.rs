@@ -14,7 +14,7 @@ use netlink_packet_route::tc::{
 use super::error::Error;
 use super::netlink::Netlink;
 
-/// What the names of Podgate's filters begin with.
+/// Beginning of the names of Podgate's filters.
 const OWN: &str = "podgate:";
 /// Place of Podgate's filters: the first priority, and a handle that others do not choose. (The
 /// kernel's table of handles grows with the largest.)

@@ -23,7 +23,7 @@ use std::time::SystemTime;
 
 use cli_runtime::{Span, UNUSABLE, fail};
 
-/// What the work of a command ends with: an exit code, or why the input cannot be used.
+/// End of a command: an exit code, or why the input cannot be used.
 type Ended = Result<ExitCode, Vec<String>>;
 
 /// A moment: of RFC 3339, or so long ago as a span such as `10m` says.

@@ -81,7 +81,7 @@ fn yaml(mut text: &[u8]) -> Result<Vec<Document>, String> {
 struct Document(Tree<Document>);
 
 impl Document {
-    /// Of equal fields the last counts.
+    /// Reads the fields; the last of equal ones counts.
     fn value(self) -> Value {
         match self.0 {
             Tree::Scalar(value) => value,

@@ -60,7 +60,7 @@ impl Names {
 /// Reads a domain name, into lower case.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The fault of the text.
 pub fn name(text: &str) -> Result<Arc<str>, String> {
     let pattern: DomainPattern = text.parse().map_err(|error| format!("{text:?} {error}"))?;
     let name = pattern.to_string();
@@ -76,7 +76,7 @@ pub fn name(text: &str) -> Result<Arc<str>, String> {
 /// Reads `NAME=ADDRESS[,ADDRESS…]`.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The fault of the text.
 pub fn resolved(text: &str) -> Result<Resolved, String> {
     let (name, addresses) =
         text.split_once('=').ok_or_else(|| format!("{text:?} is not NAME=ADDRESS"))?;

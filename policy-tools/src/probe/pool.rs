@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use control::Object;
 use ipnet::IpNet;
 
-/// What an address is for.
+/// The purpose of an address.
 #[derive(Clone, Copy)]
 pub(super) enum Use {
     /// A pod.

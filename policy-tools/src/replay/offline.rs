@@ -88,7 +88,7 @@ impl Offline {
     /// The switch of cluster node `node`: a port for each of its pods, `host` and `uplink`.
     ///
     /// # Errors
-    /// How many pods fit, if these are more.
+    /// The number of pods that fit, if these are more.
     pub(super) fn new(view: &View, node: &str, underlay: Underlay) -> Result<Self, usize> {
         let pods = view.pods.iter().filter(|(_, pod)| &*pod.node == node);
         let pods = pods.map(|(key, pod)| PortRole::Pod(key.clone(), pod.addresses.clone()));

@@ -21,7 +21,7 @@ pub enum Level {
 pub struct Finding {
     /// Name of the check.
     pub check: &'static str,
-    /// How good it is.
+    /// Its severity.
     pub level: Level,
     /// The finding in words.
     pub detail: String,

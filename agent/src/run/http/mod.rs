@@ -24,7 +24,7 @@ pub(in crate::run) struct SwitchPages {
 }
 
 impl SwitchPages {
-    /// Of the switch whose control loop receives `events`.
+    /// Serves the switch whose control loop receives `events`.
     pub(in crate::run) fn new(shared: &Arc<SharedStatus>, events: &Sender<Event>) -> Self {
         let live = || LivePage::new(Arc::clone(shared), events.clone());
         Self { shared: Arc::clone(shared), live: shared.config.web_page.then(live) }

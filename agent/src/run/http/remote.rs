@@ -50,7 +50,7 @@ pub(in crate::run) struct Remote {
 }
 
 impl Remote {
-    /// Of the switch whose control loop receives `events`.
+    /// Serves the switch whose control loop receives `events`.
     pub(in crate::run) fn new(shared: &Arc<SharedStatus>, events: &Sender<Event>) -> Self {
         Self { shared: Arc::clone(shared), own: SwitchPages::new(shared, events) }
     }

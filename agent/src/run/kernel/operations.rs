@@ -71,7 +71,7 @@ pub(in crate::run) enum Operation {
     SetUplinkFilter(UplinkFilter),
     /// Returns the uplink to the kernel.
     ReleaseUplink,
-    /// Has flow offload forward what the cluster node's kernel sends by its end of the host port.
+    /// Lets flow offload forward what the node's kernel sends by its end of the host port.
     OffloadHost { offload: Arc<Offload>, kernel_end: u32 },
     /// Detaches the switch's program from the host port's interface.
     ReleaseHostPort { interface: String },
@@ -119,19 +119,19 @@ pub(crate) enum Purpose {
 
 /// The result of an operation.
 pub(crate) enum Completion {
-    /// Of [`Operation::Open`]; the MAC address is that of an uplink.
+    /// Completes [`Operation::Open`]; the MAC address is that of an uplink.
     Opened { ticket: u64, result: Result<(Opened, Option<Mac>), OpenError> },
-    /// Of [`Operation::OpenPuntLink`].
+    /// Completes [`Operation::OpenPuntLink`].
     PuntLinkOpened(Result<(Opened, flow_offload::Kernel), String>),
-    /// Of [`Operation::Find`]; the number is `None` if there is no such interface.
+    /// Completes [`Operation::Find`]; the number is `None` if there is no such interface.
     Found { index: Result<Option<u32>, String>, purpose: Purpose },
-    /// Of [`Operation::BringUp`].
+    /// Completes [`Operation::BringUp`].
     BroughtUp { attachment: Attachment, result: Result<(), String> },
     /// Failure of [`Operation::BringUp`] for a port that is served.
     NotBroughtUp { id: PortId, why: String },
-    /// Of [`Operation::ReadAddresses`].
+    /// Completes [`Operation::ReadAddresses`].
     Addresses(Result<Vec<IpAddr>, String>),
-    /// Of [`Operation::SetUplinkFilter`].
+    /// Completes [`Operation::SetUplinkFilter`].
     UplinkFilterSet(Result<(), String>),
 }
 

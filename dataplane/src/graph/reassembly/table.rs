@@ -17,10 +17,10 @@ use super::port_table::{Entry, MOST_OF_PORT, PortTable};
 use crate::packet::Packet;
 use crate::{Now, Outcome, PortId};
 
-/// How long later fragments may take (RFC 8200, section 4.5, gives them 60 seconds; RFC 791
+/// Time that later fragments may take (RFC 8200, section 4.5, gives them 60 seconds; RFC 791
 /// suggests 15).
 const MEMORY: Duration = Duration::from_secs(30);
-/// How long a fragment is held for its first. What is on its way in another order comes within
+/// Time for which a fragment is held for its first. What is on its way in another order comes within
 /// milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Datagrams of one port.

@@ -55,7 +55,7 @@ pub struct Args {
     socket: Socket,
 }
 
-/// Of each file at most so much, in bytes.
+/// Bytes that are taken of each file at most.
 const MOST: u64 = 10 << 20;
 /// A metrics page that takes longer is left out.
 const PATIENCE: Duration = Duration::from_secs(5);
