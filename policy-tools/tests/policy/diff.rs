@@ -7,7 +7,7 @@ use policy_tools::policy::diff::{Change, compare};
 use policy_tools::probe::{Endpoint, Port, Prober, Protocol, Question, Verdict};
 use proptest::prelude::*;
 
-use crate::{deployment, manifests, policy, shop};
+use super::{deployment, manifests, policy, shop};
 
 /// `CHANGE TO PROTOCOL PORTS from FROM…` for each difference.
 fn differences(old: &str, new: &str) -> Vec<String> {

@@ -6,7 +6,7 @@ use policy_tools::policy::suite::Side;
 use policy_tools::probe::grid::Grid;
 use policy_tools::probe::{Port, Prober, Protocol, Question, case};
 
-use crate::{deployment, manifests, policy, shop};
+use super::{deployment, manifests, policy, shop};
 
 /// The denying end's answer about `FROM TO PROTOCOL PORT`.
 fn closest(text: &str, question: &str) -> Option<String> {

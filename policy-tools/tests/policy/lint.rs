@@ -5,7 +5,7 @@ use std::fs;
 use policy_tools::policy::lint::{Finding, Options, lint};
 use testkit::TempDir;
 
-use crate::{deployment, shop};
+use super::{deployment, shop};
 
 fn findings(text: &str) -> Vec<Finding> {
     let folder = TempDir::new("lint");

@@ -12,7 +12,7 @@ use policy_tools::policy::picture::{NodeKind, Options, Picture, picture};
 use policy_tools::probe::Protocol;
 use testkit::TempDir;
 
-use crate::{deployment, manifests, policy, shop};
+use super::{deployment, manifests, policy, shop};
 
 fn draw(text: &str, options: &Options) -> Picture {
     picture(manifests(text), options).unwrap()

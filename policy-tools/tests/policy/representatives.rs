@@ -4,7 +4,7 @@ use policy_tools::policy::representatives::{Kinds, Selectors, add};
 use policy_tools::probe::{Endpoint, Port, Prober, Protocol, Question};
 use proptest::prelude::*;
 
-use crate::{deployment, manifests, policy};
+use super::{deployment, manifests, policy};
 
 const PEERS: [&str; 8] = [
     "{podSelector: {}}",

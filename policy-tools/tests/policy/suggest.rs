@@ -8,7 +8,7 @@ use policy_tools::policy::suggest::{Directions, Suggestion, suggest};
 use policy_tools::probe::{Endpoint, Port, Prober, Protocol, Question, Verdict, case};
 use proptest::prelude::*;
 
-use crate::{deployment, manifests, shop};
+use super::{deployment, manifests, shop};
 
 /// `FROM TO PROTOCOL PORT`, with pods as the switch names them.
 fn seen(text: &str, lines: &[&str]) -> BTreeSet<Flow> {

@@ -4,7 +4,7 @@ use policy_tools::policy::run::Runner;
 use policy_tools::policy::suite::Suite;
 use policy_tools::probe::Names;
 
-use crate::{manifests, policy, shop};
+use super::{manifests, policy, shop};
 
 /// `NAME: ok` or the failures of each case.
 fn run(text: &str, cases: &str) -> Vec<String> {

@@ -18,7 +18,7 @@ use snapshot::{NextHop, NodeContext, ServiceMaker};
 use testkit::TempDir;
 use testkit::manifests::{node, pod};
 
-use crate::case;
+use super::case;
 
 /// A cluster: two cluster nodes, pods with one of three labels, policies and a service.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Answers of probes under egress firewalls.
 
-use crate::{Cluster, node, pod};
+use super::{Cluster, node, pod};
 
 fn firewall(name: &str, spec: &str) -> String {
     format!(

@@ -20,7 +20,7 @@ use proptest::prelude::*;
 use testkit::TempDir;
 use testkit::manifests::{node, pod, policy};
 
-use crate::{Cluster, case, text};
+use super::{Cluster, case, text};
 
 fn prober(manifests: &str, resolve: &[&str]) -> Prober {
     let names: Names = resolve.iter().map(|text| resolved(text).unwrap()).collect();

@@ -1,6 +1,6 @@
 //! Answers of probes about services.
 
-use crate::{Cluster, pod, policy};
+use super::{Cluster, pod, policy};
 
 fn service(spec: &str) -> String {
     format!(
@@ -167,7 +167,7 @@ fn endpoints_that_end_serve_where_none_is_ready() {
 }
 
 fn nodes() -> String {
-    crate::node("n1", "192.0.2.1", "10.1.1.0/24") + &crate::node("n2", "192.0.2.2", "10.1.2.0/24")
+    super::node("n1", "192.0.2.1", "10.1.1.0/24") + &super::node("n2", "192.0.2.2", "10.1.2.0/24")
 }
 
 /// The endpoint lets one client outside in. Where its packet enters another cluster node, the

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 
-use crate::{Cluster, node, pod, policy, text};
+use super::{Cluster, node, pod, policy, text};
 
 fn two_nodes() -> String {
     node("n1", "192.168.0.1", "10.1.1.0/24") + &node("n2", "192.168.0.2", "10.1.2.0/24")
