@@ -1,0 +1,6 @@
+//! Tests of names in policies, as one program.
+
+mod following;
+mod fuzz;
+mod table;
+mod turns;
