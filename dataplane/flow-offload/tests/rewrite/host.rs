@@ -5,8 +5,8 @@ use std::time::Duration;
 use flow_offload::{At, Kernel, Outcome};
 use testkit::packet;
 
-use crate::ALWAYS;
-use crate::case::{Case, LOOPBACK, Path, of_case, sessions};
+use super::ALWAYS;
+use super::case::{Case, LOOPBACK, Path, of_case, sessions};
 
 /// What has no entry that counts goes on to the switch as it is.
 #[test]

@@ -5,8 +5,8 @@ use dataplane::wire::protocol;
 use flow_offload::{At, Kernel, Outcome};
 use testkit::packet;
 
-use crate::case::{Case, LOOPBACK, Outside, Path, of_case, other_end, sessions};
-use crate::{ALWAYS, OVERLAY};
+use super::case::{Case, LOOPBACK, Outside, Path, of_case, other_end, sessions};
+use super::{ALWAYS, OVERLAY};
 
 /// Tunnels, at no address: their packets are the switch's by entries alone.
 pub(crate) fn overlay() -> UplinkFilter {

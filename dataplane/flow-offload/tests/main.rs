@@ -1,0 +1,7 @@
+//! Tests of flow offload, as one program.
+
+mod entries;
+mod ingress;
+mod rewrite;
+mod tags;
+mod unfinished;
