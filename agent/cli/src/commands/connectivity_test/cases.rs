@@ -1,15 +1,12 @@
 //! The connections that each policy must allow or deny.
 
+use std::time::Instant;
+
 use super::Row;
 use super::node::{NODE, Node, PORTS};
 use super::probe::{Family, Live, connects_tcp, connects_udp};
 
-const NONE: &str = "none";
-const INGRESS: &str = "server takes client on TCP 8080";
-const EGRESS: &str = "and client opens nothing";
-const REMOVED: &str = "none again";
-
-const INGRESS_POLICY: &str = "
+const INGRESS: &str = "
 spec:
   podSelector: {matchLabels: {app: server}}
   policyTypes: [Ingress]
@@ -17,115 +14,110 @@ spec:
   - from: [{podSelector: {matchLabels: {app: client}}}]
     ports: [{protocol: TCP, port: 8080}]
 ";
-const EGRESS_POLICY: &str = "
+const EGRESS: &str = "
 spec:
   podSelector: {matchLabels: {app: client}}
   policyTypes: [Egress]
   egress: []
 ";
 
+/// Connections under the policies that are in force after some changes.
+struct Step {
+    /// The policies, in words.
+    policies: &'static str,
+    /// Policies by name that are written, or removed.
+    changes: &'static [(&'static str, Option<&'static str>)],
+    /// From, to, protocol, port, and whether it must connect; each over both families.
+    cases: &'static [(&'static str, &'static str, &'static str, u16, bool)],
+}
+
+const STEPS: [Step; 4] = [
+    Step {
+        policies: "none",
+        changes: &[],
+        cases: &[
+            ("client", "server", "TCP", PORTS[0], true),
+            ("other", "server", "TCP", PORTS[1], true),
+            ("client", "server", "UDP", PORTS[0], true),
+            (NODE, "server", "TCP", PORTS[0], true),
+        ],
+    },
+    Step {
+        policies: "server takes client on TCP 8080",
+        changes: &[("ingress", Some(INGRESS))],
+        cases: &[
+            ("client", "server", "TCP", PORTS[0], true),
+            ("client", "server", "TCP", PORTS[1], false),
+            ("other", "server", "TCP", PORTS[0], false),
+            ("client", "server", "UDP", PORTS[0], false),
+            ("server", "other", "TCP", PORTS[0], true),
+            // A node reaches its own pods, whatever their policies say.
+            (NODE, "server", "TCP", PORTS[0], true),
+        ],
+    },
+    Step {
+        policies: "and client opens nothing",
+        changes: &[("egress", Some(EGRESS))],
+        cases: &[
+            ("client", "server", "TCP", PORTS[0], false),
+            ("client", "other", "TCP", PORTS[0], false),
+            ("other", "client", "TCP", PORTS[0], true),
+        ],
+    },
+    Step {
+        policies: "none again",
+        changes: &[("ingress", None), ("egress", None)],
+        cases: &[
+            ("client", "server", "TCP", PORTS[0], true),
+            ("other", "server", "TCP", PORTS[0], true),
+        ],
+    },
+];
+
+/// Tries all of them.
 pub(super) fn run(node: &mut Node) -> Result<Vec<Row>, String> {
-    let mut rows = Rows { rows: Vec::new() };
+    let mut rows = Vec::new();
     let server = node.address("server", Family::V4)?;
     let live = node.inside("other", || Live::open(server, PORTS[0]))?;
     let live = live.map_err(|error| format!("other to server:{}: {error}", PORTS[0]))?;
-    for family in Family::ALL {
-        rows.tcp(node, NONE, ("client", "server"), family, PORTS[0], true)?;
-        rows.tcp(node, NONE, ("other", "server"), family, PORTS[1], true)?;
-        rows.udp(node, NONE, ("client", "server"), family, true)?;
-        rows.tcp(node, NONE, (NODE, "server"), family, PORTS[0], true)?;
+    // A connection that was open before the policy which denies it.
+    let mut live = Some(live);
+    for Step { policies, changes, cases } in STEPS {
+        for (name, policy) in changes {
+            node.apply(name, *policy)?;
+        }
+        let mut add = |from, to, (protocol, family, port), expected, began: Instant, found| {
+            let [expected, found] =
+                [expected, found].map(|connects| if connects { "connects" } else { "blocked" });
+            let milliseconds = began.elapsed().as_millis();
+            let family = Family::name(family);
+            rows.push(Row {
+                policies,
+                from,
+                to,
+                protocol,
+                family,
+                port,
+                expected,
+                found,
+                milliseconds,
+            });
+        };
+        if let Some(live) = live.take_if(|_| !changes.is_empty()) {
+            let began = Instant::now();
+            let what = ("TCP live", Family::V4, PORTS[0]);
+            add("other", "server", what, false, began, live.answers());
+        }
+        for family in Family::ALL {
+            for &(from, to, protocol, port, expected) in cases {
+                let (address, began) = (node.address(to, family)?, Instant::now());
+                let found = node.inside(from, || match protocol {
+                    "UDP" => connects_udp(address, port),
+                    _ => connects_tcp(address, port),
+                })?;
+                add(from, to, (protocol, family, port), expected, began, found);
+            }
+        }
     }
-    node.apply("ingress", Some(INGRESS_POLICY))?;
-    rows.live(INGRESS, live);
-    for family in Family::ALL {
-        rows.tcp(node, INGRESS, ("client", "server"), family, PORTS[0], true)?;
-        rows.tcp(node, INGRESS, ("client", "server"), family, PORTS[1], false)?;
-        rows.tcp(node, INGRESS, ("other", "server"), family, PORTS[0], false)?;
-        rows.udp(node, INGRESS, ("client", "server"), family, false)?;
-        rows.tcp(node, INGRESS, ("server", "other"), family, PORTS[0], true)?;
-        // A cluster node reaches its own pods, whatever their policies say.
-        rows.tcp(node, INGRESS, (NODE, "server"), family, PORTS[0], true)?;
-    }
-    node.apply("egress", Some(EGRESS_POLICY))?;
-    for family in Family::ALL {
-        rows.tcp(node, EGRESS, ("client", "server"), family, PORTS[0], false)?;
-        rows.tcp(node, EGRESS, ("client", "other"), family, PORTS[0], false)?;
-        rows.tcp(node, EGRESS, ("other", "client"), family, PORTS[0], true)?;
-    }
-    node.apply("ingress", None)?;
-    node.apply("egress", None)?;
-    for family in Family::ALL {
-        rows.tcp(node, REMOVED, ("client", "server"), family, PORTS[0], true)?;
-        rows.tcp(node, REMOVED, ("other", "server"), family, PORTS[0], true)?;
-    }
-    Ok(rows.rows)
-}
-
-struct Rows {
-    rows: Vec<Row>,
-}
-
-type Ends = (&'static str, &'static str);
-
-impl Rows {
-    fn tcp(
-        &mut self,
-        node: &Node,
-        policies: &'static str,
-        ends: Ends,
-        family: Family,
-        port: u16,
-        expected: bool,
-    ) -> Result<(), String> {
-        let address = node.address(ends.1, family)?;
-        let began = std::time::Instant::now();
-        let found = node.inside(ends.0, || connects_tcp(address, port))?;
-        self.add(policies, ends, ("TCP", family, port), (expected, found), began);
-        Ok(())
-    }
-
-    fn udp(
-        &mut self,
-        node: &Node,
-        policies: &'static str,
-        ends: Ends,
-        family: Family,
-        expected: bool,
-    ) -> Result<(), String> {
-        let address = node.address(ends.1, family)?;
-        let began = std::time::Instant::now();
-        let found = node.inside(ends.0, || connects_udp(address, PORTS[0]))?;
-        self.add(policies, ends, ("UDP", family, PORTS[0]), (expected, found), began);
-        Ok(())
-    }
-
-    /// A connection that was open before the policy which denies it.
-    fn live(&mut self, policies: &'static str, live: Live) {
-        let began = std::time::Instant::now();
-        let found = live.answers();
-        let what = ("TCP live", Family::V4, PORTS[0]);
-        self.add(policies, ("other", "server"), what, (false, found), began);
-    }
-
-    fn add(
-        &mut self,
-        policies: &'static str,
-        (from, to): Ends,
-        (protocol, family, port): (&'static str, Family, u16),
-        (expected, found): (bool, bool),
-        began: std::time::Instant,
-    ) {
-        let word = |connects| if connects { "connects" } else { "blocked" };
-        self.rows.push(Row {
-            policies,
-            from,
-            to,
-            protocol,
-            family: family.name(),
-            port,
-            expected: word(expected),
-            found: word(found),
-            milliseconds: began.elapsed().as_millis(),
-        });
-    }
+    Ok(rows)
 }

@@ -116,8 +116,8 @@ fn table(rows: &[Row], failed: usize, began: Instant) -> String {
     let seconds = began.elapsed().as_secs_f64();
     let count = rows.len();
     let _ = match failed {
-        0 => writeln!(text, "\nAll {count} as they must, in {seconds:.1} s."),
-        _ => writeln!(text, "\n{failed} of {count} went wrong, in {seconds:.1} s."),
+        0 => writeln!(text, "\n{count} of {count} passed in {seconds:.1} s"),
+        _ => writeln!(text, "\n{failed} of {count} failed, in {seconds:.1} s"),
     };
     text
 }
