@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use acl::Address;
-use dataplane::port::Tag;
 use dataplane::port::memory::Wire;
+use dataplane::port::{Buffers, Port, PortGone, Tag};
 use dataplane::session::{Sessions, Timeouts};
 use dataplane::switch::Config;
 use dataplane::wire::{Mac, SWITCH_MAC};
 use dataplane::{
-    AclBinding, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch,
+    AclBinding, Frame, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch,
 };
 use testkit::{PATIENCE, eventually, packet};
 
@@ -162,4 +162,62 @@ fn no_snapshot_counts_before_what_forwards_beside_the_workers_has_caught_up() {
     rig.switch.set_beside(u64::MAX);
     assert!(rig.switch.wait_in_force(2, PATIENCE));
     assert_eq!(rig.switch.generation(), 2);
+}
+
+/// A wire whose frames are copies of what was forwarded beside the workers.
+struct Copies(Box<dyn Port>);
+
+impl Port for Copies {
+    fn receive(
+        &mut self,
+        buffers: &mut Buffers<'_>,
+        most: usize,
+        frames: &mut Vec<Frame>,
+    ) -> Result<(), PortGone> {
+        let before = frames.len();
+        let received = self.0.receive(buffers, most, frames);
+        let copies: Vec<Frame> = frames.drain(before..).map(Frame::copied).collect();
+        frames.extend(copies);
+        received
+    }
+
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        self.0.send(buffers, frames)
+    }
+
+    fn close(self: Box<Self>, buffers: &mut Buffers<'_>) {
+        self.0.close(buffers);
+    }
+}
+
+/// It opens its connection, and neither leaves nor counts for the ports.
+#[test]
+fn a_copy_of_what_was_forwarded_goes_through_the_graph_alone() {
+    let (memory, frames) = Memory::heap(2048, 64);
+    let config = Config { workers: 1, ports: 16, sessions: 1024, ..Config::default() };
+    let sessions = Sessions::new(1024, 16, Timeouts::default());
+    let switch = Switch::start_over(&config, sessions, &memory, frames, |_| None).unwrap();
+    let (trunk, own) = (Wire::default(), Wire::default());
+    switch.add_port(TRUNK, Box::new(Copies(trunk.port())));
+    let tags = [1, 2].map(|n| switch.add_member(PortId(n), TRUNK));
+    switch.add_port(PortId(3), own.port());
+    let rig = Rig { switch, trunk, own, tags };
+    rig.publish(1, vec![None, pod(1), pod(2), pod(3)]);
+    // More than there are frames.
+    for n in 1..=100 {
+        rig.trunk.send(datagram(1, if n % 2 == 0 { 2 } else { 3 }, rig.tags[0].bytes()));
+        eventually("the packet", || {
+            let counted = [Outcome::PolicyAllowed, Outcome::Session].map(|it| rig.outcomes(it));
+            (counted.iter().sum::<u64>() == n).then_some(())
+        });
+    }
+    rig.wait_for(Outcome::PolicyAllowed, 2);
+    assert_eq!((rig.trunk.receive(), rig.own.receive()), (None, None));
+    assert_eq!(rig.switch.sessions().iter().count(), 2);
+    for part in [1, 2, 3].into_iter().flat_map(|n| rig.switch.parts(PortId(n))) {
+        assert_eq!((part.counters.received.value(), part.counters.sent.value()), (0, 0));
+    }
+    // What answers them leaves.
+    rig.own.send(datagram(3, 1, SWITCH_MAC));
+    assert_eq!(receive(&rig.trunk)[..6], rig.tags[0].bytes());
 }

@@ -53,6 +53,8 @@ pub struct Frame {
     others: u16,
     /// The packet's partial checksum, if it has one.
     partial_checksum: Option<PartialChecksum>,
+    /// Whether the packet is a copy of one that was forwarded.
+    is_copy: bool,
 }
 
 impl Frame {
@@ -65,6 +67,7 @@ impl Frame {
         memory: 0,
         others: 0,
         partial_checksum: None,
+        is_copy: false,
     };
 
     /// Takes the handle out of its place.
@@ -101,6 +104,19 @@ impl Frame {
     #[inline]
     pub fn is_chain(&self) -> bool {
         self.total > self.length
+    }
+
+    /// Marks the packet as a copy of one that was forwarded beside the workers. The graph treats it as any
+    /// other, and it does not leave.
+    #[must_use]
+    pub fn copied(self) -> Self {
+        Self { is_copy: true, ..self }
+    }
+
+    /// Whether the packet is such a copy.
+    #[inline]
+    pub fn is_copy(&self) -> bool {
+        self.is_copy
     }
 
     /// Number of frames in the chain, itself included; at least those that the packet spans.
@@ -210,6 +226,7 @@ impl Memory {
             frame.length = length as u32;
             frame.total = length as u32;
             frame.partial_checksum = None;
+            frame.is_copy = false;
         }
         fits
     }
@@ -284,7 +301,8 @@ impl Memory {
     fn handle(&self, index: u32, start: usize, length: usize) -> Frame {
         let (start, length) = (start as u32, length as u32);
         let (memory, others, partial_checksum) = (self.id, 0, None);
-        Frame { index, start, length, total: length, memory, others, partial_checksum }
+        let (total, is_copy) = (length, false);
+        Frame { index, start, length, total, memory, others, partial_checksum, is_copy }
     }
 
     #[inline]

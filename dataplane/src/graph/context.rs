@@ -129,7 +129,7 @@ impl Context<'_> {
     /// Counts the packet in its session's usage, if that is counted.
     #[inline]
     pub(super) fn count(&self, session: SessionId, packet: &Packet) {
-        if self.counts {
+        if self.counts && !packet.frame.is_copy() {
             self.sessions.count(session, packet.frame.len());
         }
     }

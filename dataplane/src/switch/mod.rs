@@ -233,6 +233,13 @@ impl Switch {
         }
     }
 
+    /// Wakes every worker that sleeps, to look at its ports.
+    pub fn wake(&self) {
+        for worker in &self.workers {
+            worker.mailbox.send(Command::Call(Box::new(|| ())));
+        }
+    }
+
     /// The moment now, by the workers' clock.
     pub fn now(&self) -> Now {
         self.clock.at(Instant::now())

@@ -142,8 +142,11 @@ impl Slots {
         }
         Tag::remove(memory, frame);
         member.capture(frame, memory, Direction::In);
-        member.counters.received.add(1);
-        member.counters.received_bytes.add(frame.len() as u64);
+        // Who forwarded it beside the workers counts it.
+        if !frame.is_copy() {
+            member.counters.received.add(1);
+            member.counters.received_bytes.add(frame.len() as u64);
+        }
         Some(tag.port())
     }
 

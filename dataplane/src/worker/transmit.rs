@@ -153,10 +153,11 @@ impl Worker {
     }
 }
 
-/// Whether a packet is sent now. An answer that is held has its way out already.
+/// Whether a packet is sent now. An answer that is held has its way out already; what was forwarded beside the
+/// workers has left, and a reply to it has not.
 #[inline]
 fn is_sent(packet: &Packet) -> bool {
-    packet.outcome.is_some() && packet.leaves()
+    packet.outcome.is_some() && packet.leaves() && (packet.is_reply || !packet.frame.is_copy())
 }
 
 fn bytes(frames: &[Frame]) -> u64 {

@@ -30,7 +30,7 @@ use super::region::Array;
 use super::store::Store;
 use super::translation::Translation;
 use super::usage::Account;
-use super::{Found, Limits, SessionId, Timeouts, Tuples, Usage};
+use super::{Found, Limits, SessionId, State, Timeouts, Tuples, Usage};
 use crate::services::Affinities;
 use crate::sync::OwnLines;
 use crate::wire::Flow;
@@ -258,6 +258,23 @@ impl Sessions {
         let state = found.state().after(found.protocol, tcp_flags, found.forward);
         let life = life_word(found.life, now_s, state);
         self.records[found.id.index as usize].set_life(found.life, life);
+    }
+
+    /// Notes packets of a session in their order, each by its flags of TCP and whether it is the initiator's.
+    /// What a worker notes at the same time is not lost.
+    pub fn note(&self, id: SessionId, packets: &[(u8, bool)], now_s: u32) {
+        while let Some(found) = self.found(id) {
+            let after = |state: State, (flags, forward): &(u8, bool)| {
+                state.after(found.protocol, *flags, *forward)
+            };
+            let state = packets.iter().fold(found.state(), after);
+            let life = life_word(found.life, now_s, state);
+            let record = &self.records[id.index as usize];
+            record.set_life(found.life, life);
+            if self.found(id).is_none_or(|now| now.life == life) {
+                return;
+            }
+        }
     }
 
     /// Counts packets and bytes of each session from now on, or no longer.
