@@ -370,7 +370,9 @@ fn offload(
     for (n, (interface, mac)) in ["pga", "pgb"].into_iter().zip(macs).enumerate() {
         let id = PortId(n as u16);
         let tag = switch.add_member(id, TRUNK);
-        offload.add_port(id, netlink.link(interface)?.index, tag, mac)?;
+        let index = netlink.link(interface)?.index;
+        offload.add_port(id, index, tag, mac)?;
+        offload.attach_port(id, index)?;
     }
     Ok(offload)
 }

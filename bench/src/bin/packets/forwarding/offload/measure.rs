@@ -140,6 +140,8 @@ fn trips_between(a: &Namespace, b: &Namespace) -> Result<Samples> {
 pub(super) struct Requests {
     /// Answered each second.
     pub(super) rate: f64,
+    /// Microseconds that all cores together spent on one.
+    pub(super) spent: f64,
     /// Packets of one that programs of flow offload forwarded, and those that they left to the switch.
     pub(super) packets: Option<[f64; 2]>,
 }
@@ -163,8 +165,10 @@ pub(super) fn requests(forwarder: Forwarder, way: &Connection) -> Result<Request
         ),
     )?;
     let mut nginx = rig.b.spawn(["nginx", "-c", &config.display().to_string()]);
+    let before = busy_seconds()?;
     let mut asking = end(&rig.a, &["requests", way.to])?;
     let line = asking.wait_for_line("requests: ", PATIENCE);
+    let spent = busy_seconds()? - before;
     asking.wait(PATIENCE);
     nginx.kill();
     // The last counters are of a moment later.
@@ -174,5 +178,6 @@ pub(super) fn requests(forwarder: Forwarder, way: &Connection) -> Result<Request
     let mut numbers = line.split_whitespace().skip(1).map(str::parse::<f64>);
     let mut next = || numbers.next().ok_or("no rate");
     let (rate, all) = (next()??, next()??);
-    Ok(Requests { rate, packets: counted.map(|both| both.map(|packets| packets / all)) })
+    let spent = spent * 1e6 / all;
+    Ok(Requests { rate, spent, packets: counted.map(|both| both.map(|packets| packets / all)) })
 }

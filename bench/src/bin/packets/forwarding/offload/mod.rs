@@ -222,26 +222,35 @@ fn print_variants(variants: &[Variant]) {
     print_table(&head, &lines.collect::<Vec<_>>());
 }
 
-/// Connections of one request, with flow offload and without.
+/// Connections of one request, with flow offload, by the kernel's bridge, and without either.
 pub(crate) fn print_requests(rounds: usize) -> Result<()> {
-    let forwarders = [Forwarder::Offload, Forwarder::Podgate];
-    let mut rates = [Samples::new(), Samples::new()];
+    let forwarders = [Forwarder::Offload, Forwarder::BridgeUncut, Forwarder::Podgate];
+    let mut all = [const { [Samples::new(), Samples::new(), Samples::new()] }; 3];
     let mut packets = [Samples::new(), Samples::new()];
     for round in 1..=rounds {
-        for (forwarder, rates) in forwarders.iter().zip(&mut rates) {
+        let mut first = 0.0;
+        for (place, forwarder) in forwarders.iter().enumerate() {
             eprintln!("round {round} of {rounds}: HTTP, {}", forwarder.name());
             let measured = requests(*forwarder, &Connection::direct())?;
+            first = if place == 0 { measured.rate } else { first };
+            let [rates, spent, ratios] = &mut all[place];
             rates.add(measured.rate);
+            spent.add(measured.spent);
+            ratios.add(first / measured.rate);
             if let Some(both) = measured.packets {
                 packets.iter_mut().zip(both).for_each(|(samples, count)| samples.add(count));
             }
         }
     }
-    let names = forwarders.map(Forwarder::name);
-    let mut line: Vec<String> = rates.iter().map(Samples::to_string).collect();
-    line.push(ratio(&rates[0], &rates[1]));
+    let line = |(forwarder, measured): (&Forwarder, &[Samples; 3])| {
+        let mut line = vec![forwarder.name().to_owned()];
+        line.extend(measured.iter().map(Samples::to_string));
+        line
+    };
+    let lines: Vec<Vec<String>> = forwarders.iter().zip(&all).map(line).collect();
     println!();
-    print_table(&[names[0], names[1], "ratio"], &[line]);
+    let head = ["HTTP, a connection a request", "1/s", "processor time (µs)", "the first : this"];
+    print_table(&head, &lines);
     let [forwarded, punted] = packets;
     println!(
         "\nWith flow offload, packets of a request: {forwarded} in the kernel, {punted} punted"
