@@ -15,8 +15,11 @@
  *                                                         └─ anything else ─▶ the switch
  *
  * `from_pod` stands at the ingress of a pod's host-side interface and passes nothing to the
- * kernel's own stack. `from_host` stands at the egress of the kernel's end of the host port. The programs never decide whether a connection is allowed: without an entry whose
- * generations are current and whose switch lives, the packet is the switch's.
+ * kernel's own stack. `from_host` stands at the egress of the kernel's end of the host port. The programs
+ * never decide whether a connection is allowed: without an entry whose generations are current and whose
+ * switch lives, the packet is the switch's. A template makes entries of a connection that differs in the
+ * initiator's port alone from one that the switch has allowed, under the same conditions; the switch reads of
+ * it in `reports`.
  *
  * An entry is found by the interface and both ends, so that a packet of a pod that matches has the
  * source address that the switch has held to that interface. What arrives in a tunnel has entries of
@@ -64,6 +67,8 @@ typedef struct __sk_buff uplink_context;
 #define TCP_SYN 0x02
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
+/* All of them but the marks of congestion (RFC 3168). */
+#define TCP_FLAGS 0x3f
 
 struct vxlanhdr {
 	__be32 flags;
@@ -84,6 +89,20 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } generations SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 14);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct template_key);
+	__type(value, struct template);
+} templates SEC(".maps");
+
+/* What the switch has to know of connections that it has not seen open or end. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 18);
+} reports SEC(".maps");
 
 /* By the number of the interface. */
 struct {
@@ -115,7 +134,7 @@ struct {
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, QUEUES + PORTS);
+	__uint(max_entries, QUEUES + 2 * PORTS);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
 	__type(value, __u32);
@@ -167,6 +186,9 @@ struct packet {
 	__u32 length;
 	/* Whether its sender has sent all. */
 	__u32 has_fin;
+	/* Flags of TCP without marks of congestion, and bytes behind its header. */
+	__u32 flags;
+	__u32 data;
 };
 
 static __always_inline void count(__u32 counter, __u64 n)
@@ -234,13 +256,15 @@ static __always_inline int read_transport(struct __sk_buff *skb, void *l4, void 
 		if (header < sizeof(*tcp) || header > rest)
 			return REASON_MALFORMED;
 		flags = ((__u8 *)tcp)[13];
+		packet->flags = flags & TCP_FLAGS;
+		packet->data = rest - header;
 		packet->has_fin = flags & TCP_FIN;
+		packet->key.source_port = tcp->source;
+		packet->key.destination_port = tcp->dest;
 		if (flags & (TCP_SYN | TCP_RST))
 			return REASON_OPENS_OR_ENDS;
 		if (!(flags & TCP_ACK))
 			return packet->has_fin ? REASON_OPENS_OR_ENDS : REASON_MALFORMED;
-		packet->key.source_port = tcp->source;
-		packet->key.destination_port = tcp->dest;
 	} else if (packet->key.protocol == IPPROTO_UDP) {
 		struct udphdr *udp = l4;
 		__u32 length;
@@ -789,6 +813,179 @@ static __always_inline int punt(struct __sk_buff *skb, const struct settings *se
 	return bpf_redirect(set->punt, 0);
 }
 
+/* A port's share, if it may have one more connection opened that the switch has not taken note of. */
+static __always_inline struct share *share_to_open(__u32 number)
+{
+	__u32 place = QUEUES + PORTS + number;
+	struct share *share = bpf_map_lookup_elem(&shares, &number);
+	__u32 *noted = bpf_map_lookup_elem(&progress, &place);
+
+	if (!share || !noted || (__s32)(share->opened - *(volatile __u32 *)noted) >= OPENINGS)
+		return NULL;
+	return share;
+}
+
+/* Whether a packet goes to the switch for so many bytes of reports that wait: some that wake it, then all. */
+static __always_inline int wakes_switch(__u64 waiting)
+{
+	return waiting >= BACKLOG &&
+	       (waiting >= MOST_BACKLOG || !(bpf_get_prandom_u32() % WAKING));
+}
+
+/*
+ * Opens a connection like one that the switch has allowed, and reports it; NULL if the switch has to
+ * decide. The report comes before every packet that the switch gets of the connection. Without room
+ * for it nothing is opened.
+ */
+static __always_inline struct flow_entry *open(struct __sk_buff *skb, const struct settings *set,
+					       const struct packet *packet, const __u8 *mac,
+					       __u64 now)
+{
+	__u64 length = sizeof(struct ethhdr) + packet->length;
+	__u32 ifindex = skb->ifindex, number;
+	struct flow_key reverse = {
+		.source_port = packet->key.destination_port,
+		.destination_port = packet->key.source_port,
+		.protocol = IPPROTO_TCP,
+		.family = packet->key.family,
+	};
+	struct template_key key = {
+		.ingress = ifindex,
+		.destination_port = packet->key.destination_port,
+		.protocol = IPPROTO_TCP,
+		.family = packet->key.family,
+	};
+	struct template *template;
+	struct opened *report;
+	struct share *share;
+	struct port *port;
+
+	/* What comes with data, and what is still to be cut, is rare. */
+	if (packet->data || skb->gso_size || !set || now >= set->opens_until_ns)
+		return NULL;
+	__builtin_memcpy(key.source, packet->key.source, 16);
+	__builtin_memcpy(key.destination, packet->key.destination, 16);
+	template = bpf_map_lookup_elem(&templates, &key);
+	if (!template || !is_same_mac(mac, template->forward.ingress_mac) ||
+	    find_fault(&template->forward, packet, set, now) >= 0)
+		return NULL;
+	port = bpf_map_lookup_elem(&interfaces, &ifindex);
+	if (!port || wakes_switch(bpf_ringbuf_query(&reports, BPF_RB_AVAIL_DATA)))
+		return NULL;
+	report = bpf_ringbuf_reserve(&reports, sizeof(*report), 0);
+	if (!report)
+		return NULL;
+	/* The compiler must compare the same number that it passes. */
+	asm volatile("" : "+r"(length));
+	if (length < HEADERS_V4 || length > sizeof(report->frame) ||
+	    bpf_skb_load_bytes(skb, 0, report->frame, length))
+		goto discard;
+	report->report = REPORT_OPENED;
+	report->length = length;
+	__builtin_memcpy(report->frame, port->tag, 6);
+	number = port->tag[4] << 8 | port->tag[5];
+	reverse.ingress = template->responder;
+	__builtin_memcpy(reverse.source, packet->key.destination, 16);
+	__builtin_memcpy(reverse.destination, packet->key.source, 16);
+	share = share_to_open(number);
+	if (!share ||
+	    bpf_map_update_elem(&flows, &packet->key, &template->forward, BPF_NOEXIST))
+		goto discard;
+	/* One that is there is another connection's. */
+	if (bpf_map_update_elem(&flows, &reverse, &template->reverse, BPF_NOEXIST)) {
+		bpf_map_delete_elem(&flows, &packet->key);
+		goto discard;
+	}
+	__sync_fetch_and_add(&share->opened, 1);
+	count(COUNTER_OPENED, 1);
+	bpf_ringbuf_submit(report, BPF_RB_NO_WAKEUP);
+	return bpf_map_lookup_elem(&flows, &packet->key);
+discard:
+	bpf_ringbuf_discard(report, BPF_RB_NO_WAKEUP);
+	return NULL;
+}
+
+/* Removes the entries of a connection that both ends have closed, and reports what they counted. */
+static __always_inline int end(const struct flow_key *initiators, const struct flow_entry *forward,
+			       const struct flow_key *responders, const struct flow_entry *reverse)
+{
+	struct ended *report = bpf_ringbuf_reserve(&reports, sizeof(*report), 0);
+
+	/* The switch finds the FINs in the entries. */
+	if (!report)
+		return 0;
+	/* Another processor may do it at the same time. */
+	if (bpf_map_delete_elem(&flows, initiators)) {
+		bpf_ringbuf_discard(report, BPF_RB_NO_WAKEUP);
+		return 0;
+	}
+	bpf_map_delete_elem(&flows, responders);
+	report->report = REPORT_ENDED;
+	report->by_template = forward->by_template;
+	report->ports[0] = forward->guards[0] - GUARD_PORTS;
+	report->ports[1] = forward->guards[1] - GUARD_PORTS;
+	report->key = *initiators;
+	report->zero = 0;
+	report->packets[0] = forward->packets;
+	report->packets[1] = reverse->packets;
+	report->bytes[0] = forward->bytes;
+	report->bytes[1] = reverse->bytes;
+	report->used_ns[0] = forward->used_ns;
+	report->used_ns[1] = reverse->used_ns;
+	bpf_ringbuf_submit(report, BPF_RB_NO_WAKEUP);
+	return 1;
+}
+
+/* Does so if both ends have closed the connection of this packet, whose sender has. */
+static __always_inline int end_if_over(const struct packet *packet, const struct flow_entry *entry)
+{
+	const struct flow_key *key = &packet->key;
+	const struct flow_entry *other;
+	struct flow_key reverse = {
+		.ingress = entry->egress,
+		.source_port = key->destination_port,
+		.destination_port = key->source_port,
+		.protocol = IPPROTO_TCP,
+		.family = key->family,
+	};
+
+	__builtin_memcpy(reverse.source, key->destination, 16);
+	__builtin_memcpy(reverse.destination, key->source, 16);
+	if (entry->translates) {
+		reverse.source_port = entry->destination_port;
+		reverse.destination_port = entry->source_port;
+		__builtin_memcpy(reverse.source, entry->destination, 16);
+		__builtin_memcpy(reverse.destination, entry->source, 16);
+	}
+	other = bpf_map_lookup_elem(&flows, &reverse);
+	if (!other || !other->had_fin)
+		return 0;
+	if (entry->role == ROLE_INITIATOR)
+		return end(key, entry, &reverse, other);
+	return end(&reverse, other, key, entry);
+}
+
+/*
+ * The entry that takes a packet with a SYN; NULL if it is the switch's. An initiator's finds a
+ * template, unless its port's last connection goes on.
+ */
+static __always_inline struct flow_entry *find_opening(struct __sk_buff *skb,
+						       const struct settings *set,
+						       const struct packet *packet,
+						       struct flow_entry *entry, const __u8 *mac,
+						       __u64 now)
+{
+	if (packet->flags == TCP_SYN) {
+		if (entry && (!entry->role || !entry->had_fin || !end_if_over(packet, entry)))
+			return NULL;
+		return open(skb, set, packet, mac, now);
+	}
+	if (packet->flags != (TCP_SYN | TCP_ACK) || !entry || !entry->by_template ||
+	    entry->role == ROLE_INITIATOR)
+		return NULL;
+	return entry;
+}
+
 /* Where the checksum's field ends in a transport header. */
 static __always_inline __u32 checksum_end(__u8 protocol)
 {
@@ -813,15 +1010,22 @@ static __always_inline int by_own_entry(struct __sk_buff *skb, const struct sett
 	data = (void *)(long)skb->data;
 	end = (void *)(long)skb->data_end;
 	reason = read_packet(skb, data, end, skb->len, &packet);
-	if (reason >= 0)
+	if (reason >= 0 &&
+	    (reason != REASON_OPENS_OR_ENDS || ingress == HOST || !(packet.flags & TCP_SYN)))
 		return reason;
 	packet.key.ingress = ingress;
 	entry = bpf_map_lookup_elem(&flows, &packet.key);
+	now = bpf_ktime_get_coarse_ns();
+	if (reason >= 0) {
+		entry = find_opening(skb, set, &packet, entry, ((struct ethhdr *)data)->h_source,
+				     now);
+		if (!entry)
+			return reason;
+	}
 	if (!entry)
 		return packet.has_fin ? REASON_OPENS_OR_ENDS : REASON_NO_ENTRY;
 	if (!is_same_mac(((struct ethhdr *)data)->h_source, entry->ingress_mac))
 		return REASON_WRONG_MAC;
-	now = bpf_ktime_get_coarse_ns();
 	reason = find_fault(entry, &packet, set, now);
 	if (reason >= 0)
 		return reason;
@@ -832,7 +1036,14 @@ static __always_inline int by_own_entry(struct __sk_buff *skb, const struct sett
 		return -1;
 	}
 	*action = forward(skb, &packet, entry, now, NULL);
-	return *action < 0 ? REASON_TUNNEL : -1;
+	if (*action < 0)
+		return REASON_TUNNEL;
+	if (entry->role == ROLE_ASKED && packet.flags & TCP_SYN)
+		entry->role = ROLE_RESPONDER;
+	/* Behind both FINs, what acknowledges the other end's. */
+	if (ingress != HOST && entry->role && entry->had_fin && !packet.has_fin)
+		end_if_over(&packet, entry);
+	return -1;
 }
 
 SEC("tc")

@@ -16,6 +16,14 @@
 #define QUEUES 256
 /* Frames of one port that may be on the punt link at a time. */
 #define SHARE 512
+/* Connections of a pod that templates have opened and the switch has not taken note of. */
+#define OPENINGS 4096
+/* Bytes of reports that wait: beyond them, one in so many connections is the switch's and wakes it, then all. */
+#define BACKLOG (1 << 15)
+#define WAKING 32
+#define MOST_BACKLOG (6 * BACKLOG)
+/* Bytes of a frame that opens a TCP connection: the longest headers, and no data. */
+#define OPENING_FRAME 120
 /* Guards of an entry. */
 #define GUARDS 3
 /* Places of generations: one that never changes, that of services, those of ports. */
@@ -94,6 +102,68 @@ struct flow_entry {
 	__u64 bytes;
 	/* Monotonic time of the last packet. */
 	__u64 used_ns;
+	/* The end that its packets come from (`enum role`); written by the programs too. */
+	__u32 role;
+	/* Whether a template opened the connection, so that its handshake is forwarded too. */
+	__u32 by_template;
+};
+
+/* The end of a TCP connection between two pods of this cluster node that an entry's packets come from. */
+enum role {
+	/* Another connection's: its last packets do not remove the entries. */
+	ROLE_NONE,
+	ROLE_INITIATOR,
+	ROLE_RESPONDER,
+	/* The responder, which has not accepted the connection yet. */
+	ROLE_ASKED,
+};
+
+/* Connections that differ in the initiator's port alone. */
+struct template_key {
+	/* Number of the interface that the initiator's packets enter by. */
+	__u32 ingress;
+	__u8 source[16];
+	__u8 destination[16];
+	__be16 destination_port;
+	__u8 protocol;
+	__u8 family;
+};
+
+/* What opens a connection like one that the switch has allowed, while the same generations hold. */
+struct template {
+	/* Both entries, as they begin; no ports and addresses are read of them. */
+	struct flow_entry forward;
+	struct flow_entry reverse;
+	/* Number of the interface that the responder's packets enter by. */
+	__u32 responder;
+	__u32 zero;
+};
+
+/* What the switch reads of programs, in the order in which it happened. */
+enum report {
+	REPORT_OPENED,
+	REPORT_ENDED,
+};
+
+/* A template has opened a connection: the frame, with its port's tag as on the punt link. */
+struct opened {
+	__u32 report;
+	__u32 length;
+	__u8 frame[OPENING_FRAME];
+};
+
+/* Both ends have closed a connection, and its entries are removed: what they were last. */
+struct ended {
+	__u32 report;
+	__u32 by_template;
+	/* The initiator's and the responder's. */
+	__u32 ports[2];
+	/* The initiator's packets. */
+	struct flow_key key;
+	__u32 zero;
+	__u64 packets[2];
+	__u64 bytes[2];
+	__u64 used_ns[2];
 };
 
 /*
@@ -117,7 +187,8 @@ struct share {
 	__u32 frames;
 	/* Frames that the switch had taken of the port when the round began. */
 	__u32 taken;
-	__u32 zero;
+	/* Connections that templates have opened. */
+	__u32 opened;
 	/* Frames that were dropped because the port had used up its share. */
 	__u64 dropped;
 };
@@ -127,6 +198,8 @@ struct settings {
 	__u64 good_until_ns;
 	/* The same for FINs: no longer than the switch lives, which has to read of them. */
 	__u64 fins_until_ns;
+	/* The same for templates. */
+	__u64 opens_until_ns;
 	/* The kernel's end of the punt link. */
 	__u32 punt;
 	/* The uplink's interface, and the kernel's end of its link to the switch. */
@@ -161,14 +234,20 @@ enum counter {
 	COUNTER_NO_PORT,
 	/* Dropped: the port has as many frames on the punt link as it may. */
 	COUNTER_OVER_SHARE,
+	/* Connections that templates opened. */
+	COUNTER_OPENED,
 	COUNTERS,
 };
 
 _Static_assert(sizeof(struct flow_key) == 44, "as in layout.rs");
-_Static_assert(sizeof(struct flow_entry) == 160, "as in layout.rs");
+_Static_assert(sizeof(struct flow_entry) == 168, "as in layout.rs");
 _Static_assert(sizeof(struct tunnel) == 48, "as in layout.rs");
 _Static_assert(sizeof(struct port) == 20, "as in layout.rs");
 _Static_assert(sizeof(struct share) == 24, "as in layout.rs");
-_Static_assert(sizeof(struct settings) == 32, "as in layout.rs");
+_Static_assert(sizeof(struct settings) == 40, "as in layout.rs");
+_Static_assert(sizeof(struct template_key) == 40, "as in layout.rs");
+_Static_assert(sizeof(struct template) == 344, "as in layout.rs");
+_Static_assert(sizeof(struct opened) == 128, "as in layout.rs");
+_Static_assert(sizeof(struct ended) == 112, "as in layout.rs");
 
 #endif

@@ -1,5 +1,7 @@
 //! The connections that have entries: which sessions get them, what was counted, and when they end.
 
+mod adopt;
+
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -13,10 +15,11 @@ use crate::context::Context;
 use crate::entries::{Entries, Surroundings, entries};
 
 use crate::installed::{Installed, PortUsage, Reading};
-use crate::layout::{FlowEntry, FlowKey};
+use crate::layout::{FlowEntry, FlowKey, role};
 use crate::places::Places;
 use crate::published::Published;
 use crate::shares::{Shares, Ticket};
+use crate::templates::Templates;
 
 /// Places of the session table that one scan looks at, and those under one lock.
 const SCAN: u32 = 1 << 16;
@@ -50,6 +53,9 @@ pub(crate) struct Connections {
     unanswered: AHashMap<SessionId, (u32, u64)>,
     of_ports: AHashMap<PortId, PortUsage>,
     shares: Shares,
+    templates: Templates,
+    /// Initiators' entries of templates that had no session when they were read, and in which reading.
+    strangers: AHashMap<FlowKey, u64>,
     followed: Vec<(u64, Wanted)>,
     follow_next: u64,
     place: u32,
@@ -112,11 +118,18 @@ impl Connections {
         }
         self.read_at = Some(Instant::now());
         self.readings += 1;
+        let last = self.readings - 1;
+        self.strangers.retain(|_, reading| *reading >= last);
         true
     }
 
     /// Takes note of entries as they were in the reading that began last.
-    pub(crate) fn note(&mut self, context: &Context, entries: &[(FlowKey, Reading)]) {
+    pub(crate) fn note(
+        &mut self,
+        context: &Context,
+        published: &Published,
+        entries: &[(FlowKey, Reading)],
+    ) {
         for (key, reading) in entries {
             if let Some((id, direction)) = self.keys.get(key)
                 && let Some(installed) = self.installed.get_mut(id)
@@ -124,6 +137,11 @@ impl Connections {
                 && installed.readings < self.readings
             {
                 installed.note(&context.switch, id, *direction, *reading, &mut self.of_ports);
+            } else if reading.by_template
+                && reading.role == role::INITIATOR
+                && !self.keys.contains_key(key)
+            {
+                self.adopt(context, published, key);
             }
         }
     }
@@ -160,7 +178,7 @@ impl Connections {
                 self.remove(context, &found.id);
             }
         }
-        self.install(context, wanted, most);
+        self.install(context, published, wanted, most);
         self.place = places.end;
         if self.place >= sessions.places_used() {
             self.end_pass();
@@ -192,7 +210,7 @@ impl Connections {
             wanted.extend(candidate);
         }
         // The other half is for connections that have shown that they last.
-        self.install(context, wanted, context.options.entries as usize / 2);
+        self.install(context, published, wanted, context.options.entries as usize / 2);
     }
 
     /// Takes note of what the entries of a connection counted, which enters by this key, and takes them back
@@ -316,7 +334,13 @@ impl Connections {
     }
 
     /// Enters connections while there are at most so many entries.
-    fn install(&mut self, context: &Context, wanted: Vec<Candidate>, most: usize) {
+    fn install(
+        &mut self,
+        context: &Context,
+        published: &Published,
+        wanted: Vec<Candidate>,
+        most: usize,
+    ) {
         let mut pending = 0;
         let mut admitted = Vec::with_capacity(wanted.len());
         for candidate in wanted {
@@ -334,12 +358,19 @@ impl Connections {
         }
         let mut keys = Vec::with_capacity(2 * admitted.len());
         let mut values = Vec::with_capacity(2 * admitted.len());
-        for (Candidate { id, made, .. }, _) in &admitted {
+        for (Candidate { id, tuples, made, .. }, _) in &admitted {
             // What was counted goes on. (The old entry counts no more: its generations are old.)
             let known = self.installed.get(id);
             for (key, entry) in made.both.iter().flatten() {
-                let old = known.and_then(|_| context.kernel.flow(key)).unwrap_or_default();
-                let Reading { packets, bytes, used_ns, had_fin } = Reading::of(&old);
+                // A template may have opened it, under an earlier snapshot. Its FINs may be an earlier one's.
+                let is_plain = entry.role != role::NONE && !tuples.is_translated();
+                let old = if known.is_some() || is_plain { context.kernel.flow(key) } else { None };
+                let Reading { packets, bytes, used_ns, had_fin, role, by_template } =
+                    Reading::of(&old.unwrap_or_default());
+                let had_fin = if known.is_some() { had_fin } else { 0 };
+                if known.is_none() && by_template && role == role::INITIATOR {
+                    context.kernel.note_opened(made.ports[0]);
+                }
                 keys.push(*key);
                 values.push(FlowEntry { packets, bytes, used_ns, had_fin, ..*entry });
             }
@@ -369,6 +400,7 @@ impl Connections {
             }
             room -= count;
             self.unanswered.remove(id);
+            self.templates.want(published, tuples, made);
             for (direction, key) in keys.iter().enumerate() {
                 key.iter().for_each(|key| _ = self.keys.insert(*key, (*id, direction)));
             }
@@ -393,13 +425,20 @@ impl Connections {
         }
     }
 
-    fn remove(&mut self, context: &Context, id: &SessionId) {
-        let Some(mut installed) = self.installed.remove(id) else { return };
+    /// Forgets a connection whose entries are removed.
+    fn forget(&mut self, context: &Context, id: &SessionId) -> Option<Installed> {
+        let installed = self.installed.remove(id)?;
         self.places.remove(*id);
         self.shares.leave(installed.owner, installed.ticket);
+        installed.keys.iter().flatten().for_each(|key| _ = self.keys.remove(key));
+        context.count(&installed.guards, -1);
+        Some(installed)
+    }
+
+    fn remove(&mut self, context: &Context, id: &SessionId) {
+        let Some(mut installed) = self.forget(context, id) else { return };
         for (direction, key) in installed.keys.into_iter().enumerate() {
             let Some(key) = key else { continue };
-            self.keys.remove(&key);
             match context.kernel.remove_flow(&key) {
                 Ok(Some(last)) => {
                     let read = Reading::of(&last);
@@ -409,7 +448,6 @@ impl Connections {
                 Err(error) => tracing::warn!("{error}"),
             }
         }
-        context.count(&installed.guards, -1);
     }
 
     /// Notes the sessions with entries that the whole table has no more.
@@ -434,6 +472,7 @@ mod tests {
     use dataplane::{AclBinding, Adjacency, Memory, Parts, PortKind, PortState, Snapshot, Switch};
 
     use super::*;
+    use crate::layout::{Ended, GUARD_SERVICES, Template};
     use crate::{Kernel, Options};
 
     /// Three pods open connections to a fourth one, over a map with room for twelve.
@@ -495,6 +534,15 @@ mod tests {
             while connections.scan(context, published, interfaces) {}
         }
 
+        fn read(&mut self) {
+            let Self { context, published, connections, .. } = self;
+            assert!(connections.begin_reading(Duration::ZERO));
+            let mut entries = Vec::new();
+            let each = |key: &FlowKey, entry: &FlowEntry| entries.push((*key, Reading::of(entry)));
+            context.kernel.for_each_flow(each).unwrap();
+            connections.note(context, published, &entries);
+        }
+
         fn accept(&mut self, pod: u16, port: u16) {
             let Self { context, published, interfaces, connections } = self;
             connections.accept(context, published, interfaces, &[flow(pod, port)]);
@@ -529,6 +577,117 @@ mod tests {
             destination_port: 80,
             protocol: protocol::TCP,
         }
+    }
+
+    /// The session has seen the first packet alone; the entries, the whole handshake and a question.
+    #[test]
+    fn connections_of_templates_are_taken_up_if_they_last() {
+        testkit::requires_root!();
+        let mut table = Table::new();
+        let sessions = Arc::clone(table.context.switch.sessions());
+        let opening = Opening {
+            owner: Owner::port(PortId(0)),
+            adjacency: Adjacency::port(PortId(3)),
+            generation: 1,
+            tcp_flags: SYN,
+        };
+        let opened = sessions.open(&Tuples::plain(flow(0, 1)), &opening, 0);
+        let Ok(Opened::New(id)) = opened else { panic!("{opened:?}") };
+        let now_s = table.context.switch.now().seconds();
+        sessions.note(id, &[], now_s);
+        let state = || sessions.found(id).unwrap().state().name(protocol::TCP);
+        assert_eq!(state(), "half-open");
+        // Of the second one there is no session.
+        for port in [1, 2] {
+            let around = Surroundings {
+                interface: &|port| table.interfaces.get(&port).copied(),
+                generation: &|guard| table.published.generation(guard),
+                hash: &|_| 0,
+            };
+            let tuples = Tuples::plain(flow(0, port));
+            let made = entries(&table.published.snapshot, &tuples, &around).unwrap();
+            let [Some((key, forward)), Some((answers, reverse))] = made.both else { panic!() };
+            let template = Template::new([forward, reverse], 103, around_services(&table));
+            let forward = FlowEntry { packets: 3, bytes: 300, used_ns: 1, ..template.forward };
+            let reverse = FlowEntry { packets: 2, bytes: 200, used_ns: 1, ..template.reverse };
+            let reverse = FlowEntry { role: role::RESPONDER, ..reverse };
+            assert_eq!(table.context.kernel.put_flows(&[key, answers], &[forward, reverse]), 2);
+        }
+        table.read();
+        assert_eq!((table.connections.len(), state()), (1, "established"));
+        let count = |table: &Table| {
+            let mut count = 0;
+            table.context.kernel.for_each_flow(|_, _| count += 1).unwrap();
+            count
+        };
+        assert_eq!(count(&table), 4, "a worker may be about to read of the other one");
+        table.read();
+        assert_eq!(table.entered(), BTreeMap::from([(0, vec![1])]));
+        // What both had, once.
+        let usage = PortUsage { received: 6, received_bytes: 600, sent: 4, sent_bytes: 400 };
+        assert_eq!(table.connections.of_ports()[&PortId(0)], usage);
+        table.scan();
+        assert_eq!(table.entered(), BTreeMap::from([(0, vec![1])]));
+        let key = FlowKey::new(100, &flow(0, 1));
+        for key in [key, FlowKey::new(103, &flow(0, 1).reversed())] {
+            table.context.kernel.remove_flow(&key).unwrap();
+        }
+        let ended = Ended {
+            by_template: true,
+            ports: [0, 3],
+            key,
+            packets: [5, 3],
+            bytes: [500, 300],
+            used_ns: [2; 2],
+        };
+        table.connections.end(&table.context, &ended, Some(id));
+        assert_eq!((table.connections.len(), state()), (0, "ended"));
+        let usage = PortUsage { received: 8, received_bytes: 800, sent: 5, sent_bytes: 500 };
+        assert_eq!(table.connections.of_ports()[&PortId(0)], usage);
+        // One that has ended before it was taken up is counted whole.
+        table.connections.end(&table.context, &ended, None);
+        let usage = PortUsage { received: 13, received_bytes: 1300, sent: 8, sent_bytes: 800 };
+        assert_eq!(table.connections.of_ports()[&PortId(0)], usage);
+    }
+
+    /// Those of a snapshot before count no more, and those of one initiator are bounded.
+    #[test]
+    fn templates_follow_accepted_connections_within_bounds() {
+        testkit::requires_root!();
+        let mut table = Table::new();
+        let want = |table: &mut Table, server_port: u16| {
+            let flow = Flow { destination_port: server_port, ..flow(0, 1) };
+            let around = Surroundings {
+                interface: &|port| table.interfaces.get(&port).copied(),
+                generation: &|guard| table.published.generation(guard),
+                hash: &|_| 0,
+            };
+            let tuples = Tuples::plain(flow);
+            let made = entries(&table.published.snapshot, &tuples, &around).unwrap();
+            table.connections.templates.want(&table.published, &tuples, &made);
+            table.connections.write_templates(&table.context, &table.published);
+        };
+        let guard = Kernel::guard_of(PortId(0));
+        assert!(!table.context.is_used(guard));
+        for port in 1..=200 {
+            want(&mut table, port);
+            want(&mut table, port);
+        }
+        let count = |table: &Table| table.context.kernel.templates();
+        assert_eq!(count(&table), 128);
+        assert!(table.context.is_used(guard));
+        (table.published, _) = table.published.without(PortId(0));
+        table.connections.write_templates(&table.context, &table.published);
+        assert_eq!(count(&table), 0);
+        for _ in 0..3 {
+            table.read();
+            table.connections.write_templates(&table.context, &table.published);
+        }
+        assert!(!table.context.is_used(guard));
+    }
+
+    fn around_services(table: &Table) -> u32 {
+        table.published.generation(GUARD_SERVICES)
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //!   handshakes ─▶ entries ─▶ the kernel's map             (by workers)
 //!   sessions ── scan ─▶ entries ─▶ the kernel's map       (ten times a second, in batches)
 //!   the kernel's map ── counters, last use ─▶ sessions    (each second)
+//!   reports ─▶ the graph, sessions                        (by workers, before what they take)
 //! ```
 //!
 //! A worker waits for two locks, which others hold for a few instructions: `interfaces` and `late`. It takes
@@ -12,11 +13,12 @@
 //! connection that gives up its own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use ahash::AHashMap;
 use dataplane::PortId;
+use dataplane::session::SessionId;
 use dataplane::wire::Flow;
 
 use crate::Counters;
@@ -24,7 +26,7 @@ use crate::barrier::Barrier;
 use crate::connections::Connections;
 use crate::context::Context;
 use crate::installed::Reading;
-use crate::layout::{FlowEntry, FlowKey};
+use crate::layout::{Ended, FlowEntry, FlowKey};
 use crate::locks::Lock;
 use crate::published::Published;
 
@@ -38,6 +40,8 @@ const NOTED: usize = 256;
 const GUARD: Duration = Duration::from_secs(1);
 /// Delay that a heartbeat may have without a grace.
 const LATE: Duration = Duration::from_millis(500);
+/// Time in which workers read what is reported.
+const SETTLED: Duration = Duration::from_millis(250);
 /// Connections that are entered in one go; handshakes wait meanwhile.
 const ACCEPTED: usize = 256;
 
@@ -58,7 +62,15 @@ pub(crate) struct Engine {
     pub(crate) late: Lock<6, Vec<Flow>>,
     /// Counters as they were last, and what was counted each second before.
     pub(crate) measured: Lock<7, (Counters, Counters)>,
+    /// Held while reports are read.
+    pub(crate) reader: Lock<8, ()>,
+    /// Connections that ended in the kernel, and their sessions.
+    pub(crate) ended: Lock<9, Vec<(Ended, Option<SessionId>)>>,
+    /// Held while the heartbeat is written: a later one has what an earlier one had not seen.
+    beating: Lock<10, ()>,
     pub(crate) barrier: Barrier,
+    /// Readers that want to see every packet of some connections: templates open none meanwhile.
+    pub(crate) followers: AtomicU32,
     /// No entry counts any more: something could not be written, or the punt link is gone.
     broken: AtomicBool,
     stop: AtomicBool,
@@ -76,7 +88,11 @@ impl Engine {
             suspects: Lock::default(),
             late: Lock::default(),
             measured: Lock::default(),
+            reader: Lock::default(),
+            ended: Lock::default(),
+            beating: Lock::default(),
             barrier: Barrier::default(),
+            followers: AtomicU32::new(0),
             broken: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         }
@@ -100,8 +116,10 @@ impl Engine {
         while !self.stop.load(Ordering::SeqCst) {
             self.beat();
             self.context.kernel.renew_shares();
+            self.note_reports();
             self.read_if_older(READ);
             self.scan();
+            self.write_templates();
             if guarded.elapsed() >= GUARD {
                 self.measure(guarded.elapsed());
                 guarded = Instant::now();
@@ -127,9 +145,43 @@ impl Engine {
         if let Err(error) = self.context.kernel.for_each_flow(each) {
             tracing::warn!("{error}");
         }
+        let published = self.published.lock().clone();
         for part in entries.chunks(NOTED) {
-            self.connections.lock().note(&self.context, part);
+            self.connections.lock().note(&self.context, &published, part);
             self.accept_late();
+        }
+    }
+
+    /// Takes note of connections that ended in the kernel, and wakes a worker for what it has still to read.
+    fn note_reports(&self) {
+        if !self.context.kernel.has_no_reports() {
+            self.context.switch.wake();
+        }
+        let ended = std::mem::take(&mut *self.ended.lock());
+        for part in ended.chunks(NOTED) {
+            let mut connections = self.connections.lock();
+            part.iter().for_each(|(ended, id)| connections.end(&self.context, ended, *id));
+            drop(connections);
+            self.accept_late();
+        }
+    }
+
+    /// Waits until workers have taken note of all that was reported, a moment at most.
+    pub(crate) fn settle_reports(&self) {
+        let deadline = Instant::now() + SETTLED;
+        while !self.context.kernel.has_no_reports() && Instant::now() < deadline {
+            self.context.switch.wake();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.note_reports();
+    }
+
+    /// Enters the templates that are wanted.
+    fn write_templates(&self) {
+        // Of several workers one may get a packet before another one has read of its connection.
+        if self.context.options.queues == 1 {
+            let published = self.published.lock().clone();
+            self.connections.lock().write_templates(&self.context, &published);
         }
     }
 
@@ -172,14 +224,19 @@ impl Engine {
         }
     }
 
-    fn beat(&self) {
+    pub(crate) fn beat(&self) {
         self.beat_for(self.context.options.grace.max(LATE), LATE);
     }
 
     pub(crate) fn beat_for(&self, grace: Duration, of_fins: Duration) {
+        let _one = self.beating.lock();
         let is_off = self.broken.load(Ordering::SeqCst);
-        let after = |time| if is_off { Duration::ZERO } else { self.context.switch.now().0 + time };
-        if let Err(error) = self.context.kernel.beat_with_fins(after(grace), after(of_fins)) {
+        let is_followed = self.followers.load(Ordering::SeqCst) > 0;
+        let now = self.context.switch.now().0;
+        let after = |time| if is_off { Duration::ZERO } else { now + time };
+        let of_templates = if is_followed { Duration::ZERO } else { after(of_fins) };
+        let until = [after(grace), after(of_fins), of_templates];
+        if let Err(error) = self.context.kernel.beat_until(until) {
             tracing::error!("{error}");
         }
     }

@@ -8,7 +8,7 @@ use dataplane::wire::{Flow, Mac, protocol};
 use dataplane::{Peer, PortId, PortKind, PortState, Snapshot, Underlay};
 
 use crate::Kernel;
-use crate::layout::{FlowEntry, FlowKey, GUARD_NONE, GUARD_SERVICES, Tunnel};
+use crate::layout::{FlowEntry, FlowKey, GUARD_NONE, GUARD_SERVICES, Tunnel, role};
 
 /// The entries of a connection.
 #[derive(Clone, Debug)]
@@ -96,15 +96,18 @@ pub fn entries(snapshot: &Snapshot, tuples: &Tuples, around: &Surroundings<'_>) 
     let generations = guards.map(around.generation);
     let takes_fin = u8::from(matches!(from, End::Pod(..)));
     let guarded = FlowEntry { guards, generations, takes_fin, ..FlowEntry::default() };
-    let entry = |one: &End<'_>, other: &End<'_>, enters: &Flow, leaves: &Flow| {
-        let (key, entry) = one.entering(snapshot, guarded, around, enters)?;
+    let is_between_pods = matches!((&from, &to), (End::Pod(..), End::Pod(..)));
+    let has_roles = is_between_pods && initiator.protocol == protocol::TCP;
+    let entry = |one: &End<'_>, other: &End<'_>, role: u32, enters: &Flow, leaves: &Flow| {
+        let (key, mut entry) = one.entering(snapshot, guarded, around, enters)?;
+        entry.role = if has_roles { role } else { role::NONE };
         let egress = (around.interface)(other.port())?;
         let entry = other.leaving(snapshot, FlowEntry { egress, ..entry }, around, enters)?;
         Some((key, entry.rewriting(enters, leaves)))
     };
     let both = [
-        entry(&from, &to, &initiator, &to_responder),
-        entry(&to, &from, &responder.reversed(), &to_initiator),
+        entry(&from, &to, role::INITIATOR, &initiator, &to_responder),
+        entry(&to, &from, role::RESPONDER, &responder.reversed(), &to_initiator),
     ];
     both.iter().any(Option::is_some).then_some(Entries { ports: [from_id, to_id], both })
 }

@@ -1,5 +1,6 @@
 //! Connections whose packets a reader wants to see, all of them: a trace, a capture.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use crate::engine::Engine;
@@ -20,6 +21,7 @@ impl Drop for Followed {
     fn drop(&mut self) {
         if let Some(engine) = self.engine.upgrade() {
             engine.connections.lock().unfollow(self.number);
+            engine.followers.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }

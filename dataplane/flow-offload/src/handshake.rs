@@ -41,6 +41,11 @@ impl Handshakes {
         let _ = self.0.set(Arc::downgrade(engine));
     }
 
+    /// Flow offload, while it runs.
+    pub(crate) fn engine(&self) -> Option<Arc<Engine>> {
+        self.0.get().and_then(Weak::upgrade)
+    }
+
     /// Ends the connections that these frames of pods, which were just taken, replace.
     #[inline]
     pub(crate) fn see_taken(&self, memory: &Memory, frames: &[Frame]) {
@@ -51,7 +56,7 @@ impl Handshakes {
 
     #[inline(never)]
     fn replace(&self, memory: &Memory, frame: &Frame) {
-        let Some(engine) = self.0.get().and_then(Weak::upgrade) else { return };
+        let Some(engine) = self.engine() else { return };
         let (Some(tag), Ok(headers)) = (Tag::of(memory, frame), parse(memory.bytes(frame))) else {
             return;
         };
@@ -89,7 +94,7 @@ impl Handshakes {
 
     #[inline(never)]
     fn enter(&self, memory: &Memory, frames: &[Frame]) {
-        let Some(engine) = self.0.get().and_then(Weak::upgrade) else { return };
+        let Some(engine) = self.engine() else { return };
         let accepting =
             frames.iter().map(|frame| memory.bytes(frame)).filter(|it| is_accepting(it));
         let initiators: Vec<Flow> =

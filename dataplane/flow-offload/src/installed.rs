@@ -8,7 +8,7 @@ use dataplane::wire::tcp_flags;
 use dataplane::{PortId, Switch};
 
 use crate::entries::Entries;
-use crate::layout::{FlowEntry, FlowKey, GUARDS};
+use crate::layout::{Ended, FlowEntry, FlowKey, GUARDS, role};
 use crate::shares::Ticket;
 
 /// How often a note in a session is tried.
@@ -57,12 +57,28 @@ pub(crate) struct Reading {
     pub(crate) used_ns: u64,
     /// Whether one had a FIN.
     pub(crate) had_fin: u8,
+    pub(crate) role: u32,
+    pub(crate) by_template: bool,
 }
 
 impl Reading {
     pub(crate) fn of(entry: &FlowEntry) -> Self {
-        let FlowEntry { packets, bytes, used_ns, had_fin, .. } = *entry;
-        Self { packets, bytes, used_ns, had_fin }
+        let FlowEntry { packets, bytes, used_ns, had_fin, role, by_template, .. } = *entry;
+        Self { packets, bytes, used_ns, had_fin, role, by_template: by_template != 0 }
+    }
+
+    /// What both entries of a connection were last that has ended.
+    pub(crate) fn of_ended(ended: &Ended) -> [Self; 2] {
+        let Ended { packets, bytes, used_ns, by_template, .. } = *ended;
+        let of = |n: usize, role| Self {
+            packets: packets[n],
+            bytes: bytes[n],
+            used_ns: used_ns[n],
+            had_fin: 1,
+            role,
+            by_template,
+        };
+        [of(0, role::INITIATOR), of(1, role::RESPONDER)]
     }
 
     fn used_s(&self) -> u32 {
@@ -100,27 +116,44 @@ impl Installed {
         }
         let packets = now.packets.saturating_sub(before.packets);
         let bytes = now.bytes.saturating_sub(before.bytes);
-        let [from, to] = [self.ports[direction], self.ports[1 - direction]];
-        let ingress = of_ports.entry(from).or_default();
-        ingress.received += packets;
-        ingress.received_bytes += bytes;
-        let egress = of_ports.entry(to).or_default();
-        egress.sent += packets;
-        egress.sent_bytes += bytes;
+        count(of_ports, [self.ports[direction], self.ports[1 - direction]], packets, bytes);
         let sessions = switch.sessions();
         sessions.count_beside(*id, packets, bytes);
+        let now_s = switch.now().seconds();
+        if now.by_template && before.role != role::RESPONDER && now.role == role::RESPONDER {
+            sessions.note(*id, &[(tcp_flags::SYN | tcp_flags::ACK, false)], now_s);
+        }
+        // The handshake's first packet, which the graph has seen.
+        if now.by_template && now.role == role::INITIATOR && now.packets < 2 {
+            return;
+        }
         // A worker's note of a packet may come between; that of a FIN must not be lost.
         for _ in 0..ATTEMPTS {
             let Some(mut found) = sessions.found(*id) else { break };
             found.forward = direction == 0;
             let flags = flags_of(&found, now.had_fin > 0, now.used_s());
-            sessions.touch(&found, flags, switch.now().seconds());
+            sessions.touch(&found, flags, now_s);
             let noted = found.state().after(found.protocol(), flags, found.forward);
             if sessions.found(*id).is_none_or(|it| it.state() == noted) {
                 break;
             }
         }
     }
+}
+
+/// Counts packets that the kernel forwarded from one port to another.
+pub(crate) fn count(
+    of_ports: &mut AHashMap<PortId, PortUsage>,
+    [from, to]: [PortId; 2],
+    packets: u64,
+    bytes: u64,
+) {
+    let ingress = of_ports.entry(from).or_default();
+    ingress.received += packets;
+    ingress.received_bytes += bytes;
+    let egress = of_ports.entry(to).or_default();
+    egress.sent += packets;
+    egress.sent_bytes += bytes;
 }
 
 /// The flags that an entry's packets showed in all, the last one in this second. All packets of TCP that entries

@@ -15,10 +15,12 @@ use linux_net::Netlink;
 use crate::handshake::Handshakes;
 use crate::ingress::{self, Ingress};
 use crate::layout::{
-    COUNTERS, FORWARDED, FORWARDED_BYTES, FlowEntry, FlowKey, GUARD_PORTS, NO_PORT, OVER_SHARE,
-    PORTS, PortShare, PuntedPort, Reason, Settings,
+    COUNTERS, FORWARDED, FORWARDED_BYTES, FlowEntry, FlowKey, GUARD_PORTS, NO_PORT, OPENED,
+    OVER_SHARE, PORTS, PortShare, PuntedPort, Reason, Settings, Template, TemplateKey,
 };
+use crate::openings::Openings;
 use crate::progress::{Progress, PuntQueue};
+use crate::reports::Reports;
 use crate::{Error, lock, tcx};
 
 static FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/flow.bpf.o"));
@@ -36,6 +38,8 @@ pub struct Kernel {
     interfaces: Map<u32, PuntedPort>,
     ports: Map<u32, PuntedPort>,
     shares: Map<u32, PortShare>,
+    templates: Map<TemplateKey, Template>,
+    pub(crate) reports: Arc<Reports>,
     settings: Map<u32, Settings>,
     counters: Counts,
     /// A map of maps, and the one that is put into it.
@@ -75,6 +79,8 @@ pub struct Counters {
     pub no_port: u64,
     /// Frames dropped because their port had used up its share of the punt link.
     pub over_share: u64,
+    /// Connections that templates opened.
+    pub opened: u64,
 }
 
 impl Counters {
@@ -88,6 +94,7 @@ impl Counters {
             punted: self.punted.iter().map(|(why, now)| (*why, rate(*now, then(why)))).collect(),
             no_port: rate(self.no_port, before.no_port),
             over_share: rate(self.over_share, before.over_share),
+            opened: rate(self.opened, before.opened),
         }
     }
 
@@ -119,6 +126,7 @@ impl Kernel {
         let failed = |cause| Error::new("load the programs of flow offload", cause);
         let object = Object::load(FILE, &[(c"flows", entries)]).map_err(failed)?;
         let progress = Progress::of(object.descriptor(c"progress").map_err(failed)?)?;
+        let reports = Arc::new(Reports::of(object.descriptor(c"reports").map_err(failed)?)?);
         let ingress = Ingress::open()?;
         let find = || {
             Ok(Self {
@@ -133,6 +141,8 @@ impl Kernel {
                 interfaces: object.map(c"interfaces")?,
                 ports: object.map(c"ports")?,
                 shares: object.map(c"shares")?,
+                templates: object.map(c"templates")?,
+                reports,
                 settings: object.map(c"settings")?,
                 counters: object.counts(c"counters")?,
                 barrier: (object.map(c"barrier")?, object.descriptor(c"barrier_value")?),
@@ -172,9 +182,8 @@ impl Kernel {
     pub fn set_uplink(&self, ifindex: u32, link: u32) -> Result<(), Error> {
         *lock(&self.uplink) = Uplink { ifindex, link, is_steered: false };
         let settings = self.settings.get(&0).unwrap_or_default();
-        let Settings { good_until_ns, fins_until_ns, .. } = settings;
-        let moment = Duration::from_nanos;
-        self.beat_with_fins(moment(good_until_ns), moment(fins_until_ns))?;
+        let Settings { good_until_ns, fins_until_ns, opens_until_ns, .. } = settings;
+        self.beat_until([good_until_ns, fins_until_ns, opens_until_ns].map(Duration::from_nanos))?;
         self.ingress.attach(self.to_uplink, "to_uplink", link)
     }
 
@@ -228,7 +237,9 @@ impl Kernel {
     /// may send again, and connections that are accepted get their entries.
     pub fn punt_queue(&self, queue: usize, port: Box<dyn Port>) -> Box<dyn Port> {
         let (progress, handshakes) = (Arc::clone(&self.progress), Arc::clone(&self.handshakes));
-        Box::new(PuntQueue { port, queue, progress, handshakes })
+        let (reports, openings) = (Arc::clone(&self.reports), Openings::default());
+        let held = Vec::new();
+        Box::new(PuntQueue { port, queue, progress, handshakes, reports, openings, held })
     }
 
     /// The receiver of connections from the queues of the punt link.
@@ -241,25 +252,42 @@ impl Kernel {
         self.progress.begin_rounds();
     }
 
-    /// Lets entries count until this moment of the monotonic clock.
+    /// Whether the switch has taken note of all that programs reported.
+    pub(crate) fn has_no_reports(&self) -> bool {
+        self.reports.is_empty()
+    }
+
+    /// Takes note of a connection of a port that a template opened: it may open another one.
+    pub(crate) fn note_opened(&self, port: PortId) {
+        self.progress.note_opened(port);
+    }
+
+    /// Lets entries count until this moment of the monotonic clock, take FINs, and templates open connections.
     ///
     /// # Errors
     /// If the map cannot be written.
     pub fn beat(&self, good_until: Duration) -> Result<(), Error> {
-        self.beat_with_fins(good_until, good_until)
+        self.beat_until([good_until; 3])
     }
 
-    /// The same, and lets entries take FINs until another moment.
+    /// The same, each until a moment of its own.
     ///
     /// # Errors
     /// If the map cannot be written.
-    pub fn beat_with_fins(&self, good_until: Duration, fins_until: Duration) -> Result<(), Error> {
+    pub fn beat_until(&self, [good, fins, opens]: [Duration; 3]) -> Result<(), Error> {
         let ns = |moment: Duration| u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX);
-        let (good_until_ns, fins_until_ns) = (ns(good_until), ns(fins_until));
+        let (good_until_ns, fins_until_ns, opens_until_ns) = (ns(good), ns(fins), ns(opens));
         let punt = self.punt.load(Ordering::Relaxed);
         let Uplink { ifindex: uplink, link: uplink_link, .. } = *lock(&self.uplink);
-        let settings =
-            Settings { good_until_ns, fins_until_ns, punt, uplink, uplink_link, zero: 0 };
+        let settings = Settings {
+            good_until_ns,
+            fins_until_ns,
+            opens_until_ns,
+            punt,
+            uplink,
+            uplink_link,
+            zero: 0,
+        };
         let failed = |cause| Error::new("write the heartbeat of flow offload", cause);
         self.settings.put(&0, &settings).map_err(failed)
     }
@@ -298,7 +326,8 @@ impl Kernel {
             return Err(failed(io::ErrorKind::InvalidInput.into()));
         }
         let number = u32::from(id.0);
-        self.shares.put(&number, &PortShare::default()).map_err(failed)?;
+        let share = PortShare { opened: self.progress.noted(id), ..PortShare::default() };
+        self.shares.put(&number, &share).map_err(failed)?;
         self.ports.put(&number, port).map_err(failed)?;
         self.interfaces.put(&port.ifindex, port).map_err(failed)
     }
@@ -353,6 +382,29 @@ impl Kernel {
         self.flows.put_all(keys, entries)
     }
 
+    /// Enters a template in place of any other.
+    ///
+    /// # Errors
+    /// If the map is full.
+    pub fn put_template(&self, key: &TemplateKey, template: &Template) -> Result<(), Error> {
+        let failed = |cause| Error::new("enter a template", cause);
+        self.templates.put(key, template).map_err(failed)
+    }
+
+    /// Removes a template.
+    pub fn remove_template(&self, key: &TemplateKey) {
+        // One that is not there is removed.
+        let _ = self.templates.remove(key);
+    }
+
+    /// Number of templates.
+    #[cfg(test)]
+    pub(crate) fn templates(&self) -> usize {
+        let mut count = 0;
+        self.templates.for_each(|_, _| count += 1).unwrap();
+        count
+    }
+
     /// An entry as it is now.
     pub fn flow(&self, key: &FlowKey) -> Option<FlowEntry> {
         self.flows.get(key)
@@ -393,6 +445,7 @@ impl Kernel {
             punted: Reason::all().map(|reason| (reason, values[reason.counter()])).collect(),
             no_port: values[NO_PORT],
             over_share: values[OVER_SHARE],
+            opened: values[OPENED],
         }
     }
 }

@@ -97,6 +97,68 @@ pub struct FlowEntry {
     pub bytes: u64,
     /// Monotonic time of the last one, in nanoseconds.
     pub used_ns: u64,
+    /// The end that the packets come from: one of [`role`].
+    pub role: u32,
+    /// Whether a template opened the connection, so that its handshake is forwarded too.
+    pub by_template: u32,
+}
+
+/// Ends of a TCP connection between two pods of this cluster node (`enum role`).
+pub mod role {
+    /// Another connection's.
+    pub const NONE: u32 = 0;
+    /// The end that opened it.
+    pub const INITIATOR: u32 = 1;
+    /// The other end, which has accepted it.
+    pub const RESPONDER: u32 = 2;
+    /// The other end, which has not accepted it yet.
+    pub const ASKED: u32 = 3;
+}
+
+/// Connections that differ in the initiator's port alone (`struct template_key`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(C)]
+pub struct TemplateKey {
+    ingress: u32,
+    source: [u8; 16],
+    destination: [u8; 16],
+    destination_port: [u8; 2],
+    protocol: u8,
+    family: u8,
+}
+
+/// What opens a connection like one that the switch has allowed (`struct template`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Template {
+    /// Both entries, as they begin; no ports and addresses are read of them.
+    pub forward: FlowEntry,
+    /// The responder's.
+    pub reverse: FlowEntry,
+    /// Number of the interface that the responder's packets enter by.
+    pub responder: u32,
+    zero: u32,
+}
+
+/// What the switch reads of programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report<'a> {
+    /// A template has opened a connection: the frame, with its port's tag (`struct opened`).
+    Opened(&'a [u8]),
+    Ended(Ended),
+}
+
+/// The entries of a connection that both ends have closed, as they were last (`struct ended`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) by_template: bool,
+    /// The initiator's and the responder's, as in the rest.
+    pub(crate) ports: [u32; 2],
+    /// The initiator's packets.
+    pub(crate) key: FlowKey,
+    pub(crate) packets: [u64; 2],
+    pub(crate) bytes: [u64; 2],
+    pub(crate) used_ns: [u64; 2],
 }
 
 /// A port whose frames take the punt link (`struct port`).
@@ -120,7 +182,7 @@ pub(crate) struct PortShare {
     pub(crate) round: u32,
     pub(crate) frames: u32,
     pub(crate) taken: u32,
-    pub(crate) zero: u32,
+    pub(crate) opened: u32,
     pub(crate) dropped: u64,
 }
 
@@ -130,6 +192,7 @@ pub(crate) struct PortShare {
 pub(crate) struct Settings {
     pub(crate) good_until_ns: u64,
     pub(crate) fins_until_ns: u64,
+    pub(crate) opens_until_ns: u64,
     pub(crate) punt: u32,
     pub(crate) uplink: u32,
     pub(crate) uplink_link: u32,
@@ -151,14 +214,22 @@ unsafe impl Plain for PortShare {}
 // SAFETY: as above.
 #[allow(unsafe_code, reason = "bytes that the kernel reads")]
 unsafe impl Plain for Settings {}
+// SAFETY: as above.
+#[allow(unsafe_code, reason = "bytes that the kernel reads")]
+unsafe impl Plain for TemplateKey {}
+// SAFETY: as above.
+#[allow(unsafe_code, reason = "bytes that the kernel reads")]
+unsafe impl Plain for Template {}
 
 const _: () = {
     assert!(size_of::<FlowKey>() == 44);
-    assert!(size_of::<FlowEntry>() == 160);
+    assert!(size_of::<FlowEntry>() == 168);
     assert!(size_of::<Tunnel>() == 48);
     assert!(size_of::<PuntedPort>() == 20);
     assert!(size_of::<PortShare>() == 24);
-    assert!(size_of::<Settings>() == 32);
+    assert!(size_of::<Settings>() == 40);
+    assert!(size_of::<TemplateKey>() == 40);
+    assert!(size_of::<Template>() == 344);
 };
 
 /// Why a packet was not forwarded by an entry (`enum reason`).
@@ -212,7 +283,8 @@ pub(crate) const FORWARDED: usize = Reason::NAMES.len();
 pub(crate) const FORWARDED_BYTES: usize = FORWARDED + 1;
 pub(crate) const NO_PORT: usize = FORWARDED + 2;
 pub(crate) const OVER_SHARE: usize = FORWARDED + 3;
-pub(crate) const COUNTERS: usize = FORWARDED + 4;
+pub(crate) const OPENED: usize = FORWARDED + 4;
+pub(crate) const COUNTERS: usize = FORWARDED + 5;
 
 impl FlowKey {
     /// The key of packets that enter by the interface `ingress` and show `flow`.
@@ -238,6 +310,87 @@ impl FlowKey {
     /// The key of packets that the cluster node's own kernel sends.
     pub fn of_host(flow: &Flow) -> Self {
         Self::new(HOST, flow)
+    }
+}
+
+impl TemplateKey {
+    /// The key of the connections that differ from `flow`, which enters by the interface `ingress`, in the
+    /// source port alone.
+    pub fn new(ingress: u32, flow: &Flow) -> Self {
+        let FlowKey { ingress, source, destination, destination_port, protocol, family, .. } =
+            FlowKey::new(ingress, flow);
+        Self { ingress, source, destination, destination_port, protocol, family }
+    }
+}
+
+impl Template {
+    /// The template of a connection with these entries, whose responder's packets enter by the interface
+    /// `responder`. It holds while the generations of the entries do and `services` is that of services.
+    pub fn new([forward, reverse]: [FlowEntry; 2], responder: u32, services: u32) -> Self {
+        let entry = |entry: FlowEntry, role| {
+            let (mut guards, mut generations) = (entry.guards, entry.generations);
+            (guards[GUARDS - 1], generations[GUARDS - 1]) = (GUARD_SERVICES, services);
+            FlowEntry { guards, generations, role, by_template: 1, ..entry }
+        };
+        let (forward, reverse) = (entry(forward, role::INITIATOR), entry(reverse, role::ASKED));
+        Self { forward, reverse, responder, zero: 0 }
+    }
+}
+
+impl FlowKey {
+    fn read(bytes: &[u8; size_of::<Self>()]) -> Self {
+        let at = |place: usize| &bytes[place..];
+        let address = |place| *at(place).first_chunk().expect("inside the array");
+        let port = |place| *at(place).first_chunk().expect("inside the array");
+        Self {
+            ingress: u32::from_ne_bytes(*bytes.first_chunk().expect("inside the array")),
+            source: address(4),
+            destination: address(20),
+            source_port: port(36),
+            destination_port: port(38),
+            protocol: bytes[40],
+            family: bytes[41],
+            zero: [0; 2],
+        }
+    }
+
+    pub(crate) fn ingress(&self) -> u32 {
+        self.ingress
+    }
+
+    /// The packets' tuple as they enter.
+    pub(crate) fn flow(&self) -> Flow {
+        let address = |bytes| Address::from_bits(u128::from_be_bytes(bytes));
+        Flow {
+            source: address(self.source),
+            destination: address(self.destination),
+            source_port: u16::from_be_bytes(self.source_port),
+            destination_port: u16::from_be_bytes(self.destination_port),
+            protocol: self.protocol,
+        }
+    }
+}
+
+impl<'a> Report<'a> {
+    /// Reads a report of `REPORT_OPENED` or `REPORT_ENDED`; `None` if it is shorter than that.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        const OPENED: u32 = 0;
+        let word = |place: usize| Some(u32::from_ne_bytes(*bytes.get(place..)?.first_chunk()?));
+        let pair = |place: usize| {
+            let at = |place: usize| Some(u64::from_ne_bytes(*bytes.get(place..)?.first_chunk()?));
+            Some([at(place)?, at(place + 8)?])
+        };
+        if word(0)? == OPENED {
+            return Some(Self::Opened(bytes.get(8..)?.get(..word(4)? as usize)?));
+        }
+        Some(Self::Ended(Ended {
+            by_template: word(4)? != 0,
+            ports: [word(8)?, word(12)?],
+            key: FlowKey::read(bytes.get(16..)?.first_chunk()?),
+            packets: pair(64)?,
+            bytes: pair(80)?,
+            used_ns: pair(96)?,
+        }))
     }
 }
 

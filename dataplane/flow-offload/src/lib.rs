@@ -40,12 +40,15 @@ mod kernel;
 pub mod layout;
 mod locks;
 mod offload;
+mod openings;
 mod places;
 mod progress;
 mod published;
+mod reports;
 mod run;
 mod shares;
 mod tcx;
+mod templates;
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -196,6 +196,12 @@ impl Offload {
         wanted: impl Fn(&Connection<'_>) -> bool + Send + Sync + 'static,
     ) -> Followed {
         let engine = &self.engine;
+        // What templates have opened is known then, and they open nothing more.
+        engine.followers.fetch_add(1, Ordering::SeqCst);
+        engine.beat();
+        engine.context.wait_for_programs();
+        engine.settle_reports();
+        engine.read_if_older(Duration::ZERO);
         let published = engine.published.lock().clone();
         let (number, were_offloaded) =
             engine.connections.lock().follow(&engine.context, &published, Box::new(wanted));
@@ -248,6 +254,7 @@ impl Drop for Offload {
         let engine = &self.engine;
         engine.beat_for(engine.context.options.grace, Duration::ZERO);
         engine.context.wait_for_programs();
+        engine.settle_reports();
         engine.read_if_older(Duration::ZERO);
     }
 }

@@ -4,4 +4,5 @@ mod entries;
 mod ingress;
 mod rewrite;
 mod tags;
+mod templates;
 mod unfinished;

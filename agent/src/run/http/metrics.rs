@@ -144,6 +144,9 @@ fn flow_offload(page: &mut Page, status: &FlowOffloadStatus) {
     let help = "Connections whose entries made room for others.";
     page.family("flow_offload_evicted_total", "counter", help);
     page.sample(&[], status.evicted);
+    let help = "TCP connections opened in the kernel, like one that the switch had allowed.";
+    page.family("flow_offload_opened_total", "counter", help);
+    page.sample(&[], status.opened);
     page.family("flow_offload_packets_total", "counter", "Packets forwarded in the kernel.");
     page.sample(&[], status.packets);
     page.family("flow_offload_bytes_total", "counter", "Their bytes.");

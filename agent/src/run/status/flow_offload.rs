@@ -20,6 +20,9 @@ pub struct FlowOffloadStatus {
     /// Connections whose entries made room for another owner's, or for a newer one of their own.
     #[serde(default)]
     pub evicted: u64,
+    /// TCP connections that the programs opened like one that the switch had allowed.
+    #[serde(default)]
+    pub opened: u64,
     /// Packets that the programs forwarded; those that were still to be cut count as their segments.
     pub packets: u64,
     /// Their bytes.
@@ -50,6 +53,7 @@ impl FlowOffloadStatus {
                     connections: now.connections,
                     refused: now.refused,
                     evicted: now.evicted,
+                    opened: now.counters.opened,
                     packets: now.counters.packets,
                     bytes: now.counters.bytes,
                     punted: punted.map(|(why, n)| (why.name().to_owned(), *n)).collect(),

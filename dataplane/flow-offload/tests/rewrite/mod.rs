@@ -167,7 +167,7 @@ fn a_fin_is_noted_in_its_entry() {
         let expected = through_the_graph(&case, &snapshot, sessions, &fin);
         assert_eq!(run(&fin), Outcome::Redirected(expected.unwrap()));
         assert_eq!(kernel.flow(&key).unwrap().had_fin, 1);
-        kernel.beat_with_fins(ALWAYS, Duration::from_nanos(1)).unwrap();
+        kernel.beat_until([ALWAYS, Duration::from_nanos(1), ALWAYS]).unwrap();
         assert_eq!(run(&fin), Outcome::Dropped, "for the switch, of which the test has none");
         assert!(matches!(run(&plain), Outcome::Redirected(_)));
     }
