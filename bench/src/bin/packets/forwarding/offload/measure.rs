@@ -157,7 +157,7 @@ pub(super) fn requests(forwarder: Forwarder, way: &Connection) -> Result<Request
     std::fs::write(
         &config,
         format!(
-            "daemon off; worker_processes 1; pid {at}/pid; error_log {at}/error;\n\
+            "daemon off; master_process off; pid {at}/pid; error_log {at}/error;\n\
              events {{ worker_connections 4096; }}\n\
              http {{ access_log off; keepalive_timeout 0; client_body_temp_path {at}/a; \
              proxy_temp_path {at}/b; fastcgi_temp_path {at}/c; uwsgi_temp_path {at}/d; \
