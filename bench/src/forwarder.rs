@@ -372,7 +372,7 @@ fn offload(
         let tag = switch.add_member(id, TRUNK);
         let index = netlink.link(interface)?.index;
         offload.add_port(id, index, tag, mac)?;
-        offload.attach_port(id, index)?;
+        offload.attach_ports(&[(id, index)]).into_iter().collect::<std::result::Result<(), _>>()?;
     }
     Ok(offload)
 }

@@ -105,7 +105,9 @@ impl Sessions {
             return adjacency;
         }
         let (now_s, protocol) = (packet.now_s, packet.flow.protocol);
-        if adjacency != Adjacency::NONE && self.note(record, seen.life, now_s, protocol, after) {
+        if adjacency != Adjacency::NONE
+            && self.note_packet(record, seen.life, now_s, protocol, after)
+        {
             return adjacency;
         }
         Adjacency::NONE
@@ -113,7 +115,14 @@ impl Sessions {
 
     /// Notes a packet in the last word of a session, which was `life`; `false` if the session was idle by then.
     #[inline(never)]
-    fn note(&self, record: &Record, life: u64, now_s: u32, protocol: u8, after: State) -> bool {
+    fn note_packet(
+        &self,
+        record: &Record,
+        life: u64,
+        now_s: u32,
+        protocol: u8,
+        after: State,
+    ) -> bool {
         let idle_s = now_s.saturating_sub((life >> 32) as u32);
         let limits = self.limits();
         if idle_s > limits.least && idle_s > limits.of(protocol, State(life as u8)) {

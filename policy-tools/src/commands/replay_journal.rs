@@ -161,7 +161,7 @@ impl ReplayJournal {
         let mut rows = Vec::new();
         let from = time.checked_sub(HOUR);
         read(&self.journal, from, |row| rows.extend(Some(row).filter(is_meant)))?;
-        rows.sort_by(|a, b| a.event.time.cmp(&b.event.time));
+        rows.sort_by_key(|row: &Row| row.event.time);
         match self.output {
             Output::Json => {
                 for row in rows {

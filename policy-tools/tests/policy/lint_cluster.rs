@@ -5,7 +5,7 @@ use std::fs;
 use policy_tools::policy::lint::{CHECKS, Finding, Ignored, Options, lint};
 use testkit::TempDir;
 
-use crate::{deployment, policy};
+use super::{deployment, policy};
 
 fn with(text: &str, options: &Options<'_>) -> Vec<Finding> {
     let folder = TempDir::new("lint-cluster");

@@ -6,7 +6,7 @@ use policy_tools::policy::prove::{Counterexample, Prover, read};
 use policy_tools::probe::{Endpoint, Names, Port, Prober, Protocol, Question};
 use proptest::prelude::*;
 
-use crate::{deployment, manifests, policy};
+use super::{deployment, manifests, policy};
 
 /// What refutes a statement about these manifests.
 fn refute(text: &str, statement: &str) -> Option<Counterexample> {

@@ -9,7 +9,7 @@ use serde_json::json;
 use testkit::TempDir;
 use testkit::api_server::ApiServer;
 
-use crate::deployment;
+use super::deployment;
 
 /// A server with two pods of a Deployment and a policy.
 fn server() -> ApiServer {
