@@ -1,4 +1,4 @@
-"""What scripts/test-install and scripts/test-cluster share: a cluster node in namespaces of its own."""
+"""What scripts/test-install and scripts/test-cluster share: a node in namespaces of its own."""
 
 import json, pathlib, subprocess, sys
 

@@ -1,4 +1,4 @@
-//! Ways out of a cluster node: next hops, neighbours, the uplink, and what is heard of changes.
+//! Ways out of a node: next hops, neighbours, the uplink, and what is heard of changes.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use testkit::Namespace;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A cluster node and its router, joined by a wire.
+/// A node and its router, joined by a wire.
 struct Rig {
     node: Namespace,
     router: Namespace,

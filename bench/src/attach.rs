@@ -42,7 +42,7 @@ pub fn run() -> ! {
     std::process::exit(i32::from(code != std::process::ExitCode::SUCCESS));
 }
 
-/// Starts `podgate run` for the cluster node `n` with these objects and further arguments, and waits
+/// Starts `podgate run` for the node `n` with these objects and further arguments, and waits
 /// until it is ready; returns its local API's socket, too.
 ///
 /// # Errors
@@ -61,7 +61,7 @@ pub fn start(
     start_with(node, folder, &arguments)
 }
 
-/// The same with the name of the cluster node and the source of objects among the arguments.
+/// The same with the name of the node and the source of objects among the arguments.
 ///
 /// # Errors
 /// If the path of this program is not known.
@@ -88,7 +88,7 @@ pub fn start_program(
     node.spawn(command.into_iter().chain(arguments.iter().copied()))
 }
 
-/// Joins a pod to the cluster node by a veth pair, of which `far` is the pod's end; returns the request
+/// Joins a pod to the node by a veth pair, of which `far` is the pod's end; returns the request
 /// to attach it.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
-//! Two cluster nodes with a pod each, joined by a veth pair, and what forwards between them.
+//! Two nodes with a pod each, joined by a veth pair, and what forwards between them.
 //!
 //! ```text
-//!   pod 10.88.1.2 ── pga, cluster node 192.0.2.1, wire ── wire, cluster node 192.0.2.2, pga ── pod 10.88.2.2
+//!   pod 10.88.1.2 ── pga, node 192.0.2.1, wire ── wire, node 192.0.2.2, pga ── pod 10.88.2.2
 //! ```
 
 use std::error::Error;
@@ -22,7 +22,7 @@ use testkit::{Namespace, Process};
 use crate::forwarder::own_path;
 use crate::rig::{PATIENCE, filled_with, kernel, mac, mac_of, put_in_force, words};
 
-/// A forwarder between the cluster nodes.
+/// A forwarder between the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
     /// This switch with flow offload.
@@ -35,13 +35,13 @@ pub enum Between {
 
 /// The parameters of the tunnel, if there is one.
 const OVERLAY: Vxlan = Vxlan { network: 7, port: 4789, group: false };
-/// Of the link between the cluster nodes.
+/// Of the link between the nodes.
 const MTU: u32 = 1500;
 const POD: PortId = PortId(0);
 const UPLINK: PortId = PortId(1);
 const TRUNK: PortId = PortId(2);
 
-/// The cluster nodes with what runs on them, until this is dropped.
+/// The nodes with what runs on them, until this is dropped.
 pub struct Nodes {
     /// The switches; they end before their network does.
     _switches: Vec<Process>,
@@ -50,7 +50,7 @@ pub struct Nodes {
     _nodes: [Namespace; 2],
 }
 
-/// The address of the pod on a cluster node, 1 or 2.
+/// The address of the pod on a node, 1 or 2.
 pub fn pod_address(node: usize) -> String {
     format!("10.88.{node}.2")
 }
@@ -65,7 +65,7 @@ impl Between {
         }
     }
 
-    /// Makes the cluster nodes, in a tunnel or routed, and starts what forwards.
+    /// Makes the nodes, in a tunnel or routed, and starts what forwards.
     pub fn start(self, tunnel: bool) -> Result<Nodes, Box<dyn Error>> {
         let nodes = [Namespace::new("bench-node1"), Namespace::new("bench-node2")];
         let pods = [Namespace::new("bench-a"), Namespace::new("bench-b")];
@@ -115,7 +115,7 @@ impl Between {
     }
 }
 
-/// Makes the kernel of a cluster node route, by its VXLAN device if there is a tunnel.
+/// Makes the kernel of a node route, by its VXLAN device if there is a tunnel.
 fn route(node: &Namespace, number: usize, pod: &str, tunnel: bool) {
     let other = 3 - number;
     node.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);
@@ -140,7 +140,7 @@ fn route(node: &Namespace, number: usize, pod: &str, tunnel: bool) {
     lines.iter().for_each(|line| drop(node.exec(words(line))));
 }
 
-/// Runs if the program was started by [`Between::start`]: the switch of a cluster node, until killed.
+/// Runs if the program was started by [`Between::start`]: the switch of a node, until killed.
 pub fn is_node(args: &[String]) -> Option<Result<(), Box<dyn Error>>> {
     match args {
         [word, number, mode, underlay, pod, next_hop] if word == "node" => {

@@ -12,7 +12,7 @@ use crate::nodes::is_node;
 pub type Benchmark = (&'static str, fn(&[String]) -> Result<(), Box<dyn Error>>);
 
 /// Runs the benchmark that the first argument names, or what a benchmark has started this program as: a
-/// switch, a cluster node, a generator, `podgate run`.
+/// switch, a node, a generator, `podgate run`.
 pub fn run_program(name: &str, benchmarks: &[Benchmark]) -> ExitCode {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
     if args.first().is_some_and(|word| word == "run") {

@@ -1,4 +1,4 @@
-//! A cluster node and pods, joined by veth pairs as the CNI plugin joins them.
+//! A node and pods, joined by veth pairs as the CNI plugin joins them.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const FEATURES: [(&str, &str); 5] = [
     ("generic-receive-offload", "gro"),
 ];
 
-/// Offloads and queues of the interfaces between a cluster node and its pods.
+/// Offloads and queues of the interfaces between a node and its pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settings {
     /// A new veth pair's, at all ends: what users of the kernel's bridge and router have.
@@ -43,7 +43,7 @@ pub enum Settings {
 /// Address of a service in front of the receiver.
 pub const SERVICE: &str = "10.96.0.10";
 
-/// A cluster node with two pods in namespaces of their own, and others that only exist.
+/// A node with two pods in namespaces of their own, and others that only exist.
 pub struct Rig {
     /// Where the switch's ends of all interfaces are: `pga`, `pgb`, `idle0` and on.
     pub node: Namespace,
@@ -84,7 +84,7 @@ impl Rig {
         Self { node, a, b, mac_a, mac_b, mtu, _idle: others }
     }
 
-    /// Makes the kernel of the cluster node route between the pods.
+    /// Makes the kernel of the node route between the pods.
     pub fn route(&self) {
         self.node.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);
         for (pod, interface, mac, address, other) in [

@@ -16,7 +16,7 @@
 //! A rule about domain names is about the addresses that DNS gave to this pod: so pods with such rules
 //! have lists of their own.
 //!
-//! A cluster node whose object has faults opens nothing: no permission of `nodes` covers it, and
+//! A node whose object has faults opens nothing: no permission of `nodes` covers it, and
 //! every other rule of `nodes` denies it. Policies with faults come here as [`crate::objects`]
 //! reads them, and pods with faults do not come here: they are closed. A denial of `nodes` also covers
 //! what the nodes publish of their addresses.

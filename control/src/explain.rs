@@ -12,7 +12,7 @@ use crate::model::{Direction, Namespaces, Selector};
 use crate::peers::{PeerSet, PodPeers};
 use crate::{Control, PodAcl, PodKey};
 
-/// The origin of connections from a pod's own cluster node, which no policy denies.
+/// The origin of connections from a pod's own node, which no policy denies.
 const OWN_NODE: &str = "own-node";
 
 /// The rules of a pod's tables, in words.
@@ -60,7 +60,7 @@ impl Control {
                 0,
                 Reach {
                     permits: true,
-                    peer: format!("its own cluster node {}", pod.node),
+                    peer: format!("its own node {}", pod.node),
                     pods: Vec::new(),
                     selects_nothing: false,
                     ports: "everything".into(),
@@ -77,7 +77,7 @@ impl Control {
         self.policies_of(pod).with_rules(direction)
     }
 
-    /// Whether a rule is about cluster nodes with faults while there are none.
+    /// Whether a rule is about nodes with faults while there are none.
     fn is_idle(&self, rule: &Rule) -> bool {
         let End::Set(id) = peer(rule) else { return false };
         self.membership().meaning(id) == Some(&PeerSet::FaultyNodes)
@@ -132,11 +132,11 @@ impl fmt::Display for PeerSet {
             Self::Pods(pods) => pods.fmt(f),
             Self::Nodes(selector) | Self::NodesAtAnyAddress(selector) => {
                 match selector.is_everything() {
-                    true => f.write_str("all cluster nodes"),
-                    false => write!(f, "cluster nodes {selector}"),
+                    true => f.write_str("all nodes"),
+                    false => write!(f, "nodes {selector}"),
                 }
             }
-            Self::FaultyNodes => f.write_str("cluster nodes whose objects have faults"),
+            Self::FaultyNodes => f.write_str("nodes whose objects have faults"),
             Self::Block(net, except) => block(f, net, except),
             Self::Name(names) => write!(f, "{} (as DNS answers the pod)", names.pattern),
             Self::All(parts) => {

@@ -1,7 +1,7 @@
 //! External IPs of services: addresses that a Service takes by its own word.
 //!
 //! Whoever may write a Service may name any address in `spec.externalIPs`, an API server's too, and
-//! take what the cluster node's processes and pods send there (CVE-2020-8554). So services take those
+//! take what the node's processes and pods send there (CVE-2020-8554). So services take those
 //! alone that the configuration permits, and never one that something in the cluster has.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,13 +7,13 @@ use crate::model::{Direction, Protocol};
 /// Ports that a firewall closes only if its object says `failsafePorts: Closed`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failsafe {
-    /// TCP ports of this cluster node.
+    /// TCP ports of this node.
     pub tcp_in: BTreeSet<u16>,
-    /// TCP ports that this cluster node opens connections to.
+    /// TCP ports that this node opens connections to.
     pub tcp_out: BTreeSet<u16>,
-    /// UDP ports of this cluster node.
+    /// UDP ports of this node.
     pub udp_in: BTreeSet<u16>,
-    /// UDP ports that this cluster node sends to.
+    /// UDP ports that this node sends to.
     pub udp_out: BTreeSet<u16>,
 }
 

@@ -20,11 +20,11 @@ use crate::model::{Labels, Namespaces, Node, Peer, Pod, Protocol, Selector, Verd
 pub(crate) enum PeerSet {
     /// The addresses of pods.
     Pods(PodPeers),
-    /// The addresses of cluster nodes by their labels, those with faults left out.
+    /// The addresses of nodes by their labels, those with faults left out.
     Nodes(Selector),
     /// The same, and the addresses that these nodes publish.
     NodesAtAnyAddress(Selector),
-    /// The addresses of cluster nodes whose objects have faults.
+    /// The addresses of nodes whose objects have faults.
     FaultyNodes,
     /// A network less its exceptions.
     Block(IpNet, Vec<IpNet>),
@@ -161,7 +161,7 @@ impl PeerSet {
         self.parts().iter().any(|part| matches!(part, Self::Pods(_)))
     }
 
-    /// Whether cluster nodes can be in it.
+    /// Whether nodes can be in it.
     pub(crate) fn is_of_nodes(&self) -> bool {
         self.parts().iter().any(Self::is_nodes)
     }
@@ -216,7 +216,7 @@ impl PeerSet {
             })
     }
 
-    /// Whether this address of a cluster node, of its object or published, is in it.
+    /// Whether this address of a node, of its object or published, is in it.
     pub(crate) fn holds_node(&self, node: &Node, address: IpAddr, is_published: bool) -> bool {
         self.is_of_nodes()
             && self.parts().iter().all(|part| match part {

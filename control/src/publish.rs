@@ -1,4 +1,4 @@
-//! Builds the view of a commit: pods and cluster nodes; unchanged parts are shared with the view
+//! Builds the view of a commit: pods and nodes; unchanged parts are shared with the view
 //! before.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use crate::control::{Acl, Control, Scope};
 use crate::model::{DeniedReply, Node};
 use crate::{ClusterNode, PodAcl, PodKey, PodView};
 
-/// The label with a cluster node's zone.
+/// The label with a node's zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 impl Control {
@@ -65,7 +65,7 @@ impl Control {
         })
     }
 
-    /// The reply where policies of this pod deny: its namespace's, or else the cluster node's.
+    /// The reply where policies of this pod deny: its namespace's, or else the node's.
     fn denied_reply(&self, pod: &PodKey) -> DeniedReply {
         let namespace = self.cache.namespaces().get(&pod.namespace);
         namespace.and_then(|it| it.denied_reply).unwrap_or(self.denied_reply)

@@ -35,7 +35,7 @@ pub struct ServiceEndpoint {
     pub address: IpAddr,
     /// Its port.
     pub port: u16,
-    /// Its cluster node, if its slice names one.
+    /// Its node, if its slice names one.
     pub node: Option<Arc<str>>,
     /// Whether it takes new connections. If not, it is terminating but still serves, and is used if
     /// no other endpoint is left (KEP-1669).

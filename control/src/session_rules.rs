@@ -46,7 +46,7 @@ pub struct SessionRules {
 }
 
 impl Control {
-    /// The rules that an L4 stack on the cluster node would decide by, for the pods of the
+    /// The rules that an L4 stack on the node would decide by, for the pods of the
     /// view in force. Their tags name the deciding policies and are not unique:
     /// [`session_rules::changes`] makes tags that are.
     pub fn session_rules(&self) -> Vec<session::Rule> {

@@ -42,7 +42,7 @@ impl PodAcl {
 /// A pod whose tables this view holds.
 #[derive(Clone, Debug)]
 pub struct PodView {
-    /// The cluster node the pod runs on, as `spec.nodeName` says.
+    /// The node the pod runs on, as `spec.nodeName` says.
     pub node: Arc<str>,
     /// The pod's addresses; never empty.
     pub addresses: Vec<IpAddr>,
@@ -54,7 +54,7 @@ pub struct PodView {
     pub from_pod: PodAcl,
     /// The domain names of its egress rules, sorted: its DNS answers give their addresses.
     pub names: Arc<[DomainPattern]>,
-    /// Ports of its cluster node that lead to it.
+    /// Ports of its node that lead to it.
     pub host_ports: Arc<[HostPort]>,
     /// The reply where its policies deny.
     pub denied_reply: DeniedReply,
@@ -62,7 +62,7 @@ pub struct PodView {
     pub staged: Option<[PodAcl; 2]>,
 }
 
-/// A cluster node.
+/// A node.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ClusterNode {
     /// All addresses of `status.addresses` that are IP addresses.
@@ -73,7 +73,7 @@ pub struct ClusterNode {
     pub zone: Option<Arc<str>>,
 }
 
-/// A ClusterHostFirewall that selects this cluster node. It permits a connection by the first rule
+/// A ClusterHostFirewall that selects this node. It permits a connection by the first rule
 /// that matches, which there always is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostFirewall {
@@ -81,7 +81,7 @@ pub struct HostFirewall {
     pub name: Arc<str>,
     /// Whether it leaves the failsafe ports open.
     pub failsafe: bool,
-    /// About what comes to the cluster node itself; the peer is the source.
+    /// About what comes to the node itself; the peer is the source.
     pub ingress: Arc<[Rule]>,
     /// About what its own processes open; the peer is the destination.
     pub egress: Arc<[Rule]>,
@@ -100,12 +100,12 @@ pub struct HostAcl {
     pub egress: Arc<Table>,
 }
 
-/// A pod on the host network of this cluster node that policies select.
+/// A pod on the host network of this node that policies select.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPod {
     /// Its namespace and name.
     pub key: PodKey,
-    /// The cluster node's ports that are the pod's, sorted.
+    /// The node's ports that are the pod's, sorted.
     pub ports: Arc<[(Protocol, u16)]>,
     /// About connections to these ports; the peer is the source. The last rule matches everything.
     pub ingress: Arc<[Rule]>,
@@ -121,23 +121,23 @@ pub struct View {
     /// The same for connections that are open: addresses of names that have expired are still in
     /// the sets which they were in.
     pub live_addresses: Arc<AddressMap>,
-    /// The pods of the cluster nodes in scope that have an address, are not finished
+    /// The pods of the nodes in scope that have an address, are not finished
     /// and are not on the host network.
     pub pods: Arc<BTreeMap<PodKey, Arc<PodView>>>,
-    /// All cluster nodes.
+    /// All nodes.
     pub nodes: Arc<BTreeMap<Arc<str>, Arc<ClusterNode>>>,
     /// The content of every peer set; empty unless [`Control::list_peer_sets`](crate::Control::list_peer_sets)
     /// was called.
     pub peer_sets: Arc<PeerSets>,
-    /// The host firewalls that select this cluster node, by name.
+    /// The host firewalls that select this node, by name.
     pub host_firewalls: Arc<[HostFirewall]>,
-    /// Pods on the host network of this cluster node that policies select, by name; empty unless
+    /// Pods on the host network of this node that policies select, by name; empty unless
     /// [`Control::enforce_host_network`](crate::Control::enforce_host_network) was called.
     pub host_pods: Arc<[HostPod]>,
     /// Rules of egress firewalls for the whole cluster about clients outside whom services lead to
     /// addresses that are no pods'; the peer is the destination.
     pub outside: PodAcl,
-    /// What the host firewalls of this cluster node say together about connections that services lead to its own
+    /// What the host firewalls of this node say together about connections that services lead to its own
     /// processes (the peer is the source), and that these open by services (the peer is the destination).
     pub host_services: [PodAcl; 2],
     /// The host firewalls that select each node, by name; empty unless the scope is
@@ -148,7 +148,7 @@ pub struct View {
 }
 
 impl View {
-    /// Whether it has rules about the cluster node itself.
+    /// Whether it has rules about the node itself.
     pub fn has_host_rules(&self) -> bool {
         !self.host_firewalls.is_empty() || !self.host_pods.is_empty()
     }

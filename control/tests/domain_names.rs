@@ -157,7 +157,7 @@ fn the_clusters_own_addresses_are_nobodys_name() {
     for address in own {
         assert!(!opens(&control.view(), "x/a", address), "{address}");
     }
-    // One that becomes a cluster node's, or a pod's, counts no longer.
+    // One that becomes a node's, or a pod's, counts no longer.
     control.set_names(&[change("x/a", "www.example.org", &["192.0.2.1", "192.0.2.2"], &[])]);
     assert!(opens(&control.commit().unwrap(), "x/a", "192.0.2.1"));
     control.apply(object(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"},

@@ -51,7 +51,7 @@ fn a_walkthrough_lists_each_rule_in_words() {
     assert_eq!(
         words,
         [
-            "true its own cluster node n1 [] everything",
+            "true its own node n1 [] everything",
             "false pods app=job in any namespace [shop/job] everything",
             "true pods app=web in namespace shop [shop/web] TCP 6379",
             "true 192.0.2.0/24 except 192.0.2.128/25 [] everything",

@@ -4,7 +4,7 @@
  *
  * Every frame is redirected to the socket of its queue. Without a socket (the switch
  * is starting, or was killed) the fallback decides: drop on a pod's interface, so
- * that no frame bypasses the policies; pass on an interface that the cluster node
+ * that no frame bypasses the policies; pass on an interface that the node
  * itself uses.
  *
  * One program serves all interfaces: the kernel waits for all processors for each

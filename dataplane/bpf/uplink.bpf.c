@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Stands in front of an interface that the cluster node itself uses.
+ * Stands in front of an interface that the node itself uses.
  *
  * It takes the switch's packets (`uplink.h`) and passes everything else to the kernel, as if it were
  * not there. The switch's it drops where no socket is bound (the switch is starting, or was killed):

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Which packets of an interface that the cluster node itself uses are the switch's. They are:
+ * Which packets of an interface that the node itself uses are the switch's. They are:
  *
- *   1. VXLAN: UDP to an address of the cluster node and the overlay's port;
- *   2. packets to addresses inside this cluster node's pod networks;
+ *   1. VXLAN: UDP to an address of the node and the overlay's port;
+ *   2. packets to addresses inside this node's pod networks;
  *   3. packets to a service's address, protocol and port;
- *   4. replies to what left masqueraded: to an address of the cluster node and a port
+ *   4. replies to what left masqueraded: to an address of the node and a port
  *      (or an echo reply's identifier) of the range set aside for that;
  *   5. ICMP errors that quote a packet whose replies would be taken by 3 or 4;
  *   6. later fragments of a datagram whose first fragment was taken.

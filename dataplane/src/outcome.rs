@@ -58,7 +58,7 @@ macro_rules! outcomes {
 outcomes! {
     /// A new connection that the policies allow, or that no policy selects.
     PolicyAllowed = Forward "policy-allowed",
-    /// A new connection from the pod's own cluster node, which is always let in.
+    /// A new connection from the pod's own node, which is always let in.
     OwnNode = Forward "own-node",
     /// Part of a connection that was allowed before.
     Session = Forward "session",
@@ -66,7 +66,7 @@ outcomes! {
     Related = Forward "related",
     /// A later fragment of a packet whose first fragment was let through.
     Fragment = Forward "fragment",
-    /// Traffic between the cluster node and others, which pod policies do not select.
+    /// Traffic between the node and others, which pod policies do not select.
     NoPolicy = Forward "no-policy",
     /// An ARP request that the switch replied to.
     ArpReply = Consume "arp-reply",
@@ -127,9 +127,9 @@ outcomes! {
     SourceNotAdmitted = Drop "source-not-admitted",
     /// No source port is left for a translated connection.
     NoTranslationPort = Drop "no-translation-port",
-    /// The next hop towards another cluster node is not known (yet).
+    /// The next hop towards another node is not known (yet).
     NoNeighbour = Drop "no-neighbour",
-    /// A tunnel packet that no other cluster node of the overlay can have sent, or that would
+    /// A tunnel packet that no other node of the overlay can have sent, or that would
     /// leave outside of a tunnel.
     TunnelRefused = Drop "tunnel-refused",
     /// A tunnel packet marked for congestion around one that cannot carry the mark.

@@ -14,7 +14,7 @@ pub struct Packet {
     pub frame: Frame,
     /// The ingress port.
     pub in_port: PortId,
-    /// The cluster node whose tunnel it came out of; see [`Adjacency::peer`].
+    /// The node whose tunnel it came out of; see [`Adjacency::peer`].
     pub from_peer: Adjacency,
     /// The adjacency, once it is routed.
     pub adjacency: Adjacency,

@@ -322,7 +322,7 @@ fn sessions_end_with_the_pod_that_had_their_address() {
     assert!(rig.wires[1].receive().is_none());
 }
 
-/// Pods of other cluster nodes come and go without a port; the control side says when.
+/// Pods of other nodes come and go without a port; the control side says when.
 #[test]
 fn sessions_end_with_a_pod_elsewhere() {
     let rig = Rig::new(1, 2);

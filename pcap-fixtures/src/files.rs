@@ -87,7 +87,7 @@ const HEAD: &str = "\
 # Captures with expected verdicts
 
 Each folder holds one case: `manifests/` (the cluster and its policies), a capture,
-`fixture.json` (which cluster node's switch, which capture, the point) and `expected.jsonl`,
+`fixture.json` (which node's switch, which capture, the point) and `expected.jsonl`,
 which is what this prints:
 
 ```sh

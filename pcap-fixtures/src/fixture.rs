@@ -13,7 +13,7 @@ use serde_json::Value;
 pub struct Fixture {
     /// The folder's name.
     pub name: String,
-    /// The cluster node whose switch the capture passes.
+    /// The node whose switch the capture passes.
     pub node: String,
     /// The folder with the manifests.
     pub manifests: PathBuf,

@@ -26,13 +26,13 @@ const START: Duration = Duration::from_secs(1_767_225_600);
 pub struct Scenario {
     /// The folder's name.
     pub name: &'static str,
-    /// The cluster node whose switch the packets pass.
+    /// The node whose switch the packets pass.
     pub node: &'static str,
     /// Purpose of the fixture, in a line.
     pub point: &'static str,
     /// Whether the capture is classic pcap: big-endian, nanoseconds, no interface names.
     pub classic: bool,
-    /// Further arguments of `podgate replay`, beside manifests, cluster node and capture.
+    /// Further arguments of `podgate replay`, beside manifests, node and capture.
     pub arguments: &'static [&'static str],
     now: Duration,
     steps: Vec<Step>,

@@ -21,7 +21,7 @@ pub enum Transport {
 pub enum Scope {
     /// At connect, in this application namespace (a pod).
     Local(Arc<str>),
-    /// At arrival, for the whole cluster node.
+    /// At arrival, for the whole node.
     Global,
 }
 
@@ -98,7 +98,7 @@ pub struct Rule {
     pub scope: Scope,
     /// For which transport.
     pub transport: Transport,
-    /// This cluster node's end.
+    /// This node's end.
     pub local: End,
     /// The other end.
     pub remote: End,
@@ -115,7 +115,7 @@ pub struct Connection {
     pub scope: Scope,
     /// Its transport.
     pub transport: Transport,
-    /// Address and port of this cluster node's end.
+    /// Address and port of this node's end.
     pub local: (IpAddr, u16),
     /// Address and port of the other end.
     pub remote: (IpAddr, u16),

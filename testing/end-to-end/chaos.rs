@@ -215,7 +215,7 @@ fn set_file_limit(node: &ClusterNode, current: Option<u64>) {
     prlimit(Some(node.switch_id()), Resource::Nofile, limit).unwrap();
 }
 
-/// A fault, injected into the cluster node.
+/// A fault, injected into the node.
 type Fault = fn(&ClusterNode, &SmallDisk, &mut Rng);
 
 const FAULTS: [(&str, Fault); 10] = [

@@ -1,5 +1,5 @@
 //! The clients that people use first when something does not work: curl, dig, ping, traceroute;
-//! between pods, across cluster nodes, by services and from outside.
+//! between pods, across nodes, by services and from outside.
 
 use serde_json::{Value, json};
 use testkit::Namespace;
@@ -12,7 +12,7 @@ use crate::servers::{self, LARGE, LONG_NAME, LONG_TEXT, NAME, NAME_V4, NAME_V6, 
 
 const CLUSTER: [&str; 2] = ["10.96.0.80", "fd96::80"];
 
-/// A service for the web and one for names, both led to `pod` on cluster node 2.
+/// A service for the web and one for names, both led to `pod` on node 2.
 fn apply_services(lan: &Lan, pod: &Pod<'_>) {
     let ports = json!([
         {"name": "http", "protocol": "TCP", "port": 8080, "targetPort": 80, "nodePort": 30080},
@@ -104,7 +104,7 @@ fn web_pages_and_names_are_served_to_those_who_may_ask() {
     for underlay in ["vxlan", "routed"] {
         let services = ["--underlay", underlay, "--service-networks", "10.96.0.0/12,fd96::/112"];
         let lan = Lan::start(&services);
-        let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+        let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
         let (far, near) = (one.pod("far", "friend"), two.pod("near", "friend"));
         let stranger = one.pod("stranger", "stranger");
         let server = two.pod("server", "server");
@@ -124,7 +124,7 @@ fn web_pages_and_names_are_served_to_those_who_may_ask() {
         for address in both(&server) {
             assert!(clients.iter().all(|client| client.namespace.pings(&address)), "{address}");
         }
-        // By the node ports of either cluster node, from outside and from a pod.
+        // By the node ports of either node, from outside and from a pod.
         for node in ["192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"] {
             is_served(&lan.world, node, [30080, 30053]);
         }
@@ -200,7 +200,7 @@ fn traceroute_shows_every_hop() {
     for underlay in ["vxlan", "routed"] {
         for masquerade in ["kernel", "direct"] {
             let lan = Lan::start(&["--underlay", underlay, "--masquerade", masquerade]);
-            let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+            let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
             let (client, near) = (one.pod("client", "client"), one.pod("near", "near"));
             let far = two.pod("far", "far");
             let _web = [&near, &far].map(Web::start);
@@ -218,7 +218,7 @@ fn traceroute_shows_every_hop() {
                     shows(&near, &[here, &near]);
                     shows(&far, &[here, there, &far]);
                     match masquerade {
-                        // The kernel is one more router, of the same cluster node.
+                        // The kernel is one more router, of the same node.
                         "kernel" => shows(world, &[here, here, world]),
                         _ => shows(world, &[here, world]),
                     }

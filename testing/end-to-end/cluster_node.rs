@@ -1,4 +1,4 @@
-//! A cluster node with a running switch.
+//! A node with a running switch.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -33,7 +33,7 @@ pub(crate) struct ClusterNode {
     pub(crate) namespace: Namespace,
     number: u8,
     folder: TempDir,
-    /// Where its manifests are; several cluster nodes may share them.
+    /// Where its manifests are; several nodes may share them.
     manifests: PathBuf,
     switch: Mutex<Option<Process>>,
     /// The binary that the next start runs.
@@ -43,7 +43,7 @@ pub(crate) struct ClusterNode {
     environment: Vec<(&'static str, PathBuf)>,
     /// MTU of pods attached from now on.
     pub(crate) mtu: AtomicU32,
-    /// In place of manifests, if there is one; several cluster nodes may share it.
+    /// In place of manifests, if there is one; several nodes may share it.
     pub(crate) api_server: Option<Arc<Mutex<ApiServer>>>,
 }
 
@@ -69,7 +69,7 @@ impl ClusterNode {
         node
     }
 
-    /// Cluster node `number` of several that share a folder of manifests, in a namespace that has
+    /// Node `number` of several that share a folder of manifests, in a namespace that has
     /// its interfaces already. Its object is there; the switch does not run yet.
     pub(crate) fn among(
         number: u8,
@@ -107,12 +107,12 @@ impl ClusterNode {
         format!("node{}", self.number)
     }
 
-    /// The parts of its pods' addresses that tell cluster nodes apart: `10.N` and `fdN:`.
+    /// The parts of its pods' addresses that tell nodes apart: `10.N` and `fdN:`.
     pub(crate) fn pods(&self) -> u8 {
         76 + self.number
     }
 
-    /// The same with an API server, which listens inside the cluster node, in place of manifests.
+    /// The same with an API server, which listens inside the node, in place of manifests.
     pub(crate) fn with_api_server(arguments: &[&str]) -> Self {
         let namespace = Namespace::new("node");
         let place = namespace.path().to_owned();
@@ -342,7 +342,7 @@ impl ClusterNode {
         self.call_plugin(podgate_cni().as_ref(), command, name, namespace, &config)
     }
 
-    /// Calls a CNI plugin in this cluster node's namespace as a runtime would.
+    /// Calls a CNI plugin in this node's namespace as a runtime would.
     pub(crate) fn call_plugin(
         &self,
         program: &OsStr,
@@ -433,7 +433,7 @@ impl ClusterNode {
         self.http("/healthz").starts_with("HTTP/1.1 200")
     }
 
-    /// A file in the cluster node's folder.
+    /// A file in the node's folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

@@ -1,4 +1,4 @@
-//! A connection between pods of two cluster nodes is opened while both cluster nodes learn of its denial, in
+//! A connection between pods of two nodes is opened while both nodes learn of its denial, in
 //! either order. What is sent once both have it never arrives.
 
 use std::io::{Read, Write};
@@ -149,7 +149,7 @@ fn serve_by_service(lan: &Lan, pod: &Pod<'_>) {
     }
 }
 
-/// The denials of a cluster node: a folder of its own beside the manifests that all share.
+/// The denials of a node: a folder of its own beside the manifests that all share.
 struct Denials<'a> {
     node: &'a ClusterNode,
     folder: &'a TempDir,

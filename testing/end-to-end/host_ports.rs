@@ -37,7 +37,7 @@ fn host_ports_lead_to_pods_and_policies_see_the_client() {
     assert!(!asks(&lan.world, "192.0.2.1", 8080));
     portmap(node, &db, "ADD", &mappings);
     assert!(asks(&lan.world, "192.0.2.1", 8080));
-    assert!(asks(&node.namespace, "192.0.2.1", 8080), "a process of the cluster node");
+    assert!(asks(&node.namespace, "192.0.2.1", 8080), "a process of the node");
     let opened = node.verdicts(&["--verdict", "forwarded", "--to-pod", "default/db"]);
     assert!(opened.iter().any(|it| it["from"]["ip"] == WORLD), "the client's address: {opened:?}");
 
@@ -68,7 +68,7 @@ fn object(node: &ClusterNode, db: &Pod<'_>, host_port: u16) -> Value {
 fn the_switch_serves_host_ports_to_pods_as_well() {
     requires_the_machine!("redis-server", "redis-cli", "nft");
     let lan = Lan::start(&[]);
-    let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+    let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
     let (db, near, far) = (one.pod("db", "db"), one.pod("near", "near"), two.pod("far", "far"));
     let _server = db.serve_redis();
     let clients = [&near.namespace, &far.namespace, &db.namespace, &one.namespace, &lan.world];
@@ -78,7 +78,7 @@ fn the_switch_serves_host_ports_to_pods_as_well() {
     for (n, client) in clients.iter().enumerate() {
         assert!(asks(client, "192.0.2.1", 8080), "client {n}");
     }
-    assert!(!asks(&near.namespace, "192.0.2.2", 8080), "the other cluster node has no such pod");
+    assert!(!asks(&near.namespace, "192.0.2.2", 8080), "the other node has no such pod");
 
     // Policies decide by the client's own address.
     lan.apply("policy", &policy("far", &format!("{}/32", far.v4())));

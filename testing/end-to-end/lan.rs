@@ -1,4 +1,4 @@
-//! A network with two cluster nodes and a host outside the cluster, which is their gateway.
+//! A network with two nodes and a host outside the cluster, which is their gateway.
 //!
 //! ```text
 //!   node1 192.0.2.1 ─┐
@@ -14,7 +14,7 @@ use testkit::{Namespace, TempDir};
 
 use crate::cluster_node::{ClusterNode, api_server_at, kernel_in_sync};
 
-/// The network, with the folder of manifests that its cluster nodes share.
+/// The network, with the folder of manifests that its nodes share.
 pub(crate) struct Lan {
     pub(crate) nodes: Vec<ClusterNode>,
     pub(crate) world: Namespace,
@@ -36,12 +36,12 @@ struct Links {
 }
 
 impl Lan {
-    /// Two cluster nodes with running switches, all with these arguments.
+    /// Two nodes with running switches, all with these arguments.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         Self::with_queues(1, arguments)
     }
 
-    /// The same with so many queues at the cluster nodes' links. (A packet that came to the bridge
+    /// The same with so many queues at the nodes' links. (A packet that came to the bridge
     /// by another queue than its first leaves it by the first; the others are spread by flow.)
     pub(crate) fn with_queues(queues: u8, arguments: &[&str]) -> Self {
         // What encapsulation adds has to fit.
@@ -116,7 +116,7 @@ impl Lan {
         lan
     }
 
-    /// Writes a manifest and waits until every worker of every cluster node decides by it.
+    /// Writes a manifest and waits until every worker of every node decides by it.
     pub(crate) fn apply(&self, name: &str, object: &Value) {
         let known = |node: &ClusterNode| {
             let status = node.status();
@@ -134,7 +134,7 @@ impl Lan {
         }
     }
 
-    /// Takes a cluster node's link away and gives it another one.
+    /// Takes a node's link away and gives it another one.
     pub(crate) fn replace_link(&self, number: u8, queues: u8) {
         ip(&self.bridge, &format!("link delete port{number}"));
         join(
@@ -145,7 +145,7 @@ impl Lan {
         );
     }
 
-    /// Writes a manifest, for cluster nodes that may not run.
+    /// Writes a manifest, for nodes that may not run.
     pub(crate) fn write(&self, name: &str, object: &Value) {
         write(self.manifests.path(), name, object);
     }

@@ -1,5 +1,5 @@
 //! The whole product on one machine: `podgate run` with AF_XDP ports in a namespace that plays
-//! the cluster node, pods attached by `podgate-cni` as a runtime would, real clients and servers.
+//! the node, pods attached by `podgate-cni` as a runtime would, real clients and servers.
 
 mod api_server;
 mod captures;

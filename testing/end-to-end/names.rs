@@ -191,7 +191,7 @@ fn the_first_connection_after_an_answer_succeeds_and_none_before_it() {
     let _echo = world(&lan);
     let node = &lan.nodes[0];
     let (client, free) = (node.pod("client", "client"), node.pod("free", "free"));
-    // One resolver here and one on the other cluster node.
+    // One resolver here and one on the other node.
     let (here, there) =
         (node.pod("dns-here", "resolver"), lan.nodes[1].pod("dns-there", "resolver"));
     let _servers = [&here, &there].map(|pod| serve_names(&pod.namespace));
@@ -360,7 +360,7 @@ fn an_address_that_expires_keeps_its_connections_alone() {
     denied["spec"]["egress"].as_array_mut().unwrap().remove(1);
     lan.write("policy", &denied);
     node.eventually("the denial", || (!echoes(&stream)).then_some(()));
-    // The other cluster node has no pod that it is about.
+    // The other node has no pod that it is about.
     lan.write("policy", &policy());
     node.eventually("the names again", || {
         let (found, _) = resolve(&socket, resolver.v4(), 8, &name(1))?;

@@ -139,7 +139,7 @@ fn police(plugin: &str) {
             let to = web.address(v6);
             assert!(connects(&client.namespace, to, 8080), "{plugin} {v6}");
             assert!(!connects(&other.namespace, to, 8080), "{plugin} {v6}");
-            assert!(connects(&node.namespace, to, 8080), "{plugin} {v6}: the cluster node itself");
+            assert!(connects(&node.namespace, to, 8080), "{plugin} {v6}: the node itself");
         }
     };
     check(&node);

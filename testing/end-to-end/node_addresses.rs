@@ -1,4 +1,4 @@
-//! Addresses of another cluster node that its Node object does not list, as its switch publishes them through
+//! Addresses of another node that its Node object does not list, as its switch publishes them through
 //! the API server.
 
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn denial(peer: &Value) -> [Value; 2] {
     ]
 }
 
-/// Waits until the cluster node has an object, or is without it, and decides by that.
+/// Waits until the node has an object, or is without it, and decides by that.
 fn until_known(node: &ClusterNode, kind: &str, count: u64) {
     node.eventually(kind, || {
         let status = node.status();
@@ -54,7 +54,7 @@ fn until_known(node: &ClusterNode, kind: &str, count: u64) {
 fn a_denial_covers_addresses_that_another_cluster_node_publishes() {
     requires_the_machine!();
     let lan = Lan::with_api_server();
-    let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+    let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
     let server = || one.api_server();
     let client = one.pod("client", "client");
     let arrived = count_connections(&two.namespace);

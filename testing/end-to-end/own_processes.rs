@@ -1,4 +1,4 @@
-//! Processes of a cluster node itself, outside of any pod, ask services at all addresses.
+//! Processes of a node itself, outside of any pod, ask services at all addresses.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -92,7 +92,7 @@ fn apply(lan: &Lan, name: &str, node: &str, endpoints: &[String], spec: Value) {
 
 const EXTERNAL_IPS: [&str; 2] = ["--external-ips", "203.0.113.0/24,2001:db8:99::/64,192.0.2.1"];
 
-/// The last of its external addresses is a cluster node's, which it does not get.
+/// The last of its external addresses is a node's, which it does not get.
 fn web(lan: &Lan, node: &str, endpoints: &[String]) {
     apply(
         lan,
@@ -113,11 +113,11 @@ fn web(lan: &Lan, node: &str, endpoints: &[String]) {
 fn services_are_reached_at_node_ports_and_external_addresses() {
     requires_the_machine!("python3", "nft");
     let lan = Lan::start(&EXTERNAL_IPS);
-    let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+    let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
     let pod = one.pod("web", "web");
     let _mirror = mirror(&pod.namespace);
     web(&lan, "node1", &pod.addresses.iter().map(ToString::to_string).collect::<Vec<_>>());
-    // Who asks is seen as the cluster node, so a policy against everybody lets it in.
+    // Who asks is seen as the node, so a policy against everybody lets it in.
     lan.apply(
         "policy",
         &json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
@@ -135,7 +135,7 @@ fn services_are_reached_at_node_ports_and_external_addresses() {
         assert_eq!(seen_as_by_datagram(here, to).unwrap(), "192.0.2.1", "{to}");
     }
     assert_eq!(seen_as_by_datagram(here, "[2001:db8::1]:30053").unwrap(), "2001:db8::1");
-    // The pod's own cluster node alone is let in, also through another one's.
+    // The pod's own node alone is let in, also through another one's.
     let there = two.namespace.path();
     assert!(seen_as(there, "192.0.2.2:30080").is_err());
     lan.write(
@@ -145,7 +145,7 @@ fn services_are_reached_at_node_ports_and_external_addresses() {
         "spec": {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{
             "from": [{"ipBlock": {"cidr": "192.0.2.2/32"}}]}]}}),
     );
-    // The other cluster node has no pods: nothing changes there.
+    // The other node has no pods: nothing changes there.
     let seen = one.eventually("the policy", || seen_as(there, "192.0.2.2:30080").ok());
     assert_eq!(seen, "192.0.2.2");
     assert_eq!(seen_as(there, "203.0.113.7:80").unwrap(), "192.0.2.2");
@@ -168,7 +168,7 @@ fn services_are_reached_at_node_ports_and_external_addresses() {
 }
 
 /// Without the option a Service takes nobody's address; and whatever takes the API server's, the
-/// cluster node's processes reach it.
+/// node's processes reach it.
 #[test]
 fn no_service_takes_the_api_servers_place() {
     requires_the_machine!("python3", "nft");
@@ -253,7 +253,7 @@ fn servers_bound_to_any_address_answer_from_the_one_that_was_asked_at_any_length
     requires_the_machine!("python3");
     for underlay in ["vxlan", "routed"] {
         let lan = Lan::start(&["--underlay", underlay]);
-        let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+        let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
         let server = one.namespace.spawn(["python3", "-c", ECHO]);
         server.wait_for_line("listening", PATIENCE);
         let (near, far) = (one.pod("near", "near"), two.pod("far", "far"));
@@ -275,7 +275,7 @@ fn servers_bound_to_any_address_answer_from_the_one_that_was_asked_at_any_length
 fn endpoints_may_be_the_cluster_node_itself() {
     requires_the_machine!("python3", "nft");
     let lan = Lan::start(&["--service-networks", "10.96.0.0/12"]);
-    let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+    let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
     let _mirror = mirror(&one.namespace);
     apply(
         &lan,
@@ -289,7 +289,7 @@ fn endpoints_may_be_the_cluster_node_itself() {
     assert_eq!(seen_as(here, "10.96.0.20:443").unwrap(), "10.96.0.20");
     assert_eq!(seen_as(here, "192.0.2.1:30443").unwrap(), "169.254.1.2");
     assert!(seen_as(two.namespace.path(), "10.96.0.20:443").is_ok());
-    // Clients outside, by this cluster node and by the other one.
+    // Clients outside, by this node and by the other one.
     let outside = lan.world.path();
     assert_eq!(seen_as(outside, "192.0.2.1:30443").unwrap(), "169.254.1.2");
     assert_eq!(seen_as(outside, "192.0.2.2:30443").unwrap(), "192.0.2.2");

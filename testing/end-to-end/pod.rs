@@ -36,7 +36,7 @@ impl ClusterNode {
         });
         let addresses: Vec<IpAddr> = addresses.collect();
         if self.api_server.is_none() {
-            // As kubelet would tell the other cluster nodes.
+            // As kubelet would tell the other nodes.
             let ips: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
             object["status"] = json!({"podIPs": ips});
             self.write(&format!("pod-{name}"), &object.to_string());

@@ -114,7 +114,7 @@ fn the_pods_own_cluster_node_is_always_let_in() {
     let address = db.v4().to_string();
     let answer = node.namespace.exec(["timeout", "5", "redis-cli", "-h", &address, "ping"]);
     assert_eq!(answer.trim(), "PONG");
-    assert!(db.pings("10.77.0.1".parse().unwrap()), "a pod reaches its cluster node");
+    assert!(db.pings("10.77.0.1".parse().unwrap()), "a pod reaches its node");
 }
 
 /// A pod that nobody may reach is tried all the while it is being attached.

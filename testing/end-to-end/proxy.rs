@@ -42,7 +42,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// The server runs on the cluster node, the agent in `agent`; it finds the server at `host`.
+    /// The server runs on the node, the agent in `agent`; it finds the server at `host`.
     fn start(node: &ClusterNode, agent: &Namespace, host: &str) -> Self {
         let folder = TempDir::new("proxy");
         let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
@@ -164,7 +164,7 @@ fn an_egress_firewall_holds_for_an_agent_that_is_a_pod() {
         let pod = node.pod("agent", "agent");
         let proxy = Proxy::start(&node, &pod.namespace, "10.77.0.1");
         proxy.agent.wait_for_line("connected with server", PATIENCE);
-        // The server's own health port: any that listens on the cluster node will do.
+        // The server's own health port: any that listens on the node will do.
         assert!(proxy.dial("10.77.0.1:8092").is_ok());
         let nobody = proxy.dial("10.77.0.1:80").unwrap_err();
         assert!(nobody.contains("connection refused"), "{nobody}");

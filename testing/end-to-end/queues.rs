@@ -39,7 +39,7 @@ fn streams(client: &Pod<'_>, server: &Pod<'_>) {
 fn every_worker_serves_queues_of_the_uplink() {
     requires_the_machine!("iperf3", "redis-server", "redis-cli", "ping");
     let lan = Lan::with_queues(2, &["--workers", "2"]);
-    let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+    let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
     let clients = [one.pod("a", "a"), one.pod("b", "b")];
     let servers = [two.pod("c", "c"), two.pod("d", "d")];
     let queues = |node| uplink_parts(node).iter().map(|it| it["queues"].clone()).collect();
@@ -96,7 +96,7 @@ fn connections_from_outside_come_by_all_queues() {
 fn an_uplink_that_is_lost_is_served_by_all_workers_again() {
     requires_the_machine!("ping");
     let lan = Lan::with_queues(2, &["--workers", "2"]);
-    let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+    let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
     let clients = [one.pod("a", "a"), one.pod("b", "b")];
     let server = two.pod("c", "c");
     let address = server.v4().to_string();

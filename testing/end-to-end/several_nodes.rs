@@ -1,4 +1,4 @@
-//! Two cluster nodes: pods, policies and services across them, the world outside, and the
+//! Two nodes: pods, policies and services across them, the world outside, and the
 //! kernel's own traffic on the interface that they share with it.
 
 use std::io::{Read, Write};
@@ -50,14 +50,14 @@ fn pods_and_policies_reach_across_cluster_nodes() {
     requires_the_machine!("redis-server", "redis-cli", "ping");
     for underlay in ["vxlan", "routed"] {
         let lan = Lan::start(&["--underlay", underlay]);
-        let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+        let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
         let (near, friend) = (one.pod("near", "near"), one.pod("friend", "friend"));
         let (db, other) = (two.pod("db", "db"), two.pod("other", "other"));
         let _server = db.serve_redis();
         assert!(near.pings(other.v4()) && near.pings(other.v6()), "{underlay}");
         assert!(other.pings(near.v4()) && other.pings(near.v6()), "{underlay}");
         assert!(near.asks_redis(&db) && friend.asks_redis(&db) && other.asks_redis(&db));
-        // The cluster nodes themselves, to pods elsewhere and back.
+        // The nodes themselves, to pods elsewhere and back.
         let to = other.v4().to_string();
         one.namespace.exec(["ping", "-c", "1", "-W", "2", to.as_str()]);
         assert!(near.pings("192.0.2.2".parse().unwrap()), "{underlay}");
@@ -89,17 +89,17 @@ fn streams_fill_the_tunnel() {
 fn services_lead_to_pods_on_other_cluster_nodes() {
     requires_the_machine!("redis-server", "redis-cli", "curl");
     let lan = Lan::start(&["--service-networks", "10.96.0.0/12"]);
-    let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+    let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
     let client = one.pod("client", "friend");
     let db = two.pod("db", "db");
     let _server = db.serve_redis();
     apply_service(&lan, &db, "node2", &json!({}));
     assert!(asks(&client.namespace, "10.96.0.10", 6380));
-    // A pod reaches itself through its service, and its own cluster node's processes do.
+    // A pod reaches itself through its service, and its own node's processes do.
     assert!(asks(&db.namespace, "10.96.0.10", 6380));
     assert!(asks(&two.namespace, "10.96.0.10", 6380));
     assert!(asks(&one.namespace, "10.96.0.10", 6380));
-    // From outside: at the pod's cluster node, and at the other one.
+    // From outside: at the pod's node, and at the other one.
     assert!(asks(&lan.world, "192.0.2.2", 30379));
     assert!(asks(&lan.world, "192.0.2.1", 30379));
     let sessions = one.podgate(&["show", "sessions"]);
@@ -116,7 +116,7 @@ fn services_lead_to_pods_on_other_cluster_nodes() {
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
 }
 
-/// As a cloud's metadata service: on the cluster nodes' link, without a route to pods.
+/// As a cloud's metadata service: on the nodes' link, without a route to pods.
 #[test]
 fn pods_reach_the_metadata_service_through_their_cluster_nodes_kernel() {
     requires_the_machine!("redis-server", "redis-cli");
@@ -161,7 +161,7 @@ fn external_traffic_may_be_kept_local() {
 fn a_hand_made_slice_leads_nobody_past_an_egress_firewall() {
     requires_the_machine!("redis-server", "redis-cli");
     let lan = Lan::start(&[]);
-    let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+    let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
     let command = "redis-server --bind * -::* --protected-mode no --save  --daemonize no";
     let servers = [one, two].map(|node| node.namespace.spawn(command.split(' ')));
     for server in &servers {
@@ -267,15 +267,15 @@ fn a_killed_switch_disturbs_nobody_else_opens_nothing_and_connections_outlive_it
     let kernel: SocketAddr = "192.0.2.1:2222".parse().unwrap();
     let node = lan.nodes[0].namespace.path().to_owned();
     let mut kernels = Connection::open(lan.world.path(), &node, kernel);
-    // Detached by hand: they outlive the borrow of the cluster node.
+    // Detached by hand: they outlive the borrow of the node.
     let pods = [(0, "client"), (0, "other"), (1, "db")].map(|(node, name)| {
         let pod = std::mem::ManuallyDrop::new(lan.nodes[node].pod(name, name));
         (pod.namespace.name().to_owned(), pod.namespace.path().to_owned(), pod.v4())
     });
     let [client, other, db] = &pods;
     let pings = |from: &str, to: IpAddr| pings(from, &to.to_string());
-    // One to another cluster node, one that a policy will have ended by the time of the restart,
-    // and one between pods of one cluster node.
+    // One to another node, one that a policy will have ended by the time of the restart,
+    // and one between pods of one node.
     let mut far = Connection::open(&client.1, &db.1, SocketAddr::new(db.2, 7001));
     let mut denied = Connection::open(&other.1, &db.1, SocketAddr::new(db.2, 7002));
     let mut near = Connection::open(&other.1, &client.1, SocketAddr::new(client.2, 7003));

@@ -35,7 +35,7 @@ fn a_killed_switch_leaves_pods_closed_and_a_new_one_takes_them_up() {
 
     node.kill_switch();
     assert!(!ping(name(1), v4(2)), "nobody forwards");
-    // Not even the kernel of the cluster node, were it told to.
+    // Not even the kernel of the node, were it told to.
     node.namespace.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);
     assert!(!ping(name(1), v4(2)) && !ping(name(1), "10.77.0.1".parse().unwrap()));
 

@@ -1,4 +1,4 @@
-//! Networks between cluster nodes whose host firewalls deny everything: the switch's tunnels, those of a
+//! Networks between nodes whose host firewalls deny everything: the switch's tunnels, those of a
 //! VXLAN device of the kernel as flannel makes it, and routes as kindnet sets them.
 
 use std::net::{IpAddr, TcpStream};
@@ -18,8 +18,8 @@ const WORLD: [&str; 2] = ["192.0.2.9", "2001:db8::9"];
 /// Where pods serve.
 const WEB: u16 = 8080;
 
-/// Connects the pod networks of both cluster nodes as flannel does: a VXLAN device for each family, with an
-/// entry for the other cluster node.
+/// Connects the pod networks of both nodes as flannel does: a VXLAN device for each family, with an
+/// entry for the other node.
 fn connect_by_flannel(lan: &Lan) {
     for (at, node) in lan.nodes.iter().enumerate() {
         let namespace = &node.namespace;
@@ -49,7 +49,7 @@ fn connect_by_flannel(lan: &Lan) {
     }
 }
 
-/// The same as kindnet does: a route for each cluster node.
+/// The same as kindnet does: a route for each node.
 fn connect_by_routes(lan: &Lan) {
     for (at, node) in lan.nodes.iter().enumerate() {
         let (pods, [v4, v6]) = (78 - at, NODES[1 - at]);
@@ -72,15 +72,15 @@ impl Ends<'_> {
     }
 }
 
-/// Enforces a policy across both cluster nodes, then makes the mistake on them.
+/// Enforces a policy across both nodes, then makes the mistake on them.
 fn mistake(lan: &Lan, ends: &Ends<'_>, tunnels: bool) {
-    let [one, _] = &lan.nodes[..] else { panic!("two cluster nodes") };
+    let [one, _] = &lan.nodes[..] else { panic!("two nodes") };
     let inside = || lan.nodes.iter().map(|node| &node.namespace);
     for namespace in inside().chain([&lan.world]) {
         [22, 80, 6443].iter().for_each(|port| serve(namespace, *port));
         serve_datagrams(namespace, 53);
     }
-    one.eventually("pods of both cluster nodes reach each other", || {
+    one.eventually("pods of both nodes reach each other", || {
         [ends.client, ends.other].iter().all(|it| ends.opens(it) == [true; 2]).then_some(())
     });
     lan.apply("policy", &serde_json::from_str(ONLY_CLIENT).unwrap());
@@ -124,7 +124,7 @@ fn mistake(lan: &Lan, ends: &Ends<'_>, tunnels: bool) {
             assert!(answered(own, to, 53).is_err() && !own.pings(to));
         }
     }
-    assert!(connect(&one.namespace, NODES[1][0], 80).is_err(), "the other cluster node");
+    assert!(connect(&one.namespace, NODES[1][0], 80).is_err(), "the other node");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn the_switchs_tunnels_live_through_a_mistake() {
     requires_the_machine!("nft", "ping");
     let lan = Lan::start(&["--underlay", "vxlan"]);
     lan.count_datagrams(4789);
-    let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+    let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
     let (client, other) = (one.pod("client", "client"), one.pod("other", "other"));
     let web = two.pod("web", "web");
     serve(&web.namespace, WEB);
@@ -141,7 +141,7 @@ fn the_switchs_tunnels_live_through_a_mistake() {
     mistake(&lan, &ends, true);
 }
 
-/// With pods of another CNI plugin, and what connects both cluster nodes' pods.
+/// With pods of another CNI plugin, and what connects both nodes' pods.
 fn foreign(plugin: &str, connect_nodes: fn(&Lan), tunnels: bool) {
     let lan = Lan::with_nftables();
     lan.count_datagrams(8472);

@@ -31,7 +31,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Config {
     pub version: Version,
-    /// Name of the network, unique on a cluster node.
+    /// Name of the network, unique on a node.
     pub network: String,
     /// The agent's local API.
     pub socket: PathBuf,

@@ -81,9 +81,9 @@ pub(super) fn container(
     let opened = opened.unwrap_or_else(|| Namespace::open(netns));
     let namespace =
         opened.map_err(|error| CniError::new(Code::UnknownContainer, error.to_string()))?;
-    // A default route created in the cluster node's own namespace would cut it off.
+    // A default route created in the node's own namespace would cut it off.
     if namespace.is_current()? {
-        let message = format!("CNI_NETNS '{}': it is the cluster node's own", netns.display());
+        let message = format!("CNI_NETNS '{}': it is the node's own", netns.display());
         return Err(CniError::new(Code::Environment, message));
     }
     let netlink = namespace.run(Netlink::open)??;

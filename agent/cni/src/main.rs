@@ -8,7 +8,7 @@ podgate-cni: attaches pods to the Podgate switch (CNI specification 0.3.1 to 1.1
 
 A container runtime calls this program with CNI_COMMAND and other variables set
 and a network configuration on standard input. The podgate agent has to be
-running on this cluster node.
+running on this node.
 
 Example of a configuration, /etc/cni/net.d/10-podgate.conflist:
 

@@ -30,11 +30,11 @@ pub enum LogFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Masquerade {
-    /// As themselves, through the cluster node's kernel
+    /// As themselves, through the node's kernel
     Off,
-    /// As the cluster node, through its kernel
+    /// As the node, through its kernel
     Kernel,
-    /// As the cluster node, by the uplink
+    /// As the node, by the uplink
     Direct,
 }
 

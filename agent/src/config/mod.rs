@@ -46,7 +46,7 @@ use local_api::DEFAULT_SOCKET;
 /// The configuration a switch starts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Name of this cluster node.
+    /// Name of this node.
     pub node_name: String,
     /// Files and folders with manifests.
     pub manifests: Vec<PathBuf>,
@@ -74,7 +74,7 @@ pub struct Config {
     pub rx_mode: SwitchRxMode,
     /// The enforcer of policies.
     pub enforcer: Enforcer,
-    /// Networks of this cluster node's pods beside those of its Node, where another plugin gives
+    /// Networks of this node's pods beside those of its Node, where another plugin gives
     /// the addresses.
     pub pod_networks: Vec<IpNet>,
     /// Whether policies hold for pods on the host network.
@@ -105,11 +105,11 @@ pub struct Config {
     pub attach_timeout: Duration,
     /// Whether there is a host port.
     pub host_port: bool,
-    /// Addresses of the cluster node beyond those of its object.
+    /// Addresses of the node beyond those of its object.
     pub node_addresses: Vec<IpAddr>,
     /// MTU of the host port in bytes.
     pub mtu: u32,
-    /// The way to other cluster nodes and to the world.
+    /// The way to other nodes and to the world.
     pub network: Network,
     /// Whether programs in the kernel forward established connections.
     pub flow_offload: bool,
@@ -225,15 +225,15 @@ impl Config {
         let dns_min_ttl = span("dns-min-ttl", options.dns_min_ttl, Duration::from_secs(30));
         let attach_timeout =
             span("attach-timeout", options.attach_timeout, Duration::from_secs(25));
-        // Kubelet registers the cluster node under the host's name in lower case.
+        // Kubelet registers the node under the host's name in lower case.
         let node_name = options.node_name.unwrap_or_else(|| host_name.to_lowercase());
         if node_name.is_empty() || node_name.contains(|c: char| !c.is_ascii_graphic() || c == '/') {
             let name = node_name.escape_debug();
-            faults.add("node-name", format_args!("'{name}' is no name of a cluster node"));
+            faults.add("node-name", format_args!("'{name}' is no name of a node"));
         }
         for address in &options.node_addresses {
             if address.is_unspecified() || address.is_loopback() || address.is_multicast() {
-                let text = format_args!("{address} is no address of one cluster node");
+                let text = format_args!("{address} is no address of one node");
                 faults.add("node-addresses", text);
             }
         }

@@ -1,4 +1,4 @@
-//! Configuration of the paths to other cluster nodes and to the world.
+//! Configuration of the paths to other nodes and to the world.
 
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
@@ -13,16 +13,16 @@ use super::options::Options;
 use super::text::{OnOff, PortSpan};
 use super::{AUTO, Faults};
 
-/// Configuration of the paths out of the cluster node.
+/// Configuration of the paths out of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
     /// Name of the uplink's interface, or [`AUTO`]; `None`: no uplink.
     pub uplink: Option<String>,
-    /// The underlay between cluster nodes.
+    /// The underlay between nodes.
     pub underlay: DataplaneUnderlay,
     /// Masquerading of pods' traffic to the world.
     pub masquerade: Masquerade,
-    /// Ports of the cluster node's addresses for translated connections.
+    /// Ports of the node's addresses for translated connections.
     pub translation_ports: RangeInclusive<u16>,
     /// Link-local destinations that pods reach through the kernel.
     pub link_local_destinations: Vec<IpNet>,

@@ -39,7 +39,7 @@ pub(super) fn key_of(pod: &AttachPod) -> PodKey {
 }
 
 impl Pods {
-    /// Checks that `pod` conflicts with no other one, nor with the cluster node's own addresses.
+    /// Checks that `pod` conflicts with no other one, nor with the node's own addresses.
     ///
     /// # Errors
     /// Of kind `conflict`, naming the owner of the interface or address.
@@ -47,7 +47,7 @@ impl Pods {
         let conflict = |text: String| Err(ApiError::new(ErrorKind::Conflict, text));
         let key = key_of(pod);
         if let Some(own) = pod.addresses.iter().find(|address| node.contains(address)) {
-            return conflict(format!("address {own} of pod {key} is the cluster node's own"));
+            return conflict(format!("address {own} of pod {key} is the node's own"));
         }
         for other in self.pods.values() {
             if other.pod.host_interface == pod.host_interface {
@@ -204,7 +204,7 @@ mod tests {
         let thief = pod("web", "c2", "eth0", "10.1.0.2");
         assert_eq!(refused(&thief), "address 10.1.0.2 is that of pod default/db");
         let node_thief = pod("web", "c2", "eth0", "10.1.0.1");
-        assert!(refused(&node_thief).contains("cluster node's own"));
+        assert!(refused(&node_thief).contains("node's own"));
         let same_interface =
             AttachPod { host_interface: "pgc1eth0".into(), ..pod("web", "c2", "eth0", "10.1.0.3") };
         assert!(refused(&same_interface).contains("interface pgc1eth0"));

@@ -34,7 +34,7 @@ pub(crate) fn table(events: &Sender<Event>, pod: Option<&str>) -> Result<Table, 
         (None, key) => {
             let key = key.map(|key| key.to_string()).unwrap_or_default();
             let text = format!(
-                "pod {} has no tables here: it is not known, not on this cluster node, has no \
+                "pod {} has no tables here: it is not known, not on this node, has no \
                  address, has finished or is on the host network",
                 key.escape_debug()
             );

@@ -110,7 +110,7 @@ pub struct State {
     pub faults_count: usize,
     /// The source of objects.
     pub source: SourceInfo,
-    /// Networks of this cluster node's pods.
+    /// Networks of this node's pods.
     pub pod_networks: Vec<IpNet>,
     /// Bytes of the uplink's largest packet, less a tunnel's headers; `None` without an uplink.
     pub pod_mtu: Option<u32>,

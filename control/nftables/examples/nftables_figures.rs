@@ -4,7 +4,7 @@
 //! cargo run --release -p nftables --example nftables_figures [PODS [POLICIES [PACKETS]]]     (as root)
 //! ```
 //!
-//! By default 100,000 pods in 2,000 namespaces, 10,000 policies, 100 pods on this cluster node in
+//! By default 100,000 pods in 2,000 namespaces, 10,000 policies, 100 pods on this node in
 //! namespaces of their own with five policies each; every local policy names 1,000 pods or more. A
 //! change is measured beside the plain algorithm, which writes all rules anew.
 //!

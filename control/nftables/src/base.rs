@@ -1,4 +1,4 @@
-//! Base chains: hooks, address checks and dispatch. They are the same for every cluster node; what
+//! Base chains: hooks, address checks and dispatch. They are the same for every node; what
 //! differs stands in sets and maps.
 //!
 //! | set or map | key | meaning |
@@ -11,7 +11,7 @@
 //! | `ports` (table bridge) | interface | pods' own interfaces that are ports of a bridge |
 //! | `itself-F` | two addresses | both of one pod |
 //! | `from-WAY-F`, `to-WAY-F` | pod's address | verdict map: the chain of its rule list |
-//! | `node-WAY-F` | pod's address | the same for what a pod opens to its own cluster node |
+//! | `node-WAY-F` | pod's address | the same for what a pod opens to its own node |
 //!
 //! A packet of a pod is accepted only where a chain says so. One that falls off the end of a chain is
 //! dropped: that happens while a transaction is committed, when a packet finds a chain by a map
@@ -200,7 +200,7 @@ pub(crate) fn chains(bridged: bool, rejects: bool) -> Vec<(Family, String, Chain
             "arp saddr ip 0.0.0.0 accept".to_owned(),
             "ether type arp drop".to_owned(),
             "iifname . ip saddr @ends-4 accept".to_owned(),
-            // Nobody but the cluster node is the gateway.
+            // Nobody but the node is the gateway.
             "ip6 saddr @gateways drop".to_owned(),
             "icmpv6 type nd-neighbor-advert @th,64,128 @gateway-targets drop".to_owned(),
             "icmpv6 type nd-neighbor-advert @th,64,128 @targets iifname . @th,64,128 != @port-targets drop"
@@ -322,7 +322,7 @@ fn forward() -> Vec<String> {
     rules.extend(ITSELF.map(str::to_owned));
     rules.push("ct direction reply goto replies".to_owned());
     rules.extend(ECHO.map(str::to_owned));
-    // Nobody but this cluster node has its addresses, and it does not forward its own packets.
+    // Nobody but this node has its addresses, and it does not forward its own packets.
     rules.push("fib saddr type local drop".to_owned());
     rules.push("jump from-original".to_owned());
     rules.push("drop".to_owned());
@@ -361,7 +361,7 @@ fn unseen(end: &str, replies: &str) -> Vec<String> {
 
 fn input() -> Vec<String> {
     let mut rules = tracked();
-    // The cluster node always talks to its own pods.
+    // The node always talks to its own pods.
     rules.push(format!("{UNSEEN} goto questions-node"));
     rules.push("ct direction reply accept".to_owned());
     rules.extend(ECHO.map(str::to_owned));

@@ -1,4 +1,4 @@
-//! The cluster node itself: what reaches it, and what its own processes open.
+//! The node itself: what reaches it, and what its own processes open.
 //!
 //! ```text
 //!   input, output ─▶ firewalls without failsafe ─▶ failsafe ports ─▶ other firewalls ─▶ host-network pods ─▶ accept
@@ -7,11 +7,11 @@
 //!
 //! As for pods, every packet is evaluated, and replies by the rules of the direction that opened the
 //! connection: a denial stops live connections. One that conntrack did not see open has to be permitted
-//! as of either end (see `base.rs`), except at failsafe ports of the cluster node. Loopback, neighbour
+//! as of either end (see `base.rs`), except at failsafe ports of the node. Loopback, neighbour
 //! discovery and ICMP errors of connections are always accepted. What the kernel forwards does not come
 //! here.
 //!
-//! A pod on the host network has its cluster node's addresses. Its rules decide about what comes to
+//! A pod on the host network has its node's addresses. Its rules decide about what comes to
 //! the ports that it declares.
 //!
 //! Each list is a chain that is jumped to and returns what it permits: the kernel follows 16 chains
@@ -32,7 +32,7 @@ use crate::ruleset::{Chain, Family, Ruleset};
 /// Names of the tables of host firewalls; see [`TABLES`](crate::TABLES).
 pub const HOST_TABLES: [&str; 2] = ["podgate-host-a", "podgate-host-b"];
 
-/// A hook of the cluster node's own traffic, and the direction of a connection there.
+/// A hook of the node's own traffic, and the direction of a connection there.
 #[derive(Clone, Copy)]
 struct Place {
     hook: &'static str,
@@ -60,7 +60,7 @@ impl Place {
 }
 
 /// A hook, the properties of its base chain and of the one behind it, the match for interfaces, and the
-/// direction there of connections to the cluster node.
+/// direction there of connections to the node.
 const HOOKS: [(&str, [&str; 2], &str, Way); 2] = [
     (
         "input",

@@ -14,7 +14,7 @@
 //! | base chains: hooks, dispatch, address checks | `base.rs` |
 //! | the view on the interfaces that are there | `render.rs` |
 //! | where pods' interfaces are | `locate.rs` |
-//! | the cluster node itself | `host.rs` |
+//! | the node itself | `host.rs` |
 //! | the kernel's tables | `enforcer.rs` |
 //!
 //! # How a packet is evaluated

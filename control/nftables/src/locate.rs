@@ -122,7 +122,7 @@ impl Locator {
             }
         }
         let (link, bridge) = found?;
-        // The cluster node's own interfaces are no pod's.
+        // The node's own interfaces are no pod's.
         let is_pods = links.get(&link).is_some_and(|link| link.kind == "veth");
         is_pods.then(|| Known { addresses: addresses.to_vec(), link, bridge })
     }

@@ -17,14 +17,14 @@ use crate::{base, reject};
 /// The renderer's input beside the view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Site {
-    /// Name of this cluster node; its pods are rendered. Without one, all pods are.
+    /// Name of this node; its pods are rendered. Without one, all pods are.
     pub node: Option<Arc<str>>,
-    /// Networks from which pods of this cluster node get their addresses, beside those of its
+    /// Networks from which pods of this node get their addresses, beside those of its
     /// Node object. Closed but for pods that are rendered.
     pub networks: Vec<IpNet>,
     /// Where the pods' interfaces are; a pod without one stays closed.
     pub attachments: BTreeMap<PodKey, Attachment>,
-    /// The cluster node's own IPv6 addresses on the pods' bridges: their gateways.
+    /// The node's own IPv6 addresses on the pods' bridges: their gateways.
     pub bridge_addresses: BTreeSet<Ipv6Addr>,
     /// Bridges whose ports are all pods'.
     pub pod_bridges: BTreeSet<String>,
@@ -35,7 +35,7 @@ pub struct Site {
 /// The interface that leads to a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// Name of the interface in the cluster node's own namespace.
+    /// Name of the interface in the node's own namespace.
     pub interface: String,
     /// The bridge it is a port of.
     pub bridge: Option<String>,
@@ -254,7 +254,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Adds the chains for connections of a pod to its own cluster node. What a policy denies of any
+    /// Adds the chains for connections of a pod to its own node. What a policy denies of any
     /// address of the packet's family that the Node object names is denied; then the packet's own
     /// address counts. Each chain leads to the next one: a packet that finds one empty falls off its
     /// end, and is dropped.

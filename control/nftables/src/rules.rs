@@ -16,7 +16,7 @@ pub(crate) enum Way {
     Reply,
 }
 
-/// Address families that pods of the cluster node have: IPv4, IPv6.
+/// Address families that pods of the node have: IPv4, IPv6.
 pub(crate) type Families = [bool; 2];
 
 /// The group of nfnetlink_log that denials are logged to, with the deciding policy as prefix.
@@ -83,7 +83,7 @@ pub(crate) fn chain(
 }
 
 /// The rules of the chain with what the list denies of connections whose other end is known by
-/// `address` beside the one in the packet: one of this cluster node's. All else, and every packet of
+/// `address` beside the one in the packet: one of this node's. All else, and every packet of
 /// the other family, goes to the chain `next`.
 pub(crate) fn denials_of(
     rules: &[Rule],

@@ -1,4 +1,4 @@
-//! The endpoints that each port of a service uses on a cluster node.
+//! The endpoints that each port of a service uses on a node.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use dataplane::services::{Backend, Backends, ServicePort};
 /// A port of a service for IPv4 and for IPv6.
 pub(crate) type Families = [Arc<ServicePort>; 2];
 
-/// The ports of a service on cluster node `node` in `zone`.
+/// The ports of a service on node `node` in `zone`.
 pub(crate) fn ports(view: &ServiceView, node: &str, zone: Option<&str>) -> Vec<Families> {
     let service = &view.service;
     let ports = service.ports.iter().zip(&view.endpoints);
@@ -39,8 +39,8 @@ pub(crate) fn ports(view: &ServiceView, node: &str, zone: Option<&str>) -> Vec<F
         .collect()
 }
 
-/// The endpoints of a service in the whole cluster that this cluster node uses, as kube-proxy
-/// chooses them: if every ready endpoint has a hint for cluster nodes, those for this one; else if
+/// The endpoints of a service in the whole cluster that this node uses, as kube-proxy
+/// chooses them: if every ready endpoint has a hint for nodes, those for this one; else if
 /// every one has a hint for zones, those for this zone; all of them if these are none.
 fn hinted<'e>(
     endpoints: &[&'e ServiceEndpoint],

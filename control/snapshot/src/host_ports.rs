@@ -1,4 +1,4 @@
-//! Ports of the cluster node that lead to pods on it.
+//! Ports of the node that lead to pods on it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use control::model::HostPort;
 use control::{PodKey, View};
 use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 
-/// A pod's addresses, and the ports of the cluster node that lead to it.
+/// A pod's addresses, and the ports of the node that lead to it.
 pub(crate) type HostPorts = (PodKey, Vec<IpAddr>, Vec<HostPort>);
 
-/// The pods on a cluster node that are reached at ports of it. A port whose `hostIP` the cluster node
+/// The pods on a node that are reached at ports of it. A port whose `hostIP` the node
 /// does not have is left out: that address is someone else's.
 pub(crate) fn host_ports(view: &View, node: &str) -> Vec<HostPorts> {
     let own = view.nodes.get(node).map_or(&[][..], |node| &node.addresses);
@@ -24,7 +24,7 @@ pub(crate) fn host_ports(view: &View, node: &str) -> Vec<HostPorts> {
     pods.map(of).collect()
 }
 
-/// Maps ports of the cluster node to a pod on it; a service's node port comes first.
+/// Maps ports of the node to a pod on it; a service's node port comes first.
 pub(crate) fn add_host_ports(services: &mut Services, (key, addresses, ports): &HostPorts) {
     for port in ports {
         for address in addresses {

@@ -1,4 +1,4 @@
-//! Builds the snapshot of one cluster node from the control side's view and the open ports.
+//! Builds the snapshot of one node from the control side's view and the open ports.
 //!
 //! Used by everything that runs the graph: the live switch, replayed captures and probes.
 
@@ -28,9 +28,9 @@ pub use maker::SnapshotMaker;
 pub use services::ServiceMaker;
 pub use switch_ports::SWITCH_ADDRESSES;
 
-/// Name of the port towards this cluster node's kernel.
+/// Name of the port towards this node's kernel.
 pub const HOST: &str = "host";
-/// Name of the port towards other cluster nodes.
+/// Name of the port towards other nodes.
 pub const UPLINK: &str = "uplink";
 
 /// A port and its role.
@@ -70,23 +70,23 @@ impl NodePort {
 /// The metadata service of clouds: the one link-local destination that pods reach by default.
 pub const METADATA_SERVICE: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254));
 
-/// The context of a cluster node, beside its ports.
+/// The context of a node, beside its ports.
 #[derive(Clone, Debug, Default)]
 pub struct NodeContext {
-    /// Addresses of the cluster node beyond those of its object (the host port's gateway address,
+    /// Addresses of the node beyond those of its object (the host port's gateway address,
     /// say).
     pub node_addresses: Vec<IpAddr>,
-    /// Link-local destinations that pods reach through this cluster node's kernel.
+    /// Link-local destinations that pods reach through this node's kernel.
     pub link_local_destinations: Vec<IpNet>,
-    /// Services, as this cluster node sees them.
+    /// Services, as this node sees them.
     pub services: Arc<Services>,
-    /// Other cluster nodes.
+    /// Other nodes.
     pub routes: Arc<Routes>,
     /// The underlay on which they are reached.
     pub underlay: Underlay,
-    /// Whether pods leave the cluster directly, as the cluster node.
+    /// Whether pods leave the cluster directly, as the node.
     pub masquerade: bool,
-    /// Ports of the cluster node for translated connections; see [`Parts`].
+    /// Ports of the node for translated connections; see [`Parts`].
     pub translation_ports: Option<RangeInclusive<u16>>,
     /// One of so many decisions is verified; see [`Parts`].
     pub verify_every: u32,
@@ -97,13 +97,13 @@ pub struct NodeContext {
 pub enum PortRole {
     /// A pod with the addresses it was given.
     Pod(PodKey, Vec<IpAddr>),
-    /// This cluster node's kernel.
+    /// This node's kernel.
     Host,
-    /// Other cluster nodes.
+    /// Other nodes.
     Uplink,
 }
 
-/// Builds the snapshot of cluster node `node`. A pod that is not in the view is closed.
+/// Builds the snapshot of node `node`. A pod that is not in the view is closed.
 pub fn snapshot(
     view: &View,
     node: &str,
@@ -144,22 +144,22 @@ pub fn snapshot(
     })
 }
 
-/// The next hop towards another cluster node.
+/// The next hop towards another node.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NextHop {
     /// Its MAC address, where it is known.
     pub mac: Option<Mac>,
-    /// Whether it is a router: the other cluster node is not on the uplink's link.
+    /// Whether it is a router: the other node is not on the uplink's link.
     pub is_router: bool,
 }
 
-/// Returns the other cluster nodes that have an address; `next_hop` gives the next hop towards one.
+/// Returns the other nodes that have an address; `next_hop` gives the next hop towards one.
 pub fn peers(view: &View, node: &str, mut next_hop: impl FnMut(IpAddr) -> NextHop) -> Vec<Peer> {
     let own = view.nodes.get(node);
     let has_v4 = own.is_some_and(|own| own.addresses.first().is_some_and(IpAddr::is_ipv4));
     let others = view.nodes.iter().filter(|(name, _)| &***name != node);
     let peer = |(name, other): (&Arc<str>, &Arc<ClusterNode>)| {
-        // Tunnels use the family of the cluster nodes' first addresses.
+        // Tunnels use the family of the nodes' first addresses.
         let endpoint = other.addresses.iter().find(|it| it.is_ipv4() == has_v4)?;
         let hop = next_hop(*endpoint);
         Some(Peer {
@@ -175,7 +175,7 @@ pub fn peers(view: &View, node: &str, mut next_hop: impl FnMut(IpAddr) -> NextHo
     others.filter_map(peer).collect()
 }
 
-/// Addresses of a cluster node's kernel on its host port that other cluster nodes can reach: its
+/// Addresses of a node's kernel on its host port that other nodes can reach: its
 /// processes answer there.
 pub fn gateways(pod_networks: &[IpNet]) -> impl Iterator<Item = IpAddr> {
     let has_networks = !pod_networks.is_empty();

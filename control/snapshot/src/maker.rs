@@ -1,4 +1,4 @@
-//! Snapshots of one cluster node, one after the other.
+//! Snapshots of one node, one after the other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use dataplane::Snapshot;
 
 use super::{NodeContext, NodePort, snapshot};
 
-/// Makes a cluster node's snapshots. Most events of a cluster change the identities of addresses alone:
+/// Makes a node's snapshots. Most events of a cluster change the identities of addresses alone:
 /// such a snapshot shares everything else with the last one.
 #[derive(Debug, Default)]
 pub struct SnapshotMaker {
@@ -28,7 +28,7 @@ struct Made {
 }
 
 impl SnapshotMaker {
-    /// The snapshot of cluster node `node`; see [`snapshot`].
+    /// The snapshot of node `node`; see [`snapshot`].
     pub fn snapshot(
         &mut self,
         view: &View,
@@ -212,12 +212,12 @@ status: {podIPs: [{ip: 10.2.0.2}]}
         site.apply(&CLUSTER.replace("port: 80", "port: 81"));
         assert!(!site.publish(), "a policy");
         site.apply(&CLUSTER.replace("192.0.2.1", "192.0.2.9"));
-        assert!(!site.publish(), "the cluster node's address");
+        assert!(!site.publish(), "the node's address");
         assert!(site.last.is_own_node("192.0.2.9".parse::<IpAddr>().unwrap().into()));
         site.ports[0].mac = Some([2, 0, 0, 0, 0, 7]);
         assert!(!site.publish(), "a port");
         site.context.node_addresses.push("172.17.0.1".parse().unwrap());
-        assert!(!site.publish(), "an address of the cluster node's kernel");
+        assert!(!site.publish(), "an address of the node's kernel");
         site.context.services = Arc::default();
         assert!(!site.publish(), "services");
         site.context.masquerade = true;

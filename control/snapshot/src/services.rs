@@ -1,4 +1,4 @@
-//! Renders the view's services for the dataplane of one cluster node.
+//! Renders the view's services for the dataplane of one node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use linux_net::redirect::Redirects;
 pub struct ServiceMaker {
     made: BTreeMap<Key, (Arc<ServiceView>, Vec<Families>)>,
     last: Option<Arc<BTreeMap<Key, Arc<ServiceView>>>>,
-    /// The cluster node's zone, which `made` depends on.
+    /// The node's zone, which `made` depends on.
     zone: Option<Arc<str>>,
-    /// The pods that are reached at ports of the cluster node.
+    /// The pods that are reached at ports of the node.
     host_ports: Vec<HostPorts>,
     services: Arc<Services>,
-    /// For processes of the cluster node itself, if it has a kernel.
+    /// For processes of the node itself, if it has a kernel.
     switch_ports: Option<SwitchPorts>,
     redirects: Arc<Redirects>,
 }
 
 impl ServiceMaker {
-    /// One whose services can also be reached by processes of the cluster node itself.
+    /// One whose services can also be reached by processes of the node itself.
     pub fn with_own_processes() -> Self {
         Self { switch_ports: Some(SwitchPorts::default()), ..Self::default() }
     }
@@ -39,7 +39,7 @@ impl ServiceMaker {
         &self.redirects
     }
 
-    /// The services of cluster node `node`.
+    /// The services of node `node`.
     pub fn services(&mut self, view: &View, node: &str) -> Arc<Services> {
         let zone = view.nodes.get(node).and_then(|node| node.zone.clone());
         let host_ports = host_ports(view, node);
@@ -195,7 +195,7 @@ ports: [{name: http, port: 8080}]
         assert!(entry(&elsewhere, "203.0.113.7").backends(true).is_empty());
     }
 
-    /// Three endpoints in two zones; the first is for the cluster nodes NODES.
+    /// Three endpoints in two zones; the first is for the nodes NODES.
     const HINTED: &str = r#"
 apiVersion: v1
 kind: Node
@@ -234,7 +234,7 @@ ports: [{port: 80}]
         assert_eq!(chosen("node1", "c", for_node1), "10.1.0.2:80");
         assert_eq!(chosen("node3", "a", for_node1), "10.3.0.2:80");
         assert_eq!(chosen("node4", "a", for_node1), "10.1.0.2:80 10.2.0.2:80");
-        // One endpoint without a hint for cluster nodes: zones decide.
+        // One endpoint without a hint for nodes: zones decide.
         assert_eq!(chosen("node3", "a", ""), "10.1.0.2:80 10.2.0.2:80");
         assert_eq!(chosen("node1", "c", ""), "10.3.0.2:80");
         // A zone without endpoints uses all of them.
@@ -301,7 +301,7 @@ status: {podIPs: [{ip: 10.1.0.2}, {ip: "fd01::2"}]}
         );
         assert_eq!(at("192.0.2.1", 30080), "10.1.0.2:8080", "a service's node port comes first");
         assert!(maker.redirects().node_ports.iter().any(|(_, port, _)| *port == 8080));
-        // The same services and pods on a cluster node that has got the address later.
+        // The same services and pods on a node that has got the address later.
         let mut known_late = ServiceMaker::default();
         let unknown = View { nodes: Arc::default(), ..View::clone(&view) };
         let at_its_address = |services: &Services| {
@@ -311,7 +311,7 @@ status: {podIPs: [{ip: 10.1.0.2}, {ip: "fd01::2"}]}
         };
         assert!(!at_its_address(&known_late.services(&unknown, "node1")));
         assert!(at_its_address(&known_late.services(&view, "node1")));
-        // Other cluster nodes have other pods; a pod that goes takes its ports along.
+        // Other nodes have other pods; a pod that goes takes its ports along.
         let elsewhere = ServiceMaker::default().services(&view, "node2");
         assert_eq!(elsewhere.node_ports().filter(|(_, _, port, _)| *port == 8080).count(), 0);
         let without = View { pods: Arc::default(), ..View::clone(&view) };
@@ -349,7 +349,7 @@ status: {podIPs: [{ip: 10.1.0.2}, {ip: "fd01::2"}]}
         for open in ["203.0.113.7", "10.96.0.1", "fd60::1"] {
             assert_eq!(sources(address(open), 80), None, "{open}");
         }
-        // The same for processes of the cluster node itself, which come by a port of the switch's.
+        // The same for processes of the node itself, which come by a port of the switch's.
         let by =
             |external: &str| maker.redirects().addresses[&(address(external), protocol::TCP, 80)];
         let (load_balancer, external) = (by("203.0.113.8"), by("203.0.113.7"));

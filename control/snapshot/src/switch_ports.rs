@@ -1,7 +1,7 @@
 //! Ports of the switch's own addresses, each mapped to a node port or external address of a
 //! service.
 //!
-//! Processes of the cluster node reach services through them: a packet to one of the cluster node's
+//! Processes of the node reach services through them: a packet to one of the node's
 //! addresses would not leave the kernel, and one to an external address would leave through the
 //! uplink. The kernel translates it to one of these ports, the switch to an endpoint. So a service
 //! needs no cluster address, and `internalTrafficPolicy` does not apply.
@@ -14,7 +14,7 @@ use dataplane::services::{Entry, Scope, Services};
 use linux_net::redirect::Redirects;
 
 /// The switch's addresses on the host port: a link-local one (RFC 3927, next to the pods' gateway)
-/// and a unique local one (RFC 4193). No packet with them leaves the cluster node.
+/// and a unique local one (RFC 4193). No packet with them leaves the node.
 pub const SWITCH_ADDRESSES: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(169, 254, 1, 2)),
     IpAddr::V6(Ipv6Addr::new(0xfd70, 0x6f64, 0x6761, 0x7465, 0, 0, 0, 1)),
@@ -33,7 +33,7 @@ pub(super) struct SwitchPorts {
 /// A destination that processes connect to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Destination {
-    /// `None` stands for all of the cluster node's own addresses.
+    /// `None` stands for all of the node's own addresses.
     address: Option<IpAddr>,
     v6: bool,
     protocol: u8,
@@ -47,7 +47,7 @@ impl Default for SwitchPorts {
 }
 
 impl SwitchPorts {
-    /// Adds the switch's own addresses to the services; returns the redirects without the cluster
+    /// Adds the switch's own addresses to the services; returns the redirects without the
     /// node's addresses.
     pub(super) fn add_to(&mut self, services: &mut Services) -> Redirects {
         let wanted = destinations(services);
@@ -97,7 +97,7 @@ impl SwitchPorts {
         }
         if left_out > self.left_out {
             tracing::warn!(
-                "the cluster node's own processes do not reach {left_out} ports of external \
+                "the node's own processes do not reach {left_out} ports of external \
                  addresses: there are no more than 65535 for them"
             );
         }

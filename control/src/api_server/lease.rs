@@ -1,9 +1,9 @@
 //! The Lease (coordination.k8s.io/v1) that elects the writer of the status of cluster policies.
 //!
-//! The first cluster node with something to write acquires it and renews it while it runs. The
+//! The first node with something to write acquires it and renews it while it runs. The
 //! others read it only when a status differs from theirs, so a cluster in which all agree causes one
 //! request for each renewal. A lease counts as expired when it was unchanged for its duration by the
-//! clock of its reader: clocks of cluster nodes need not agree.
+//! clock of its reader: clocks of nodes need not agree.
 
 use std::time::{Duration, Instant};
 

@@ -22,7 +22,7 @@
 //! - `warning`: Events about objects with faults,
 //! - `lease`: the election of the one writer of both,
 //! - `review`: TokenReview and SubjectAccessReview,
-//! - `switches`: the switches of all cluster nodes, through the API server's proxy,
+//! - `switches`: the switches of all nodes, through the API server's proxy,
 //! - `stream`: a watch without I/O, for fuzzing.
 //!
 //! Objects are stripped as they arrive; their JSON is not stored. While the API server does not

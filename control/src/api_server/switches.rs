@@ -1,4 +1,4 @@
-//! The switches of all cluster nodes, reached through the API server with the caller's own rights.
+//! The switches of all nodes, reached through the API server with the caller's own rights.
 //!
 //! ```text
 //! caller ──TLS, own credentials──▶ API server ──TLS, token for the switch──▶ switch
@@ -43,10 +43,10 @@ pub struct Deployment {
     pub port: u16,
 }
 
-/// The switch of a cluster node.
+/// The switch of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SwitchPod {
-    /// Name of the cluster node.
+    /// Name of the node.
     pub node: String,
     /// Name of the pod that the switch runs in.
     pub pod: String,
@@ -70,7 +70,7 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 const TOKEN_SECONDS: u32 = 600;
 
 impl Switches {
-    /// Finds the switches, and requests a token for them; `nodes` are the cluster nodes that count,
+    /// Finds the switches, and requests a token for them; `nodes` are the nodes that count,
     /// or all.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl Switches {
         Ok(Self { client, deployment: Arc::new(deployment), token, all })
     }
 
-    /// All of them, by cluster node.
+    /// All of them, by node.
     pub fn all(&self) -> &[SwitchPod] {
         &self.all
     }
@@ -183,7 +183,7 @@ impl Switches {
     }
 }
 
-/// Names of the cluster nodes with these labels.
+/// Names of the nodes with these labels.
 ///
 /// # Errors
 /// When the API server refuses.
@@ -194,7 +194,7 @@ pub async fn nodes_with(connection: &Connection, selector: &str) -> Result<Vec<S
     Ok(names.filter_map(|it| it["metadata"]["name"].as_str().map(str::to_owned)).collect())
 }
 
-/// Pods in a namespace, or in all, with these labels: `NS/NAME` and cluster node.
+/// Pods in a namespace, or in all, with these labels: `NS/NAME` and node.
 ///
 /// # Errors
 /// When the API server refuses.
@@ -223,7 +223,7 @@ pub async fn generation(
     Ok(answer["metadata"]["generation"].as_i64())
 }
 
-/// The cluster node of a pod.
+/// The node of a pod.
 ///
 /// # Errors
 /// When there is no such pod, or the API server refuses.
@@ -234,7 +234,7 @@ pub async fn node_of(
 ) -> Result<String, String> {
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
     let pod = request(&connection.client, "GET", &path, None).await?;
-    let named = name_and_node(&pod).ok_or("the pod is on no cluster node yet")?;
+    let named = name_and_node(&pod).ok_or("the pod is on no node yet")?;
     Ok(named.1)
 }
 

@@ -51,7 +51,7 @@ impl Warnings {
     /// An Event is not repeated before this time.
     pub const REST: Duration = Duration::from_secs(20 * 60);
 
-    /// A writer on cluster node `node`.
+    /// A writer on node `node`.
     pub fn new(client: Client, node: &str) -> Self {
         Self { client, node: node.to_owned(), written: HashMap::new() }
     }

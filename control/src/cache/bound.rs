@@ -1,4 +1,4 @@
-//! Pods of this cluster node, bound by the runtime before the API server reports them.
+//! Pods of this node, bound by the runtime before the API server reports them.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -87,7 +87,7 @@ pub(crate) enum Change {
     NetworkPolicy(Option<Arc<NetworkPolicy>>, Option<Arc<NetworkPolicy>>),
     /// A cluster policy, before and after.
     ClusterNetworkPolicy(Option<Arc<ClusterNetworkPolicy>>, Option<Arc<ClusterNetworkPolicy>>),
-    /// A cluster node came, went or changed.
+    /// A node came, went or changed.
     Node(Arc<str>),
     /// The addresses that a node publishes.
     NodeAddresses,
@@ -279,7 +279,7 @@ impl Cache {
         &self.namespaces
     }
 
-    /// All cluster nodes, in order.
+    /// All nodes, in order.
     pub(crate) fn nodes(&self) -> &Store<Arc<str>, Node> {
         &self.nodes
     }

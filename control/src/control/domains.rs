@@ -1,6 +1,6 @@
 //! Addresses of domain names: those that DNS gave to pods, less the cluster's own.
 //!
-//! A name must not open what other rules decide about. An answer that names a pod, a cluster node, a
+//! A name must not open what other rules decide about. An answer that names a pod, a node, a
 //! service or an address of no use outside of a host opens nothing.
 
 use std::collections::HashSet;
@@ -32,7 +32,7 @@ impl Default for OwnAddresses {
 }
 
 impl OwnAddresses {
-    /// A cluster node or a service changed.
+    /// A node or a service changed.
     pub(super) fn changed(&mut self) {
         self.is_stale = true;
     }

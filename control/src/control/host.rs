@@ -1,7 +1,7 @@
-//! The cluster node itself: host firewalls that select it, and policies of its pods on the host
+//! The node itself: host firewalls that select it, and policies of its pods on the host
 //! network, as rule lists.
 //!
-//! Pods on the host network share the cluster node's addresses, so ports tell their connections
+//! Pods on the host network share the node's addresses, so ports tell their connections
 //! apart, and only those that come in: a pod's ingress holds at the ports that its containers
 //! declare. Everything else that its policies say cannot be enforced, and is reported.
 
@@ -29,7 +29,7 @@ pub(super) struct Hosts {
     network: HostNetwork,
 }
 
-/// The pods on the host network of this cluster node.
+/// The pods on the host network of this node.
 #[derive(Debug, Default)]
 struct HostNetwork {
     /// Whether policies hold for them.
@@ -42,14 +42,14 @@ struct HostNetwork {
 }
 
 impl Control {
-    /// Enforces policies for pods on the host network of this cluster node from now on, at the ports
+    /// Enforces policies for pods on the host network of this node from now on, at the ports
     /// that they declare.
     pub fn enforce_host_network(&mut self) {
         self.host.network.is_enforced = true;
         self.host.network.is_stale = true;
     }
 
-    /// The parts of policies that cannot be enforced for pods on the host network of this cluster node,
+    /// The parts of policies that cannot be enforced for pods on the host network of this node,
     /// as faults of the pods. Empty without [`enforce_host_network`](Self::enforce_host_network).
     pub fn host_network_faults(&self) -> &[Fault] {
         &self.host.network.faults
@@ -166,7 +166,7 @@ impl Control {
         }
     }
 
-    /// The firewalls about this cluster node.
+    /// The firewalls about this node.
     fn selected_host_firewalls(&self) -> Vec<Arc<ClusterHostFirewall>> {
         let Scope::Node(name) = &self.scope else { return Vec::new() };
         let node = self.cache.nodes().get(name);

@@ -36,13 +36,13 @@ use crate::{Fault, Kind, Object, ObjectRef, PodAcl, PodKey, RefusedIp, View};
 /// Selects the pods that get tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The pods of this cluster node.
+    /// The pods of this node.
     Node(Arc<str>),
-    /// All pods, on whatever cluster node or none.
+    /// All pods, on whatever node or none.
     All,
 }
 
-/// The control side of one cluster node, or, for offline commands, of all.
+/// The control side of one node, or, for offline commands, of all.
 #[derive(Debug)]
 pub struct Control {
     pub(crate) scope: Scope,
@@ -216,7 +216,7 @@ impl Control {
         }
     }
 
-    /// Binds a pod on this cluster node to addresses, which override those in its status. The
+    /// Binds a pod on this node to addresses, which override those in its status. The
     /// binding waits for the pod's object; with a `uid`, for the one with that uid, and an earlier
     /// or later pod of its name has no addresses.
     pub fn bind_address(&mut self, pod: PodKey, uid: Option<&str>, addresses: Vec<IpAddr>) {
@@ -357,7 +357,7 @@ impl Control {
         self.cache.counts()
     }
 
-    /// The pod that has this address, on whatever cluster node; of several that claim it, the
+    /// The pod that has this address, on whatever node; of several that claim it, the
     /// one that counts.
     pub fn pod_at(&self, address: IpAddr) -> Option<&PodKey> {
         self.membership.owner(address)

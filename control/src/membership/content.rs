@@ -13,7 +13,7 @@ use ipnet::IpNet;
 /// The current content of one peer set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Members {
-    /// Addresses of pods or cluster nodes, each with the number of objects that hold it.
+    /// Addresses of pods or nodes, each with the number of objects that hold it.
     Addresses(BTreeMap<IpAddr, u32>),
     /// A network less its exceptions.
     Block(IpNet, Vec<IpNet>),

@@ -61,7 +61,7 @@ pub(crate) struct Membership {
     hosts: HashMap<IpAddr, Host, RandomState>,
     /// The numbers each pod gives to the tracked names.
     published_numbers: HashMap<PodKey, Vec<(NameId, u16)>, RandomState>,
-    /// The addresses of cluster nodes that are in any set.
+    /// The addresses of nodes that are in any set.
     published_nodes: HashMap<Arc<str>, Vec<(IpAddr, Sets)>, RandomState>,
     domains: Domains,
     /// Addresses of names whose sets came or went.

@@ -1,4 +1,4 @@
-//! Cluster nodes in peer sets.
+//! Nodes in peer sets.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::model::Node;
 use crate::peers::PeerSet;
 
 impl Membership {
-    /// A cluster node changed in the cache.
+    /// A node changed in the cache.
     pub(crate) fn node_changed(&mut self, cache: &Cache, name: &Arc<str>) {
         let sets: Vec<(PeerSetId, Arc<PeerSet>)> = self.sets_of_nodes();
         self.refresh_node(cache, name, &sets);

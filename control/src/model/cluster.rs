@@ -1,4 +1,4 @@
-//! Pods, namespaces and cluster nodes.
+//! Pods, namespaces and nodes.
 
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -57,7 +57,7 @@ pub struct Pod {
     pub node: Option<Arc<str>>,
     /// `status.podIPs`, or `status.podIP` where the list is absent.
     pub addresses: Vec<IpAddr>,
-    /// `spec.hostNetwork`: the pod has its cluster node's addresses. Policies hold for it only where
+    /// `spec.hostNetwork`: the pod has its node's addresses. Policies hold for it only where
     /// they are asked to, at [`declared_ports`](Self::declared_ports).
     pub host_network: bool,
     /// Phase `Succeeded` or `Failed`: the pod will not run again and its address may be reused.
@@ -67,10 +67,10 @@ pub struct Pod {
     pub created: i64,
     /// Named ports of the containers.
     pub ports: Arc<[ContainerPort]>,
-    /// Ports of the cluster node that lead to the pod.
+    /// Ports of the node that lead to the pod.
     #[serde(default)]
     pub host_ports: Arc<[HostPort]>,
-    /// The ports that containers of a pod on the host network declare, sorted: they are the cluster
+    /// The ports that containers of a pod on the host network declare, sorted: they are the
     /// node's, and no two pods have the same one. Empty for other pods.
     #[serde(default)]
     pub declared_ports: Arc<[(Protocol, u16)]>,
@@ -89,12 +89,12 @@ pub struct ContainerPort {
     pub number: u16,
 }
 
-/// A container port that is reached at the cluster node as well.
+/// A container port that is reached at the node as well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPort {
     /// `hostPort`.
     pub number: u16,
-    /// `hostIP`; `None` where absent: every address of the cluster node.
+    /// `hostIP`; `None` where absent: every address of the node.
     pub address: Option<IpAddr>,
     /// `protocol`, TCP where absent.
     pub protocol: Protocol,
@@ -119,7 +119,7 @@ impl Pod {
     }
 }
 
-/// A cluster node.
+/// A node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// Its name.

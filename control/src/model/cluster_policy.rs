@@ -59,11 +59,11 @@ pub struct ClusterEgressFirewall {
 pub struct ClusterHostFirewall {
     /// Its name.
     pub name: Arc<str>,
-    /// The cluster nodes it is about.
+    /// The nodes it is about.
     pub nodes: Selector,
     /// Whether it leaves the failsafe ports open.
     pub failsafe: bool,
-    /// Rules for what comes to the cluster node itself, the first that matches counting:
+    /// Rules for what comes to the node itself, the first that matches counting:
     /// [`Verdict::Accept`] or [`Verdict::Deny`].
     pub ingress: Vec<ClusterRule>,
     /// Rules for what its own processes open, likewise.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The reply to the initiator of a connection that a policy denies: an option of a cluster node, and the
+/// The reply to the initiator of a connection that a policy denies: an option of a node, and the
 /// annotation [`DeniedReply::ANNOTATION`] of a Namespace, which decides about its pods' policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

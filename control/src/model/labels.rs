@@ -1,4 +1,4 @@
-//! Labels of pods, namespaces and cluster nodes.
+//! Labels of pods, namespaces and nodes.
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

@@ -68,7 +68,7 @@ pub enum Peer {
     },
     /// A network less its exceptions, all of them inside it; sorted, without duplicates.
     Block(IpNet, Vec<IpNet>),
-    /// The addresses of cluster nodes by their labels (cluster policies only).
+    /// The addresses of nodes by their labels (cluster policies only).
     Nodes(Selector),
     /// The API server: its service's addresses and its endpoints (egress firewalls only).
     ApiServer,

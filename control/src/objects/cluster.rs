@@ -1,4 +1,4 @@
-//! Namespaces and cluster nodes.
+//! Namespaces and nodes.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn denied_reply(value: &Value) -> Result<Option<DeniedReply>, FieldFault> {
     }
 }
 
-/// The cluster node as far as it could be read, and what could not be.
+/// The node as far as it could be read, and what could not be.
 pub(super) fn node(reference: &ObjectRef, value: &Value) -> (Node, Faults) {
     match whole_node(reference, value) {
         Ok(node) => (node, Vec::new()),

@@ -1,6 +1,6 @@
 //! ClusterHostFirewall (podgate.io/v1alpha1), read part by part.
 //!
-//! Firewalls are independent: a connection of a cluster node opens only if every firewall that
+//! Firewalls are independent: a connection of a node opens only if every firewall that
 //! selects the node permits it. Within one, the first rule that matches counts, and what no rule
 //! matches is permitted.
 

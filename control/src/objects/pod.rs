@@ -171,7 +171,7 @@ fn containers(spec: &api::PodSpec) -> impl Iterator<Item = (&'static str, usize,
         .chain(sidecars.map(|(index, container)| ("spec.initContainers", index, container)))
 }
 
-/// Ports of the cluster node; no policy depends on them, so one that cannot be read leads nowhere.
+/// Ports of the node; no policy depends on them, so one that cannot be read leads nowhere.
 fn host_ports(spec: &api::PodSpec) -> Arc<[HostPort]> {
     if spec.host_network == Some(true) {
         return Arc::default();

@@ -13,7 +13,7 @@ pub(crate) const POLICIES: [&str; 3] = ["p", "q", "r"];
 pub(crate) const CLUSTER_POLICIES: [&str; 3] = ["c", "d", "e"];
 pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
 pub(crate) const FIREWALLS: [&str; 2] = ["f", "g"];
-/// Addresses that are no pod's; some are a cluster node's or in a network that a policy may name.
+/// Addresses that are no pod's; some are a node's or in a network that a policy may name.
 pub(crate) const OTHERS: [&str; 7] = [
     "192.0.2.1",
     "192.0.2.2",

@@ -29,11 +29,11 @@ pub(crate) enum Kind {
     Ipv6,
     /// UDP to a ClusterIP, translated to a server's address.
     ClusterIp,
-    /// UDP to a pod of another cluster node, into a VXLAN tunnel.
+    /// UDP to a pod of another node, into a VXLAN tunnel.
     TunnelOut,
-    /// UDP from a pod of another cluster node, out of a VXLAN tunnel.
+    /// UDP from a pod of another node, out of a VXLAN tunnel.
     TunnelIn,
-    /// UDP from a pod of another cluster node, as it is.
+    /// UDP from a pod of another node, as it is.
     Uplink,
 }
 
@@ -287,7 +287,7 @@ fn local(n: u32) -> u32 {
     0x0a01_0002 + n
 }
 
-/// The address of a pod on another cluster node.
+/// The address of a pod on another node.
 fn remote(n: u32) -> u32 {
     0x0a02_0002 + n
 }

@@ -11,8 +11,8 @@
  *                                    └─ anything else ▶ the kernel's own stack
  *   the switch ──▶ uplink's link ──▶ to_uplink ───────▶ out of the uplink
  *
- *   the cluster node's kernel ── host port ──▶ from_host ─┬─ entry ─────────▶ rewritten, to the pod
- *                                                         └─ anything else ─▶ the switch
+ *   the node's kernel ── host port ──▶ from_host ─┬─ entry ─────────▶ rewritten, to the pod
+ *                                                 └─ anything else ─▶ the switch
  *
  * `from_pod` stands at the ingress of a pod's host-side interface and passes nothing to the
  * kernel's own stack. `from_host` stands at the egress of the kernel's end of the host port. The programs
@@ -23,7 +23,7 @@
  *
  * An entry is found by the interface and both ends, so that a packet of a pod that matches has the
  * source address that the switch has held to that interface. What arrives in a tunnel has entries of
- * its own, for packets from the cluster node that the source belongs to.
+ * its own, for packets from the node that the source belongs to.
  */
 #include <linux/bpf.h>
 #include <linux/errno.h>
@@ -993,7 +993,7 @@ static __always_inline __u32 checksum_end(__u8 protocol)
 }
 
 /*
- * Forwards what a pod or the cluster node's kernel sends by its entry, whose key has this number; the
+ * Forwards what a pod or the node's kernel sends by its entry, whose key has this number; the
  * reason if it has none that counts.
  */
 static __always_inline int by_own_entry(struct __sk_buff *skb, const struct settings *set,
@@ -1134,7 +1134,7 @@ static __always_inline int by_entry(struct __sk_buff *skb, const struct settings
 	return *action < 0 ? REASON_TUNNEL : -1;
 }
 
-/* At the ingress of the uplink, which the cluster node uses as well. */
+/* At the ingress of the uplink, which the node uses as well. */
 SEC("tc")
 int from_uplink(struct __sk_buff *skb)
 {

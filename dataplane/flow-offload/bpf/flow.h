@@ -36,7 +36,7 @@
 
 /* Of an interface's number in a key: the packet arrived by it in a tunnel. */
 #define TUNNELLED 0x80000000
-/* In place of an interface's number in a key: the cluster node's own kernel sends the packet. */
+/* In place of an interface's number in a key: the node's own kernel sends the packet. */
 #define HOST 0x40000000
 
 /* One direction of a connection, as it enters. */
@@ -52,9 +52,9 @@ struct flow_key {
 	__u8 zero[2];
 };
 
-/* A VXLAN tunnel to another cluster node. */
+/* A VXLAN tunnel to another node. */
 struct tunnel {
-	/* This cluster node's end, and the other one's. */
+	/* This node's end, and the other one's. */
 	__u8 own[16];
 	__u8 peer[16];
 	/* Of packets that leave. */
@@ -83,7 +83,7 @@ struct flow_entry {
 	__u8 translates;
 	/* Whether they leave by the interface, in place of going past it into the pod behind it. */
 	__u8 on_wire;
-	/* The only source that packets may enter with from a pod or the cluster node's kernel. */
+	/* The only source that packets may enter with from a pod or the node's kernel. */
 	__u8 ingress_mac[6];
 	__u8 destination_mac[6];
 	__u8 source_mac[6];
@@ -108,7 +108,7 @@ struct flow_entry {
 	__u32 by_template;
 };
 
-/* The end of a TCP connection between two pods of this cluster node that an entry's packets come from. */
+/* The end of a TCP connection between two pods of this node that an entry's packets come from. */
 enum role {
 	/* Another connection's: its last packets do not remove the entries. */
 	ROLE_NONE,

@@ -33,11 +33,11 @@ impl Entries {
 
 /// One end of a connection.
 enum End<'a> {
-    /// A pod of this cluster node.
+    /// A pod of this node.
     Pod(PortId, &'a PortState),
     /// What is behind the uplink.
     Remote(PortId, NextHop<'a>),
-    /// This cluster node's kernel.
+    /// This node's kernel.
     Host(PortId, NextHop<'a>),
 }
 
@@ -70,7 +70,7 @@ pub struct Surroundings<'a> {
 
 /// The entries of both directions of a connection that `snapshot` allows.
 ///
-/// `None` if no direction has one: the connection is of no pod of this cluster node, neither TCP nor
+/// `None` if no direction has one: the connection is of no pod of this node, neither TCP nor
 /// UDP, or the DNS of a pod that follows names.
 pub fn entries(snapshot: &Snapshot, tuples: &Tuples, around: &Surroundings<'_>) -> Option<Entries> {
     let Tuples { initiator, responder, return_mac } = *tuples;

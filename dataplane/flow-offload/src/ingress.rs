@@ -1,7 +1,7 @@
 //! Programs at the ingress of interfaces, in front of all others that are there. They stay when the
 //! process ends: an interface is never without one.
 //!
-//! The one at an egress only saves packets of the cluster node's kernel the way over the switch, so
+//! The one at an egress only saves packets of the node's kernel the way over the switch, so
 //! others may stand in front of it.
 //!
 //! Two ways lead there. A filter of `clsact` is in place at once. A program of tcx runs before all

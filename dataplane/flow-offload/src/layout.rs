@@ -22,7 +22,7 @@ pub(crate) const GUARD_PORTS: u32 = 2;
 
 /// Bit of an interface's number in a key: the packet arrived by it in a tunnel (`TUNNELLED`).
 const TUNNELLED: u32 = 1 << 31;
-/// In place of an interface's number in a key: the cluster node's own kernel sends the packet
+/// In place of an interface's number in a key: the node's own kernel sends the packet
 /// (`HOST`).
 const HOST: u32 = 1 << 30;
 
@@ -41,7 +41,7 @@ pub struct FlowKey {
     zero: [u8; 2],
 }
 
-/// A VXLAN tunnel to another cluster node (`struct tunnel`).
+/// A VXLAN tunnel to another node (`struct tunnel`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Tunnel {
@@ -71,7 +71,7 @@ pub struct FlowEntry {
     pub translates: u8,
     /// Whether they leave by the interface, in place of going past it into the pod behind it.
     pub on_wire: u8,
-    /// The only source that packets may enter with from a pod or the cluster node's kernel.
+    /// The only source that packets may enter with from a pod or the node's kernel.
     pub ingress_mac: Mac,
     /// MAC address of the pod or the next hop that the packets are for.
     pub destination_mac: Mac,
@@ -103,7 +103,7 @@ pub struct FlowEntry {
     pub by_template: u32,
 }
 
-/// Ends of a TCP connection between two pods of this cluster node (`enum role`).
+/// Ends of a TCP connection between two pods of this node (`enum role`).
 pub mod role {
     /// Another connection's.
     pub const NONE: u32 = 0;
@@ -307,7 +307,7 @@ impl FlowKey {
         Self { ingress: self.ingress | TUNNELLED, ..self }
     }
 
-    /// The key of packets that the cluster node's own kernel sends.
+    /// The key of packets that the node's own kernel sends.
     pub fn of_host(flow: &Flow) -> Self {
         Self::new(HOST, flow)
     }

@@ -135,7 +135,7 @@ impl Offload {
         Arc::make_mut(&mut self.engine.interfaces.lock()).insert(id, ifindex);
     }
 
-    /// Lets what the cluster node's kernel sends by `kernel_end`, its end of the host port, enter as
+    /// Lets what the node's kernel sends by `kernel_end`, its end of the host port, enter as
     /// well.
     ///
     /// # Errors

@@ -214,6 +214,6 @@ mod tests {
             changed.into_iter().filter(|guard| *guard >= GUARD_PORTS).collect::<Vec<_>>()
         };
         assert_eq!(guards(Some(2)), [Kernel::guard_of(PortId(1))]);
-        assert_eq!(guards(Some(7)), [0_u32; 0], "no pod of this cluster node");
+        assert_eq!(guards(Some(7)), [0_u32; 0], "no pod of this node");
     }
 }

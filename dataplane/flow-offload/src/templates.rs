@@ -5,7 +5,7 @@
 //!                            └─ none ─────▶ punt link ─▶ the switch
 //! ```
 //!
-//! A connection that a pod of this cluster node has accepted of another one leaves a template for those that
+//! A connection that a pod of this node has accepted of another one leaves a template for those that
 //! differ in the initiator's port alone, which no policy of a cluster asks for. It has the generations of the
 //! snapshot that allowed the connection and that of services, and counts for no longer than an entry with them.
 

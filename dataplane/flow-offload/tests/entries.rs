@@ -13,7 +13,7 @@ use flow_offload::{Surroundings, entries};
 
 const POD: &str = "10.1.0.1";
 const OTHER_POD: &str = "10.1.0.2";
-/// A pod of another cluster node.
+/// A pod of another node.
 const REMOTE_POD: &str = "10.1.1.7";
 const NODE: &str = "192.0.2.1";
 const WORLD: &str = "203.0.113.9";

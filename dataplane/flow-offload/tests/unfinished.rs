@@ -31,7 +31,7 @@ for line in sys.argv[1:]:
     raw.send(header + bytes.fromhex(frame))
 ";
 
-/// A cluster node's interfaces of a pod, of the punt link and of the wire; the ends of the latter two
+/// A node's interfaces of a pod, of the punt link and of the wire; the ends of the latter two
 /// are here.
 struct Rig {
     node: Namespace,

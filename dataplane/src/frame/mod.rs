@@ -1,6 +1,6 @@
 //! Frames: packet memory, and exclusive handles on its parts.
 //!
-//! All frames of a switch are in one contiguous region (on a cluster node the UMEM that every
+//! All frames of a switch are in one contiguous region (on a node the UMEM that every
 //! AF_XDP socket shares). A [`Frame`] is a handle on one of them. Handles are neither cloned nor
 //! forged: [`Memory`] creates one for each frame, and from then on a frame is in exactly one place:
 //! a free list, a packet in the graph, a hand-off ring, or a ring shared with the kernel. The

@@ -65,7 +65,7 @@ fn from_uplink(snapshot: &Snapshot, packet: &Packet) -> Result<(), Next> {
 }
 
 /// Whether a packet to the overlay's port is a tunnel packet: a whole UDP datagram that came by the uplink, to
-/// this cluster node, and not from here. It has no session, and the other checks are for the packet inside.
+/// this node, and not from here. It has no session, and the other checks are for the packet inside.
 #[inline(always)]
 pub(super) fn is_tunnel(context: &mut Context<'_>, packet: &mut Packet) -> bool {
     let snapshot = context.snapshot;

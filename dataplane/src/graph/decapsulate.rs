@@ -1,4 +1,4 @@
-//! Decapsulates tunnel packets. A cluster node may send from its own and its pods' addresses only.
+//! Decapsulates tunnel packets. A node may send from its own and its pods' addresses only.
 
 use super::{Context, Next, anti_spoofing, session};
 use crate::packet::Packet;

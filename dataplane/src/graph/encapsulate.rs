@@ -1,11 +1,11 @@
-//! Puts packets for other cluster nodes into tunnels.
+//! Puts packets for other nodes into tunnels.
 
 use super::{Context, Next};
 use crate::packet::Packet;
 use crate::wire::vxlan::{self, Ends, Front, Vxlan};
 use crate::{Adjacency, Outcome, PortId, Snapshot, Underlay};
 
-/// The tunnel to another cluster node.
+/// The tunnel to another node.
 pub(super) struct Tunnel {
     adjacency: Adjacency,
     port: PortId,

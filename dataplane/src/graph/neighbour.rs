@@ -59,7 +59,7 @@ fn is_spoofed(context: &Context<'_>, port: &PortState, sender: Address) -> bool 
 }
 
 /// Pods and the host reach every address but their own through the switch; the uplink reaches this
-/// cluster node's pods through it.
+/// node's pods through it.
 fn is_answered(context: &Context<'_>, port: &PortState, sender: Address, target: Address) -> bool {
     // A reply to an address probe would make every address a duplicate.
     if is_unspecified(sender) || is_unspecified(target) || sender == target {

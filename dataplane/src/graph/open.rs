@@ -108,7 +108,7 @@ fn try_open(
     context.sessions.open_hashed(tuples, packet.hash, opening, context.now.seconds())
 }
 
-/// Alternative source ports of a connection: those of the cluster node's own address that `of` may
+/// Alternative source ports of a connection: those of the node's own address that `of` may
 /// use, or any.
 fn other_ports<'a>(
     context: &'a Context<'_>,

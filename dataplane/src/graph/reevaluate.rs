@@ -104,7 +104,7 @@ fn add<'a>(
     let [one, other] = pods.map(|pod| pod.map(|(id, _)| id));
     match policy::exempt(snapshot, &policy_flow, one, other) {
         None => {}
-        // A service may have led a client outside, or one of the cluster node itself, where it must not go.
+        // A service may have led a client outside, or one of the node itself, where it must not go.
         Some(_) if found.translated => return State::Left,
         Some(_) => return State::Exempt(adjacency),
     }

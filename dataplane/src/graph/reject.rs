@@ -96,7 +96,7 @@ enum End {
 }
 
 impl End {
-    /// Whether it is in the cluster. Behind the address of a cluster node that opens a connection may be
+    /// Whether it is in the cluster. Behind the address of a node that opens a connection may be
     /// a client outside, whose connection the node has translated.
     fn is_in_cluster(self, snapshot: &Snapshot) -> bool {
         match self {

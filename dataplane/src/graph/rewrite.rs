@@ -12,7 +12,7 @@ struct Exit<'a> {
     port: &'a PortLine,
     /// Bytes of the largest IP packet.
     most: u16,
-    /// The cluster node behind the uplink, if it is known.
+    /// The node behind the uplink, if it is known.
     peer: Option<&'a Peer>,
     /// Whether it leaves in a tunnel.
     encapsulates: bool,

@@ -1,7 +1,7 @@
 //! Maps a connection to a service to one of its backends.
 //!
 //! Handles packets without a session whose destination is a service's address or one of this
-//! cluster node's own. The nodes behind it evaluate the translated connection and create its
+//! node's own. The nodes behind it evaluate the translated connection and create its
 //! session.
 
 use acl::Address;
@@ -15,7 +15,7 @@ use crate::wire::{Flow, Mac, Role, protocol};
 use crate::{Adjacency, Outcome, PortKind, Snapshot};
 
 /// Whether a packet without a session is for a service. Only an address that is reserved for
-/// services refuses all other ports: an external one may be a cluster node's as well.
+/// services refuses all other ports: an external one may be a node's as well.
 #[inline]
 pub(super) fn is_wanted(snapshot: &Snapshot, flow: &Flow) -> bool {
     !snapshot.services().is_empty() && is_for_any(snapshot, flow)
@@ -44,7 +44,7 @@ pub(super) fn admits(snapshot: &Snapshot, flow: &Flow) -> bool {
         return true;
     };
     let admitted = |client: Address| sources.iter().any(|net| net.contains(&client.to_ip()));
-    // The kernel may use another one of the cluster node's addresses as the source.
+    // The kernel may use another one of the node's addresses as the source.
     let own = || snapshot.node_address(flow.source).filter(|_| snapshot.is_own_node(flow.source));
     admitted(flow.source) || own().is_some_and(admitted)
 }
@@ -106,14 +106,14 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             let frame = context.memory.bytes(&packet.frame);
             return_mac = frame[6..12].try_into().expect("checked by parse");
         }
-        // Another cluster node would reply to the client directly, and drops packets that claim
-        // another cluster node's pods.
+        // Another node would reply to the client directly, and drops packets that claim
+        // another node's pods.
         let sends_on = outside || by_uplink;
         if sends_on && context.snapshot.pod_of(backend.address).is_none() {
             let Some(own) = context.snapshot.node_address(initiator.source) else {
                 return Next::End(Outcome::NoRoute);
             };
-            // This cluster node's kernel drops packets from its own addresses.
+            // This node's kernel drops packets from its own addresses.
             let of_switch = context.snapshot.switch_address(initiator.source);
             responder.source = of_switch.filter(|_| is_own(backend.address)).unwrap_or(own);
         }
@@ -123,7 +123,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
 }
 
 /// Whether the packet is of a client to whom `externalTrafficPolicy` applies: one outside the cluster, or
-/// a process of another cluster node, as kube-proxy has it.
+/// a process of another node, as kube-proxy has it.
 fn is_external(snapshot: &Snapshot, packet: &Packet) -> bool {
     let source = packet.headers.flow.source;
     let is_elsewhere = snapshot.owner(source).is_none() && !snapshot.is_own_node(source);
@@ -159,7 +159,7 @@ fn choose(
     Some(backend)
 }
 
-/// The same on every cluster node. It needs no key: choosing one's backend gains nothing.
+/// The same on every node. It needs no key: choosing one's backend gains nothing.
 fn hash(flow: &Flow) -> u64 {
     let mix = |hash: u64, word: u64| {
         let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15;

@@ -280,7 +280,7 @@ fn refuse(context: &Context<'_>, found: &Found, outcome: Outcome) {
 }
 
 /// Forwards an ICMP error to the sender of the packet it quotes, if it arrives on the port which
-/// that packet left by (or from this cluster node's kernel, which routes).
+/// that packet left by (or from this node's kernel, which routes).
 fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let refused = Next::End(Outcome::NoSession);
     let snapshot = context.snapshot;

@@ -122,7 +122,7 @@ impl<'a> PolicyBatch<'a> {
         }
     }
 
-    /// Adds a connection between these pods (those that are on this cluster node) in every form that
+    /// Adds a connection between these pods (those that are on this node) in every form that
     /// policies may name it by, its original tuple first; by these ACLs of theirs.
     #[inline]
     pub(crate) fn push_all_forms(
@@ -134,7 +134,7 @@ impl<'a> PolicyBatch<'a> {
         acls: Acls,
     ) {
         self.push(flow, initiator, responder, acls, false);
-        // Only an end that is no pod here may be a cluster node.
+        // Only an end that is no pod here may be a node.
         if initiator.is_some() != responder.is_some() {
             super::further_forms(snapshot, flow, initiator.is_some(), responder.is_some())
                 .for_each(|form| self.push(&form, initiator, responder, acls, true));
@@ -269,7 +269,7 @@ mod tests {
     use crate::policy::{evaluate, evaluate_deciding, exempt};
     use crate::{Parts, PortKind, StagedAcls};
 
-    /// Pods 10.1.0.0 to 10.1.0.7 here, others elsewhere; 10.1.0.100 is the cluster node.
+    /// Pods 10.1.0.0 to 10.1.0.7 here, others elsewhere; 10.1.0.100 is the node.
     fn address(n: u8) -> Address {
         Address::from_v4_bits(0x0a01_0000 + u32::from(n))
     }

@@ -117,7 +117,7 @@ pub(crate) fn reevaluate(snapshot: &Snapshot, tuples: &Tuples) -> Decision {
     refused.or_else(|| refuse_by_host(snapshot, map, &flow)).unwrap_or(decision)
 }
 
-/// Refuses a connection that a service leads to a process of this cluster node, or that such a process opens by
+/// Refuses a connection that a service leads to a process of this node, or that such a process opens by
 /// a service, if its host firewalls deny it. The kernel sees the switch's address in the place of the other end's.
 pub(crate) fn refuse_by_host(
     snapshot: &Snapshot,
@@ -194,7 +194,7 @@ fn evaluate_deciding(
     (first, *flow)
 }
 
-/// Returns the further forms of a connection: its tuple with every other address of the cluster
+/// Returns the further forms of a connection: its tuple with every other address of the
 /// node that is one of its ends. What a policy denies of them is denied; a permission is one for
 /// the address in the packet.
 #[inline(always)]
@@ -279,7 +279,7 @@ pub(crate) fn exempt(
 ) -> Option<Outcome> {
     match (initiator, responder) {
         (None, None) => Some(Outcome::NoPolicy),
-        // A pod may always talk to itself, and its own cluster node (kubelet) may always talk to
+        // A pod may always talk to itself, and its own node (kubelet) may always talk to
         // it.
         (Some(initiator), Some(responder)) if initiator == responder => {
             Some(Outcome::PolicyAllowed)

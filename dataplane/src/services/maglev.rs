@@ -1,7 +1,7 @@
 //! Consistent choice of a backend: Maglev hashing (Eisenbud et al., "Maglev: A Fast and Reliable
 //! Software Network Load Balancer", NSDI 2016, section 3.4).
 //!
-//! Every cluster node fills the same table from the same backends, so all of them choose alike,
+//! Every node fills the same table from the same backends, so all of them choose alike,
 //! and a backend that comes or goes moves few connections of the others.
 
 use super::Backend;
@@ -92,7 +92,7 @@ impl Maglev {
     }
 }
 
-/// The same on every cluster node, so not keyed at random (FNV-1a with a last mix).
+/// The same on every node, so not keyed at random (FNV-1a with a last mix).
 fn hash(backend: &Backend, seed: u8) -> u64 {
     let address = backend.address.bits().to_be_bytes();
     let bytes = address.into_iter().chain(backend.port.to_be_bytes()).chain([seed]);

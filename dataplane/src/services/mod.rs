@@ -136,7 +136,7 @@ pub struct Services {
     addresses: AHashMap<Address, bool>,
     /// The networks whose clients a destination admits; all, where it is not listed.
     sources: AHashMap<(Address, u8, u16), Arc<[IpNet]>>,
-    /// By family (whether IPv6), protocol and port of the cluster node's own addresses.
+    /// By family (whether IPv6), protocol and port of the node's own addresses.
     node_ports: AHashMap<(bool, u8, u16), Entry>,
 }
 
@@ -166,7 +166,7 @@ impl Services {
         self.addresses.insert(address, true);
     }
 
-    /// Maps a port of the cluster node's own addresses of a family to a service.
+    /// Maps a port of the node's own addresses of a family to a service.
     pub fn add_node_port(&mut self, v6: bool, protocol: u8, port: u16, service: Arc<ServicePort>) {
         let entry = Entry { port: service, scope: Scope::External };
         self.node_ports.entry((v6, protocol, port)).or_insert(entry);
@@ -221,7 +221,7 @@ impl Services {
     }
 
     /// Every destination with a service: protocol, port, and the address where it is not the
-    /// cluster node's own.
+    /// node's own.
     pub fn iter(&self) -> impl Iterator<Item = (Option<Address>, u8, u16, &Entry)> {
         let by_address = self
             .entries
@@ -231,7 +231,7 @@ impl Services {
         by_address.chain(by_node.map(|(_, protocol, port, entry)| (None, protocol, port, entry)))
     }
 
-    /// Every port of the cluster node's own addresses with a service: whether it is one of IPv6
+    /// Every port of the node's own addresses with a service: whether it is one of IPv6
     /// addresses, protocol and port.
     pub fn node_ports(&self) -> impl Iterator<Item = (bool, u8, u16, &Entry)> {
         let ports = self.node_ports.iter();

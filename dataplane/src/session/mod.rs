@@ -15,7 +15,7 @@
 //!
 //! The table has a fixed size. Every session has an [`Owner`], and each owner a quota
 //! ([`table::quota`]): a pod's flood leaves every other pod its guarantee, and a flood from another
-//! cluster node or from outside leaves room for the other senders there. Within its quota an owner's
+//! node or from outside leaves room for the other senders there. Within its quota an owner's
 //! oldest sessions make room for its new ones ([`table::evict`]).
 //!
 //! Beside each record stands the session's [`Usage`]: when it was created and, on demand, its packets

@@ -2,7 +2,7 @@
 
 use crate::PortId;
 
-/// The next hop of a packet: a port, or another cluster node behind the uplink. Valid in the
+/// The next hop of a packet: a port, or another node behind the uplink. Valid in the
 /// snapshot that returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Adjacency(pub(crate) u16);
@@ -12,7 +12,7 @@ pub struct Adjacency(pub(crate) u16);
 pub enum Egress {
     /// This port.
     Port(PortId),
-    /// Another cluster node, by its index in the routes.
+    /// Another node, by its index in the routes.
     Peer(u16),
 }
 

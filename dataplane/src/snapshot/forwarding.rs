@@ -37,7 +37,7 @@ impl Snapshot {
         self.uplink.or(self.host).map(Adjacency::port).ok_or(Outcome::NoRoute)
     }
 
-    /// Looks up the adjacency of a pod's packet to a link-local `destination`: the cluster node's
+    /// Looks up the adjacency of a pod's packet to a link-local `destination`: the node's
     /// kernel is asked for some.
     ///
     /// # Errors [`Outcome::LinkLocal`] for all others.
@@ -47,7 +47,7 @@ impl Snapshot {
         host.map(Adjacency::port).ok_or(Outcome::LinkLocal)
     }
 
-    /// The egress port of an adjacency, and the cluster node behind it.
+    /// The egress port of an adjacency, and the node behind it.
     #[inline]
     pub fn egress(&self, adjacency: Adjacency) -> Option<(PortId, Option<&Peer>)> {
         match adjacency.egress() {
@@ -69,7 +69,7 @@ impl Snapshot {
         }
     }
 
-    /// Whether packets with these ends arrive by the uplink in tunnels only: those of other cluster
+    /// Whether packets with these ends arrive by the uplink in tunnels only: those of other
     /// nodes' pods, and those of their processes for pods here.
     #[inline]
     pub fn arrives_in_tunnels_only(&self, flow: &Flow) -> bool {
@@ -97,7 +97,7 @@ impl Snapshot {
             && self.pod_of(source).is_some()
     }
 
-    /// Whether a packet to the overlay's port would leave this cluster node outside of its tunnels,
+    /// Whether a packet to the overlay's port would leave this node outside of its tunnels,
     /// where another one could take it for a tunnel packet. Packets from the uplink to this kernel
     /// do not leave it.
     #[inline]

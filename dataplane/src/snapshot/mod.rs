@@ -31,9 +31,9 @@ pub enum Underlay {
     /// Their packets leave by the uplink as they are, to whatever router is there.
     #[default]
     Plain,
-    /// Their packets leave by the uplink as they are, to the cluster node that has them.
+    /// Their packets leave by the uplink as they are, to the node that has them.
     Routed,
-    /// Their packets travel in VXLAN tunnels between cluster nodes.
+    /// Their packets travel in VXLAN tunnels between nodes.
     Overlay(Vxlan),
 }
 
@@ -60,32 +60,32 @@ pub struct Parts {
     /// The same for sessions that are re-evaluated, if they differ; of the same lineage, and with all
     /// of its identities.
     pub live_addresses: Option<Arc<AddressMap>>,
-    /// Addresses of this cluster node's Node object, the one that it is known by first (of each
+    /// Addresses of this node's Node object, the one that it is known by first (of each
     /// family).
     pub node_addresses: Vec<IpAddr>,
-    /// Other addresses at which its own processes are reached. For policies they are the cluster
+    /// Other addresses at which its own processes are reached. For policies they are the
     /// node's as well; see [`Snapshot::policy_addresses`].
     pub more_node_addresses: Vec<IpAddr>,
     /// The switch's own addresses on the host port, which the kernel does not have: sources of ICMP
     /// errors to it, one a family.
     pub switch_addresses: Vec<IpAddr>,
-    /// Pod networks of this cluster node: routed only to its pods.
+    /// Pod networks of this node: routed only to its pods.
     pub local_networks: Vec<IpNet>,
     /// Rules about clients outside whom services lead to no pod; they match the destination.
     /// Without a table that is everything.
     pub outside: Option<Arc<Table>>,
-    /// Link-local IPv4 destinations that pods reach through this cluster node's kernel.
+    /// Link-local IPv4 destinations that pods reach through this node's kernel.
     pub link_local_destinations: Vec<IpNet>,
     /// Services.
     pub services: Arc<Services>,
-    /// Other cluster nodes.
+    /// Other nodes.
     pub routes: Arc<Routes>,
     /// How they are reached.
     pub underlay: Underlay,
     /// Whether connections of pods to the world outside the cluster leave directly by the
-    /// uplink, from the cluster node's own address, instead of through its kernel.
+    /// uplink, from the node's own address, instead of through its kernel.
     pub masquerade: bool,
-    /// Ports of the cluster node's own addresses that only translated connections use; all
+    /// Ports of the node's own addresses that only translated connections use; all
     /// dynamic ones where this is `None`.
     pub translation_ports: Option<RangeInclusive<u16>>,
     /// One of so many decisions about new connections is verified by the definition of the rules; 0 is
@@ -102,10 +102,10 @@ pub struct Snapshot {
     lines: Arc<[Option<PortLine>]>,
     addresses: Arc<AddressMap>,
     live_addresses: Arc<AddressMap>,
-    /// Port of each address behind pod ports, and the host port for the cluster node's own:
+    /// Port of each address behind pod ports, and the host port for the node's own:
     /// [`PortId::NONE`] where there is none.
     owners: Owners,
-    /// A bit for the last bits of each address of the cluster node itself: says of most others that
+    /// A bit for the last bits of each address of the node itself: says of most others that
     /// they are not among them.
     own_filter: u64,
     local_networks: Prefixes,
@@ -145,7 +145,7 @@ impl Default for Snapshot {
 impl Snapshot {
     /// A snapshot of these parts.
     ///
-    /// Destinations neither here nor on another cluster node are routed to the uplink, or to the
+    /// Destinations neither here nor on another node are routed to the uplink, or to the
     /// host port without an uplink or where the kernel masquerades.
     pub fn new(parts: Parts) -> Self {
         let Parts { generation, ports, addresses, services, routes, underlay, .. } = parts;
@@ -194,7 +194,7 @@ impl Snapshot {
         }
     }
 
-    /// The same ports, services and cluster nodes, with other address maps of the same lineage.
+    /// The same ports, services and nodes, with other address maps of the same lineage.
     #[must_use]
     pub fn with_addresses(
         &self,
@@ -234,7 +234,7 @@ impl Snapshot {
         self.ports().find(|(_, port)| &*port.name == name).map(|(id, _)| id)
     }
 
-    /// Whether an address is neither of a pod nor of a cluster node.
+    /// Whether an address is neither of a pod nor of a node.
     #[inline]
     pub fn is_outside(&self, address: Address) -> bool {
         self.owner(address).is_none()
@@ -263,20 +263,20 @@ impl Snapshot {
         &self.outside
     }
 
-    /// The port that owns an address: a pod's, or the host port for the cluster node's own.
+    /// The port that owns an address: a pod's, or the host port for the node's own.
     #[inline]
     pub fn owner(&self, address: Address) -> Option<PortId> {
         self.owners.find(address).filter(|port| *port != PortId::NONE)
     }
 
-    /// Whether an address belongs to this cluster node or its pods: one of its own, or one of their
+    /// Whether an address belongs to this node or its pods: one of its own, or one of their
     /// networks, taken or not.
     #[inline]
     pub fn is_local(&self, address: Address) -> bool {
         self.owners.find(address).is_some() || self.local_networks.contains(address)
     }
 
-    /// Whether an address belongs to a pod, or is kept for one, here or on another cluster node that
+    /// Whether an address belongs to a pod, or is kept for one, here or on another node that
     /// is reached by the uplink alone.
     #[inline]
     pub fn is_pod(&self, address: Address) -> bool {
@@ -306,7 +306,7 @@ impl Snapshot {
         self.pod(id).map(|port| (id, port))
     }
 
-    /// Ports of the cluster node's own addresses for translated connections.
+    /// Ports of the node's own addresses for translated connections.
     pub fn translation_ports(&self) -> RangeInclusive<u16> {
         self.translation_ports.clone()
     }
@@ -317,7 +317,7 @@ impl Snapshot {
         &self.underlay
     }
 
-    /// Other cluster nodes.
+    /// Other nodes.
     #[inline]
     pub fn routes(&self) -> &Routes {
         &self.routes
@@ -329,7 +329,7 @@ impl Snapshot {
         &self.services
     }
 
-    /// The address that the cluster node is known by, of the family of `like`.
+    /// The address that the node is known by, of the family of `like`.
     pub fn node_address(&self, like: Address) -> Option<Address> {
         self.node.all().iter().copied().find(|address| address.is_v4() == like.is_v4())
     }
@@ -339,7 +339,7 @@ impl Snapshot {
         self.switch_addresses.iter().copied().find(|address| address.is_v4() == like.is_v4())
     }
 
-    /// Whether `address` is one of this cluster node's own.
+    /// Whether `address` is one of this node's own.
     #[inline]
     pub fn is_own_node(&self, address: Address) -> bool {
         // A pod that was given one of them has it.
@@ -348,7 +348,7 @@ impl Snapshot {
             && self.owners.find(address).is_some_and(is_hosts)
     }
 
-    /// Other addresses of the cluster node whose processes are reached at `address`: those of its
+    /// Other addresses of the node whose processes are reached at `address`: those of its
     /// Node object, of the same family. What policies say about them holds for `address` as well.
     #[inline(always)]
     pub fn policy_addresses(&self, address: Address) -> impl Iterator<Item = Address> + Clone {

@@ -1,11 +1,11 @@
-//! Addresses of this cluster node: its own, and the networks of its pods.
+//! Addresses of this node: its own, and the networks of its pods.
 
 use std::net::IpAddr;
 
 use acl::Address;
 use ipnet::IpNet;
 
-/// The addresses at which this cluster node's own processes are reached.
+/// The addresses at which this node's own processes are reached.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeAddresses {
     all: Vec<Address>,

@@ -21,9 +21,9 @@ impl PortId {
 pub enum PortKind {
     /// Towards one pod.
     Pod,
-    /// Towards other cluster nodes.
+    /// Towards other nodes.
     Uplink,
-    /// Towards this cluster node's kernel.
+    /// Towards this node's kernel.
     Host,
 }
 

@@ -1,4 +1,4 @@
-//! Routes to other cluster nodes.
+//! Routes to other nodes.
 
 use acl::{Address, PrefixMap};
 use ahash::AHashMap;
@@ -6,10 +6,10 @@ use ipnet::IpNet;
 
 use crate::wire::Mac;
 
-/// Another cluster node, and the path to its pods.
+/// Another node, and the path to its pods.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Peer {
-    /// Name of the cluster node.
+    /// Name of the node.
     pub name: String,
     /// Addresses of its Node object.
     pub addresses: Vec<Address>,
@@ -27,7 +27,7 @@ pub struct Peer {
     pub least_hop_limit: u8,
 }
 
-/// Longest prefix match over the networks and addresses of other cluster nodes.
+/// Longest prefix match over the networks and addresses of other nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     peers: Vec<Peer>,
@@ -90,7 +90,7 @@ impl Routes {
         sole || self.find(address) == Some(peer)
     }
 
-    /// Whether `address` is in another cluster node's pod networks.
+    /// Whether `address` is in another node's pod networks.
     #[inline]
     pub fn is_pod(&self, address: Address) -> bool {
         let Some(peer) = self.find(address).and_then(|n| self.peer(n)) else { return false };
@@ -146,7 +146,7 @@ fn sole(networks: &[(IpNet, u32)], peers: usize) -> Vec<Sole> {
         if is_before || inside.any(|(_, owner)| owner != peer) {
             continue;
         }
-        // The largest one: the addresses of a cluster node are networks too.
+        // The largest one: the addresses of a node are networks too.
         let sole = &mut sole[*peer as usize];
         match network {
             IpNet::V4(network)

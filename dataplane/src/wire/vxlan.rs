@@ -1,4 +1,4 @@
-//! VXLAN (RFC 7348): packets between cluster nodes travel inside UDP.
+//! VXLAN (RFC 7348): packets between nodes travel inside UDP.
 //!
 //! ```text
 //! Ethernet │ IPv4 or IPv6 │ UDP │ VXLAN │ Ethernet │ the packet
@@ -46,9 +46,9 @@ pub struct Ends {
     pub source_mac: Mac,
     /// MAC address of the next hop.
     pub next_hop: Mac,
-    /// This cluster node's end.
+    /// This node's end.
     pub source: Address,
-    /// The other cluster node's end, of the same family.
+    /// The other node's end, of the same family.
     pub destination: Address,
 }
 

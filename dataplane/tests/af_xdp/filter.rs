@@ -103,7 +103,7 @@ fn an_uplink_takes_what_is_the_switchs_and_nothing_else() {
         case.expect(true, "the last masqueraded port", &udp(49999));
         case.expect(false, "below the masqueraded ports", &udp(39999));
         case.expect(false, "above the masqueraded ports", &tcp(50000));
-        case.expect(false, "a ping to the cluster node", &packet::ping(outside, node, 41000, 1));
+        case.expect(false, "a ping to the node", &packet::ping(outside, node, 41000, 1));
         case.expect(true, "the answer to a pod's ping", &packet::pong(outside, node, 41000, 1));
         case.expect(false, "the answer to the kernel's", &packet::pong(outside, node, 41, 1));
     }
@@ -119,7 +119,7 @@ fn an_uplink_takes_what_is_the_switchs_and_nothing_else() {
     case.expect(false, "its other ports", &packet::tcp("192.0.2.9:1", "198.51.100.7:80").syn());
     case.expect(true, "a pod", &packet::tcp("192.0.2.9:1", "10.1.1.5:22").syn());
     case.expect(true, "a pod's ping", &packet::ping("192.0.2.9", "10.1.1.5", 1, 1));
-    case.expect(false, "another cluster node's pod", &packet::udp("192.0.2.9:1", "10.1.2.5:22"));
+    case.expect(false, "another node's pod", &packet::udp("192.0.2.9:1", "10.1.2.5:22"));
     case.expect(true, "an IPv6 pod", &packet::udp("[2001:db8::9]:1", "[fd01:1::5]:9"));
     case.expect(false, "another's", &packet::udp("[2001:db8::9]:1", "[fd01:2::5]:9"));
     case.expect(false, "a tagged frame", &packet::udp("192.0.2.9:1", "10.1.1.5:22").vlan(7));
@@ -304,7 +304,7 @@ fn what_is_for_a_pod_reaches_the_switch_or_nobody() {
             assert!(case.takes(&packet::cut(echo, 14 + l3 + length)), "{to}, {length} bytes");
         }
     }
-    // The cluster node's own is the kernel's to look at.
+    // The node's own is the kernel's to look at.
     let own = (0..9).fold(packet::tcp("[2001:db8::9]:1", "[2001:db8::1]:22").syn(), |packet, _| {
         packet.extension(60, &[1, 4, 0, 0, 0, 0])
     });

@@ -8,7 +8,7 @@ use testkit::{Namespace, Process};
 
 use crate::af_xdp::pair::{End, PATIENCE, Pair, words};
 
-/// A cluster node's interface `pod0` with an address, and a neighbour outside.
+/// A node's interface `pod0` with an address, and a neighbour outside.
 struct Rig {
     node: Namespace,
     outside: Namespace,
@@ -53,7 +53,7 @@ impl Rig {
         stream
     }
 
-    /// A socket outside whose datagrams go to the cluster node's overlay.
+    /// A socket outside whose datagrams go to the node's overlay.
     fn overlay(&self) -> UdpSocket {
         let socket = self.outside.enter(|| UdpSocket::bind("192.0.2.2:0").unwrap());
         socket.connect(("192.0.2.1", OVERLAY)).unwrap();

@@ -125,7 +125,7 @@ impl Inspect for Recorder {
     }
 }
 
-/// Two pods, one of them with a policy, host and uplink; a service; another cluster node behind
+/// Two pods, one of them with a policy, host and uplink; a service; another node behind
 /// a tunnel.
 fn parts(first: Action) -> Parts {
     let map = Arc::new(AddressMap::default());

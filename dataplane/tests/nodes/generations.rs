@@ -227,7 +227,7 @@ fn a_denied_datagram_is_no_answer_to_what_the_other_end_sends() {
     assert_eq!(rig.send(SERVER, stream()), Outcome::PolicyAllowed);
 }
 
-/// Three servers with these ACLs, a service in front of the second one, and the cluster node.
+/// Three servers with these ACLs, a service in front of the second one, and the node.
 fn three(generation: u64, to_servers: [AclBinding; 3], has_backend: bool) -> Parts {
     let servers = to_servers.into_iter().enumerate().map(|(n, to_pod)| {
         let mut server = pod(&format!("default/server{n}"), &[&format!("10.1.0.{}", 3 + n)]);

@@ -20,7 +20,7 @@ const SMALL: usize = 512;
 const LARGE: usize = 256 + 65536;
 const LENGTHS: [usize; 6] = [0, 220, 300, 1001, 5000, 30_000];
 
-/// A service at 10.96.0.1 and fd96::1, and another cluster node behind a tunnel.
+/// A service at 10.96.0.1 and fd96::1, and another node behind a tunnel.
 fn parts() -> Parts {
     let mut services = Services::default();
     for (vip, server) in [("10.96.0.1", "10.1.0.3"), ("fd96::1", "fd01::3")] {
@@ -171,7 +171,7 @@ fn tunnels_carry_them() {
             let headers = wire::parse(&outside).unwrap();
             assert_eq!(headers.flow.destination, ip("192.0.2.2").into());
             assert_eq!(usize::from(headers.end), outside.len());
-            // The answer as the other cluster node would send it.
+            // The answer as the other node would send it.
             let inside = udp(to, from).payload(&bytes).build();
             let tunnel = [&[0x08, 0, 0, 0, 0, 0x10, 0, 0], &inside[..]].concat();
             let back = udp("192.0.2.2:50000", "192.0.2.1:4789").payload(&tunnel);

@@ -1,7 +1,7 @@
-//! The switch of a whole cluster node: services, tunnels, answers.
+//! The switch of a whole node: services, tunnels, answers.
 //!
 //! One worker over memory ports, packet by packet; two of them with joined uplinks where the
-//! way leads from one cluster node to another.
+//! way leads from one node to another.
 
 mod answers;
 mod attacks;

@@ -1,4 +1,4 @@
-//! Two cluster nodes and the tunnels between them.
+//! Two nodes and the tunnels between them.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn mac(n: u8) -> wire::Mac {
     [2, 0, 0, 0, 0, n]
 }
 
-/// Cluster node 1 or 2, with one pod; the underlay is of either family.
+/// Node 1 or 2, with one pod; the underlay is of either family.
 fn parts(n: u8, v6: bool, services: Services) -> Parts {
     let other = 3 - n;
     let node = |n: u8| match v6 {
@@ -129,7 +129,7 @@ fn a_tunnel_carries_only_what_belongs_to_its_other_end() {
             tunnel(&arp_request("10.2.0.2", "10.1.0.2").build(), "192.0.2.2", 4789, 4096),
             Outcome::TunnelRefused,
         ),
-        // Outside of the tunnel nobody speaks for another cluster node's pods.
+        // Outside of the tunnel nobody speaks for another node's pods.
         (inside("10.2.0.2"), Outcome::SpoofedAddress),
         (inside("198.51.100.1"), Outcome::PolicyAllowed),
     ];
@@ -208,7 +208,7 @@ proptest! {
     }
 }
 
-/// Packets of cluster node 2's tunnel to cluster node 1, some with a few bytes changed.
+/// Packets of node 2's tunnel to node 1, some with a few bytes changed.
 fn tunnel_packet() -> impl Strategy<Value = Vec<u8>> {
     let changes = prop::collection::vec((0..110_usize, any::<u8>()), 0..3);
     let kinds = (any::<[bool; 3]>(), any::<[u8; 2]>());
@@ -257,7 +257,7 @@ fn packets_too_large_for_the_tunnel_say_so() {
         assert_eq!(cross(&mut one, &mut two), Outcome::PolicyAllowed);
         let large = udp("10.1.0.2:1", "10.2.0.2:53").payload(&vec![7; mtu - 27]).build();
         assert_eq!(one.send(POD, large), Outcome::TooBig);
-        // Over IPv6 only, the cluster node has no IPv4 address to answer from.
+        // Over IPv6 only, the node has no IPv4 address to answer from.
         assert_eq!(one.receive(POD).is_some(), !v6);
     }
 }

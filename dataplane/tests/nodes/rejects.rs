@@ -28,7 +28,7 @@ fn denies_port_80() -> AclBinding {
     AclBinding::Table(Arc::new(Table::compile(rules.into(), &Arc::new(AddressMap::default()))))
 }
 
-/// A client and a server with these replies, a service in front of the server, and another cluster node.
+/// A client and a server with these replies, a service in front of the server, and another node.
 fn parts(generation: u64, replies: [DeniedReply; 2], to_server: AclBinding) -> Parts {
     let mut ports = vec![
         pod("default/client", &["10.1.0.2", "fd01::2"]),
@@ -276,7 +276,7 @@ fn replies_are_limited_as_other_errors_are() {
     assert!(received[0] == 50 && (16..=50).contains(&received[1]), "{received:?}");
 }
 
-/// Two cluster nodes with an overlay: the reply takes the tunnel, and is a packet of the connection there.
+/// Two nodes with an overlay: the reply takes the tunnel, and is a packet of the connection there.
 #[test]
 fn a_reply_to_another_cluster_nodes_pod_takes_the_tunnel() {
     let of_node = |n: u8, generation: u64, to_server: AclBinding| {

@@ -1,4 +1,4 @@
-//! A cluster node's switch that tests hold in their hands.
+//! A node's switch that tests hold in their hands.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -194,7 +194,7 @@ pub(crate) fn host() -> Option<PortState> {
     Some(PortState::new("host", PortKind::Host))
 }
 
-/// The port towards other cluster nodes, with its own MAC address and its gateway's.
+/// The port towards other nodes, with its own MAC address and its gateway's.
 pub(crate) fn uplink(own_mac: Mac, gateway: Mac, mtu: u16) -> Option<PortState> {
     Some(PortState {
         own_mac,

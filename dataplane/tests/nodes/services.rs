@@ -280,7 +280,7 @@ fn a_service_without_endpoints_refuses_at_once() {
     assert_eq!(rig.sessions().used(), 0);
 }
 
-/// An external address may be one that a cluster node has.
+/// An external address may be one that a node has.
 #[test]
 fn other_ports_of_an_external_address_are_whose_they_were() {
     let web = Arc::new(service(&[("10.1.0.3", 8080)]));
@@ -381,7 +381,7 @@ fn a_client_outside_reaches_a_local_pod_as_itself_and_is_answered_the_way_it_cam
 
 #[test]
 fn external_traffic_policy_local_holds_for_other_cluster_nodes_processes() {
-    // The endpoints elsewhere are for pods alone, on whatever cluster node.
+    // The endpoints elsewhere are for pods alone, on whatever node.
     let mut rig = Rig::new(parts(node_port()));
     let at = "192.0.2.1:30001";
     let there = rig.pass(UPLINK, tcp("192.0.2.2:5000", at).syn().build(), SERVER);
@@ -429,7 +429,7 @@ fn a_client_outside_reaches_a_pod_elsewhere_as_the_cluster_node() {
     let seen = wire::parse(&there).unwrap().flow;
     assert_eq!(seen.source.to_ip(), ip(NODE));
     assert!(seen.source_port >= 49_152);
-    assert_eq!(there[..6], [2, 0, 0, 0, 0, 3], "the other cluster node's");
+    assert_eq!(there[..6], [2, 0, 0, 0, 0, 3], "the other node's");
     let own = format!("{NODE}:{}", seen.source_port);
     assert_is(&there, &tcp(&own, "10.2.0.9:8080").syn().build());
     let back = rig.pass(UPLINK, tcp("10.2.0.9:8080", &own).syn_ack().build(), UPLINK);

@@ -51,7 +51,7 @@ fn flood(rig: &mut Rig, port: u16, from: &str) {
 
 #[test]
 fn a_remote_sender_leaves_sessions_for_the_others() {
-    // A pod of another cluster node, and a host outside.
+    // A pod of another node, and a host outside.
     for attacker in ["10.2.0.2", "203.0.113.7"] {
         let mut rig = rig();
         flood(&mut rig, UPLINK, attacker);

@@ -105,7 +105,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = flags::duration)]
     keepalive_time: Duration,
 
-    /// Unix socket of the switch on this cluster node, whose policies are enforced before each dial
+    /// Unix socket of the switch on this node, whose policies are enforced before each dial
     #[arg(long, value_name = "PATH", help_heading = "Not in the original")]
     podgate_socket: Option<PathBuf>,
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::{Fault, Route, Selection};
 
 const CONTEXTS: [(&str, &str); 3] = [
-    ("cluster", "to cluster nodes, pods and services: logs, exec, webhooks, aggregated APIs"),
+    ("cluster", "to nodes, pods and services: logs, exec, webhooks, aggregated APIs"),
     ("controlplane", "to webhooks and aggregated APIs that run beside the API server"),
     ("etcd", "to etcd"),
 ];

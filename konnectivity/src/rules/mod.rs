@@ -5,7 +5,7 @@
 //! local rules of that pod apply too. Without a matching rule, or with `do-nothing`, the
 //! connection is allowed.
 //!
-//! Rules come from the switch on the same cluster node (`switch.rs`), from a file (`file.rs`), or
+//! Rules come from the switch on the same node (`switch.rs`), from a file (`file.rs`), or
 //! from both; a denial by either counts.
 //!
 //! ```yaml

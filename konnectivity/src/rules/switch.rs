@@ -1,4 +1,4 @@
-//! The switch's rules: its policies for connections of this cluster node's pods.
+//! The switch's rules: its policies for connections of this node's pods.
 //!
 //! A thread receives them over the switch's unix socket. Until the first have arrived, every dial
 //! is denied; while the switch does not answer, the last ones stay in force.
@@ -26,7 +26,7 @@ pub(super) struct SwitchRules {
 pub(super) struct Known {
     /// Tags name policies.
     pub(super) table: Table,
-    /// Pods of this cluster node by address.
+    /// Pods of this node by address.
     pub(super) pods: HashMap<IpAddr, Arc<str>>,
 }
 

@@ -108,7 +108,7 @@ pub fn number(event: &Event) -> i32 {
 }
 
 /// The direction of a connection, as `flow.TrafficDirection`: of the policies that denied it, else
-/// towards a pod of this cluster node or from one.
+/// towards a pod of this node or from one.
 pub fn traffic_direction(event: &Event) -> i32 {
     let is_pod = |port: &Option<Arc<str>>| port.as_ref().is_some_and(|port| port.contains('/'));
     let denied = event.denied.or_else(|| event.by.iter().find_map(Origin::direction));

@@ -1,5 +1,5 @@
 //! The Hubble Observer API over the switch's verdicts: `hubble` and other clients of
-//! `observer.Observer` work against a cluster node.
+//! `observer.Observer` work against a node.
 //!
 //! ```text
 //! EventBroker ─ events that match ─▶ thread of a call ─ flows ─▶ HTTP/2 ─▶ client

@@ -39,7 +39,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// For the switch of this cluster node.
+    /// For the switch of this node.
     pub fn new(broker: Arc<EventBroker>, node: &str) -> Self {
         Self {
             broker,

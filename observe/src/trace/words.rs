@@ -34,7 +34,7 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
         Finding::Headers(Some(found)) => headers(found, &mut fields),
         Finding::Port(kind) => security(*kind, step, &mut fields),
         Finding::Tunnel { peer, inside: Some(inside) } => {
-            let peer = peer.as_deref().unwrap_or("an unknown cluster node");
+            let peer = peer.as_deref().unwrap_or("an unknown node");
             fields.insert("peer".into(), peer.into());
             let inner = headers(inside, &mut fields);
             format!("out of the tunnel from {peer}: {inner}")

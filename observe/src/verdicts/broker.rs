@@ -78,7 +78,7 @@ impl Observer {
 }
 
 impl EventBroker {
-    /// For the switch of cluster node `node` with this many workers.
+    /// For the switch of node `node` with this many workers.
     pub fn new(node: &str, workers: usize) -> Arc<Self> {
         Arc::new(Self {
             node: node.into(),

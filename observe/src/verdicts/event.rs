@@ -19,7 +19,7 @@ pub struct Event {
     /// When it was taken.
     #[serde(with = "crate::time::in_json")]
     pub time: SystemTime,
-    /// The cluster node whose switch took it.
+    /// The node whose switch took it.
     pub node: Arc<str>,
     /// Verdict on the packet.
     pub verdict: Verdict,

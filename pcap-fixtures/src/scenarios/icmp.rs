@@ -59,7 +59,7 @@ pub(super) fn icmp_errors() -> Scenario {
     s.from("default/b", icmp_error("10.1.1.84", "10.1.1.83", 3, 3, &other)).dropped("no-session");
     // The quoted packet came from a, so the error must go to a.
     s.from("default/b", icmp_error("10.1.1.84", "10.1.1.85", 3, 3, &asked)).dropped("no-session");
-    // A router on the way to another cluster node asks for smaller packets (RFC 1191).
+    // A router on the way to another node asks for smaller packets (RFC 1191).
     let away = tcp("10.1.1.83:41000", "198.51.100.7:443");
     s.from("default/a", away.clone().syn()).allowed("uplink", &["default-allow"]);
     s.from("uplink", tcp("198.51.100.7:443", "10.1.1.83:41000").syn_ack()).session("default/a");

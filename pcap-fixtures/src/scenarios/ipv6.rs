@@ -55,7 +55,7 @@ pub(super) fn ipv6() -> Scenario {
             _ => sent.dropped("fragment-unknown"),
         }
     }
-    // To another cluster node's pods, and back.
+    // To another node's pods, and back.
     s.from("default/web", tcp("[fd00:1:1::3]:50000", "[fd00:1:2::9]:443").syn())
         .allowed("uplink", &["default-allow"]);
     s.from("uplink", tcp("[fd00:1:2::9]:443", "[fd00:1:1::3]:50000").syn_ack())

@@ -1,6 +1,6 @@
 //! The cases, each a list of packets with their verdicts.
 //!
-//! Unless a case says otherwise, its cluster nodes are `node1` (192.168.0.11, pods
+//! Unless a case says otherwise, its nodes are `node1` (192.168.0.11, pods
 //! 10.1.1.0/24 and fd00:1:1::/64), whose switch it is, and `node2` (192.168.0.12, pods
 //! 10.1.2.0/24 and fd00:1:2::/64).
 

@@ -49,7 +49,7 @@ pub(super) fn arp_nd() -> Scenario {
     s.from(pod, neighbour_solicitation(a6, b6).ttl(64)).consumed("nd-ignored");
     s.from(pod, neighbour_solicitation(b6, a6).from_mac(own)).dropped("spoofed-address");
 
-    // On the side of the uplink, only this cluster node's pods are behind the switch.
+    // On the side of the uplink, only this node's pods are behind the switch.
     s.from("uplink", arp_request("192.168.0.12", a)).consumed("arp-reply");
     s.from("uplink", arp_request("192.168.0.12", "192.168.0.11")).consumed("arp-ignored");
     s.from("uplink", arp_request("192.168.0.12", "10.1.2.7")).consumed("arp-ignored");

@@ -18,7 +18,7 @@ pub(super) fn pod_phases() -> Scenario {
         .allowed("default/server", ALLOWED);
     // The address of a finished job's pod, whose label would do, now belongs to a stranger.
     s.from("default/stranger", tcp("10.1.1.182:40000", server).syn()).denied(DENIED);
-    // A pod on the host network of node2 has the label, but its address is the cluster node's.
+    // A pod on the host network of node2 has the label, but its address is the node's.
     s.from("uplink", tcp("192.168.0.12:40000", server).syn()).denied(DENIED);
     // A failed pod on node2: its address is unowned.
     s.from("uplink", tcp("10.1.2.83:40000", server).syn()).denied(DENIED);

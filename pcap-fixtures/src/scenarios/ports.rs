@@ -9,7 +9,7 @@ pub(super) fn spoofing() -> Scenario {
     let mut s = Scenario::new(
         "spoofing",
         "node1",
-        "a pod cannot use the address of another, of its cluster node or of the outside, whatever policy allows those",
+        "a pod cannot use the address of another, of its node or of the outside, whatever policy allows those",
     );
     let web = "10.1.1.132:80";
     s.from("default/a", tcp("10.1.1.130:40000", web).syn())
@@ -22,7 +22,7 @@ pub(super) fn spoofing() -> Scenario {
         .dropped("spoofed-address");
     s.from("default/a", tcp("10.1.1.131:40001", web).syn().from_mac(own))
         .dropped("spoofed-address");
-    // The cluster node is always let in, but only through the host port.
+    // The node is always let in, but only through the host port.
     s.from("default/a", tcp("192.168.0.11:40000", web).syn().from_mac(own))
         .dropped("spoofed-address");
     s.from("default/a", udp("198.51.100.1:53", "10.1.1.132:53").from_mac(own))
@@ -32,17 +32,17 @@ pub(super) fn spoofing() -> Scenario {
     // A local pod's address does not come in from the outside.
     s.from("uplink", tcp("10.1.1.131:40000", web).syn()).dropped("spoofed-address");
     s.from("uplink", tcp("192.168.0.11:40000", web).syn()).dropped("spoofed-address");
-    // Nor does it come out of the cluster node's kernel.
+    // Nor does it come out of the node's kernel.
     s.from("host", tcp("10.1.1.131:40000", web).syn()).dropped("spoofed-address");
     s
 }
 
-/// Pods of other cluster nodes are behind the uplink.
+/// Pods of other nodes are behind the uplink.
 pub(super) fn remote_pods() -> Scenario {
     let mut s = Scenario::new(
         "remote-pods",
         "node1",
-        "pods of other cluster nodes are reached through the uplink; egress is evaluated here, ingress for local pods only",
+        "pods of other nodes are reached through the uplink; egress is evaluated here, ingress for local pods only",
     );
     const IN: &[&str] = &["NetworkPolicy default/db-in ingress[0]"];
     let (db, remote, stranger) = ("10.1.1.140:5432", "10.1.2.40:40000", "10.1.2.41:40000");
@@ -63,25 +63,25 @@ pub(super) fn remote_pods() -> Scenario {
         .denied(&["default-deny of NetworkPolicy default/web-out"]);
     s.from("default/web", tcp("10.1.1.141:40001", "10.1.2.40:81").syn())
         .denied(&["default-deny of NetworkPolicy default/web-out"]);
-    // The remote pod's own policy is the other cluster node's business.
+    // The remote pod's own policy is the other node's business.
     s.from("default/db", tcp("10.1.1.140:50000", "10.1.2.41:80").syn())
         .allowed("uplink", &["default-allow"]);
-    // What is not for this cluster node is not passed on.
+    // What is not for this node is not passed on.
     s.from("uplink", tcp(remote, "10.1.2.41:80").syn()).dropped("not-local");
     s.from("uplink", tcp(remote, "198.51.100.9:80").syn()).dropped("not-local");
-    // Nor is an address of this cluster node's range that no pod has.
+    // Nor is an address of this node's range that no pod has.
     s.from("uplink", tcp(remote, "10.1.1.199:80").syn()).dropped("no-route");
     s.from("default/db", tcp("10.1.1.140:50001", "10.1.1.199:80").syn()).dropped("no-route");
     s
 }
 
-/// The pod's own cluster node.
+/// The pod's own node.
 pub(super) fn host_port() -> Scenario {
     let (node, other_node) = ("192.168.0.11", "192.168.0.12");
     let mut s = Scenario::new(
         "host-port",
         "node1",
-        "the pod's own cluster node (kubelet probes) is always allowed in; connections of the pod to it are evaluated",
+        "the pod's own node (kubelet probes) is always allowed in; connections of the pod to it are evaluated",
     );
     // The pod is closed in both directions; probes get in, and their answers out.
     s.from("host", tcp("192.168.0.11:45000", "10.1.1.150:8080").syn())
@@ -91,7 +91,7 @@ pub(super) fn host_port() -> Scenario {
     s.from("host", tcp("192.168.0.11:45000", "10.1.1.150:8080").ack()).session("default/closed");
     s.from("host", ping(node, "10.1.1.150", 3, 1)).forwarded("default/closed", "own-node");
     s.from("default/closed", pong("10.1.1.150", node, 3, 1)).session("host");
-    // Another cluster node is not the pod's own.
+    // Another node is not the pod's own.
     s.from("uplink", tcp("192.168.0.12:45000", "10.1.1.150:8080").syn())
         .denied(&["default-deny of NetworkPolicy default/closed"]);
     // What the pod itself opens needs its policy.

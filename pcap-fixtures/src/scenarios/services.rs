@@ -60,10 +60,10 @@ pub(super) fn services() -> Scenario {
     s.from(client, udp("10.1.1.200:40002", "10.96.0.12:80")).dropped("no-endpoint");
     s.from(client, tcp("[fd00:1:1::c8]:40002", "[fd00:96::12]:80").syn()).dropped("no-endpoint");
     s.from(client, tcp("10.1.1.200:40003", "10.96.0.12:80").ack()).dropped("no-session");
-    // An endpoint on another cluster node, and one that is not ready beside it.
+    // An endpoint on another node, and one that is not ready beside it.
     s.from(client, tcp("10.1.1.200:40004", "10.96.0.13:80").syn()).allowed("uplink", OPEN);
     s.from("uplink", tcp("10.1.2.20:8080", "10.1.1.200:40004").syn_ack()).session(client);
-    // internalTrafficPolicy Local: the same endpoint, but not on this cluster node.
+    // internalTrafficPolicy Local: the same endpoint, but not on this node.
     s.from(client, tcp("10.1.1.200:40005", "10.96.0.14:80").syn()).dropped("no-endpoint");
     // Of an address without a service nothing is known.
     s.from(client, tcp("10.1.1.200:40006", "10.96.0.99:80").syn()).allowed("uplink", OPEN);
@@ -80,7 +80,7 @@ pub(super) fn external_services() -> Scenario {
     )
     .with(&["--external-ips", "203.0.113.0/24"]);
     let client = |port: u16| format!("198.51.100.9:{port}");
-    // A node port of the cluster node's address, an external address, a load balancer's.
+    // A node port of the node's address, an external address, a load balancer's.
     let ways = ["192.168.0.11:30080", "203.0.113.7:80", "203.0.113.8:80"];
     for (port, at) in (41_000..).zip(ways) {
         s.from("uplink", tcp(&client(port), at).syn()).allowed("default/web", OPEN);
@@ -88,11 +88,11 @@ pub(super) fn external_services() -> Scenario {
         s.from("uplink", tcp(&client(port), at).ack()).session("default/web");
     }
     // The same numbers, but not the service's: another protocol, another port, the other
-    // cluster node's address (which is that one's business).
+    // node's address (which is that one's business).
     s.from("uplink", udp(&client(41_010), "192.168.0.11:30080")).forwarded("host", "no-policy");
     s.from("uplink", tcp(&client(41_011), "192.168.0.11:30099").syn())
         .forwarded("host", "no-policy");
-    // Pods ask at any cluster node's address; their own cluster node answers at its own.
+    // Pods ask at any node's address; their own node answers at its own.
     s.from("default/client", tcp("10.1.1.210:40000", "192.168.0.11:30080").syn())
         .allowed("default/web", OPEN);
     // externalTrafficPolicy Local, with an endpoint on node2 only: refused to clients outside,
@@ -100,7 +100,7 @@ pub(super) fn external_services() -> Scenario {
     s.from("uplink", tcp(&client(41_020), "192.168.0.11:30081").syn()).dropped("no-endpoint");
     s.from("default/client", tcp("10.1.1.210:40001", "192.168.0.11:30081").syn())
         .allowed("uplink", OPEN);
-    // Without it, a client outside is led on to node2, as this cluster node: the answer has to
+    // Without it, a client outside is led on to node2, as this node: the answer has to
     // come back here.
     s.from("uplink", tcp(&client(41_021), "192.168.0.11:30082").syn())
         .forwarded("uplink", "no-policy");

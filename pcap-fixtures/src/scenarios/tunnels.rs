@@ -1,4 +1,4 @@
-//! VXLAN between cluster nodes: the senders a tunnel accepts, and packets that are no tunnel packets.
+//! VXLAN between nodes: the senders a tunnel accepts, and packets that are no tunnel packets.
 
 use testkit::packet::{Packet, arp_request, cut, patch, tcp, udp};
 
@@ -18,7 +18,7 @@ fn tunnel(from: &str, header: [u8; 8], inside: impl Into<Vec<u8>>) -> Packet {
     udp(from, NODE1).payload(&[&header[..], &inside.into()].concat())
 }
 
-/// A tunnel carries packets of its cluster node and of that node's pods only.
+/// A tunnel carries packets of its node and of that node's pods only.
 pub(super) fn tunnels() -> Scenario {
     const IN: &[&str] = &["NetworkPolicy default/web-in ingress[0]"];
     const DENIED: &[&str] = &["default-deny of NetworkPolicy default/web-in"];
@@ -26,7 +26,7 @@ pub(super) fn tunnels() -> Scenario {
     let mut s = Scenario::new(
         "tunnels",
         "node1",
-        "VXLAN: a tunnel carries packets of its cluster node and that node's pods; truncated, nested and foreign packets are dropped, each with its reason",
+        "VXLAN: a tunnel carries packets of its node and that node's pods; truncated, nested and foreign packets are dropped, each with its reason",
     )
     .with(&["--underlay", "vxlan"]);
     let valid = header(0x08, 4096);
@@ -46,9 +46,9 @@ pub(super) fn tunnels() -> Scenario {
     s.from("uplink", tunnel(NODE2, header(0x88, 4096), open(40_002))).allowed(web, IN);
     // The pods of node2 do not speak outside of its tunnel.
     s.from("uplink", open(40_003)).dropped("spoofed-address");
-    // No tunnel exists from the outside world or this cluster node itself.
+    // No tunnel exists from the outside world or this node itself.
     s.from("uplink", tunnel("198.51.100.9:50000", valid, open(40_004))).dropped("tunnel-refused");
-    // Inside may be no address of this cluster node's pods, of the world, of another cluster node.
+    // Inside may be no address of this node's pods, of the world, of another node.
     for source in ["10.1.1.221:1", "198.51.100.9:1", "10.1.3.7:1"] {
         s.from("uplink", tunnel(NODE2, valid, tcp(source, "10.1.1.220:80").syn()))
             .dropped("spoofed-address");

@@ -49,7 +49,7 @@ impl Netlink {
     }
 
     /// All addresses of all interfaces of the namespace, both families, link-local
-    /// ones included, sorted by interface. In the host's namespace: the cluster
+    /// ones included, sorted by interface. In the host's namespace: the
     /// node's own addresses.
     ///
     /// # Errors

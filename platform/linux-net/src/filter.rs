@@ -5,9 +5,9 @@
 //! transaction, drops:
 //!
 //! - packets for the overlay's port that leave outside of tunnels: routed ones, which the kernel may
-//!   masquerade as the cluster node, and those of processes (a tunnel device of the kernel's own is
+//!   masquerade as the node, and those of processes (a tunnel device of the kernel's own is
 //!   no process);
-//! - packets routed to the host port whose source is the cluster node's own or a pod's.
+//! - packets routed to the host port whose source is the node's own or a pod's.
 //!
 //! The table outlives the process, so that a restart leaves no gap.
 

@@ -1,4 +1,4 @@
-//! The host port: the link between the switch and the cluster node's own kernel.
+//! The host port: the link between the switch and the node's own kernel.
 //!
 //! ```text
 //!   switch ══ AF_XDP ══ podgate0 ────veth──── podgate-host ── the kernel: kubelet, routes out
@@ -25,7 +25,7 @@ use super::sysctl::{self, Family};
 pub const SWITCH_END: &str = "podgate0";
 /// Name of the kernel's end.
 pub const KERNEL_END: &str = "podgate-host";
-/// The kernel's address on the host port where the cluster node has no pod
+/// The kernel's address on the host port where the node has no pod
 /// network of its own (RFC 3927: it is never routed).
 pub const FALLBACK_GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
@@ -39,11 +39,11 @@ pub struct HostPortConfig {
     /// Largest packet in bytes, without the Ethernet header.
     pub mtu: u32,
     /// The kernel's addresses on it, at most one a family in practice: what pods
-    /// see as the source of packets from their cluster node. See [`gateways`].
+    /// see as the source of packets from their node. See [`gateways`].
     pub gateways: Vec<IpAddr>,
     /// Networks and single addresses of pods, routed to the switch.
     pub routes: Vec<IpNet>,
-    /// The cluster node's addresses. A process without a bound address sends from the first one of
+    /// The node's addresses. A process without a bound address sends from the first one of
     /// the family that the kernel has, else from the gateway's.
     pub node_addresses: Vec<IpAddr>,
     /// Those of `routes` where such a process sends from the gateway's address anyway.
@@ -76,7 +76,7 @@ pub struct HostPort {
     pub refused: Vec<String>,
 }
 
-/// The gateway addresses that follow from the cluster node's pod networks: the
+/// The gateway addresses that follow from the node's pod networks: the
 /// first host address of each, or [`FALLBACK_GATEWAY`] if there are none.
 pub fn gateways(pod_networks: &[IpNet]) -> Vec<IpAddr> {
     if pod_networks.is_empty() {

@@ -1,4 +1,4 @@
-//! Masquerades pods' packets to the world as the cluster node's, in the kernel.
+//! Masquerades pods' packets to the world as the node's, in the kernel.
 //!
 //! One nftables table, written as a whole by `nft`; tables of other programs stay as they are. The
 //! table outlives the process, so connections continue while the switch restarts.
@@ -11,7 +11,7 @@ use super::sysctl::{self, Family};
 /// The masquerading's parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    /// This cluster node's pods.
+    /// This node's pods.
     pub pods: Vec<IpNet>,
     /// Networks of the cluster, towards which pods keep their own addresses.
     pub cluster: Vec<IpNet>,

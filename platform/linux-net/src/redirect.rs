@@ -1,10 +1,10 @@
-//! Redirects packets from processes of the cluster node to services into the switch.
+//! Redirects packets from processes of the node to services into the switch.
 //!
 //! ```text
 //!   process ── 192.0.2.1:30080 ──▶ output: dnat ──▶ 169.254.1.2:30080 ── podgate-host ══ switch
 //! ```
 //!
-//! A packet to one of the cluster node's own addresses never leaves the kernel, and one to an
+//! A packet to one of the node's own addresses never leaves the kernel, and one to an
 //! external address would leave through the uplink. Both are translated to an address of the
 //! switch, at the port that it maps to the service. Connection tracking translates the answers
 //! back.
@@ -21,7 +21,7 @@ use super::nft;
 /// The redirects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Redirects {
-    /// The cluster node's addresses at which `node_ports` count. Loopback addresses never do:
+    /// The node's addresses at which `node_ports` count. Loopback addresses never do:
     /// packets to them have loopback sources and cannot leave the kernel.
     pub node: BTreeSet<IpAddr>,
     /// Ports of all of these: where packets of a protocol to a port go. The family is that of the

@@ -270,7 +270,7 @@ fn the_host_port_is_made_once_and_follows_its_configuration() {
     .unwrap();
     assert_eq!((forwarding.as_str(), ipv6.as_str()), ("0", "1"));
 
-    // Processes send from the address that the cluster node is known by, if the kernel has it.
+    // Processes send from the address that the node is known by, if the kernel has it.
     namespace.exec(words("ip link add eth0 type veth peer name eth1"));
     namespace.exec(words("ip address add 192.0.2.1/24 dev eth0"));
     let known = HostPortConfig {
@@ -584,7 +584,7 @@ fn the_kernel_routes_no_forged_sources_to_pods_and_no_tunnel_packets() {
     in_namespace(node.path(), || host_port::set_up(&config)).unwrap().unwrap();
     node.exec(words("ip link set podgate0 up"));
     outside.exec(words("ip -6 route add fd01::/64 via 2001:db8::100"));
-    // The kernel would look for it from an address that is the cluster node's own.
+    // The kernel would look for it from an address that is the node's own.
     outside.exec(words("ip neigh add 2001:db8::100 lladdr 02:00:00:00:00:01 dev eth0"));
     // Behind the filter, what the kernel routes is counted.
     node.exec([

@@ -30,7 +30,7 @@ pub enum Request {
     Observe(ObserveFilters),
     /// One of the switch's tables, as JSON.
     Show(Show),
-    /// The session rules of this cluster node's pods and their changes, as
+    /// The session rules of this node's pods and their changes, as
     /// [`SessionRuleStep`](super::SessionRuleStep)s, until either side closes.
     FollowSessionRules,
     /// Starts a trace, `{}`; packets of an earlier trace are deleted.
@@ -86,7 +86,7 @@ pub struct ObserveFilters {
     /// Only connections to an address of this service, `NAMESPACE/NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_service: Option<String>,
-    /// Only verdicts of this cluster node.
+    /// Only verdicts of this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// Only verdicts at this moment or later, RFC 3339.

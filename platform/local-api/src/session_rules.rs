@@ -1,4 +1,4 @@
-//! Session rules on the wire, for proxies on the cluster node.
+//! Session rules on the wire, for proxies on the node.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ pub struct SessionRuleStep {
     /// New rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub add: Vec<SessionRule>,
-    /// Set in the last step of a change: the pods of this cluster node, `NAMESPACE/NAME`, with
+    /// Set in the last step of a change: the pods of this node, `NAMESPACE/NAME`, with
     /// their addresses. The steps before it take effect together with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pods: Option<BTreeMap<String, Vec<IpAddr>>>,
@@ -35,7 +35,7 @@ pub struct SessionRule {
     pub pod: Option<String>,
     /// TCP or UDP.
     pub transport: Protocol,
-    /// This cluster node's end.
+    /// This node's end.
     pub local: RuleEnd,
     /// The other end.
     pub remote: RuleEnd,

@@ -24,7 +24,7 @@ Examples:
 OLD and NEW are a file or folder; REV:PATH, a file or folder of a git revision; live, the cluster of
 --kubeconfig; or live+PATH, a file or folder on top of that cluster.
 
-A workload, namespace or cluster node that only one side has counts on both: the difference is what
+A workload, namespace or node that only one side has counts on both: the difference is what
 the policies say about it. Pods that neither side has are compared too, as \"any pod with LABELS of
 NAMESPACE\". Workloads that were there before and have other labels or ports now are
 compared as they are.

@@ -15,7 +15,7 @@ use crate::policy::prove::{Counterexample, Prover};
 use crate::probe::Protocol;
 use crate::probe::opening::Opening;
 
-/// The cluster node of a kept counterexample.
+/// The node of a kept counterexample.
 const NODE: &str = "node";
 
 /// Writes the policies, the ends and the packet of a counterexample.
@@ -56,7 +56,7 @@ pub(super) fn keep(prover: &Prover, found: &Counterexample, folder: &Path) -> io
     writer.finish().map(|_| ())
 }
 
-/// A pod on the cluster node, with this address, and its namespace if no file has it.
+/// A pod on the node, with this address, and its namespace if no file has it.
 fn objects(prover: &Prover, pod: &Pod, address: IpAddr) -> Vec<Value> {
     let PodKey { namespace, name } = &pod.key;
     let labels: serde_json::Map<String, Value> =

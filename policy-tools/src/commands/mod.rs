@@ -1,7 +1,7 @@
 //! The commands that answer from files, without a running switch.
 //!
 //! - [`policy`]: `podgate policy …`, questions about policies,
-//! - [`replay`]: `podgate replay`, a capture through the switch of one cluster node.
+//! - [`replay`]: `podgate replay`, a capture through the switch of one node.
 
 mod cases;
 mod diff;

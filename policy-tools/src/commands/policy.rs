@@ -90,11 +90,11 @@ A case is a JSON or YAML object; a file holds a list of them or many documents:
   among the ports of the service.
 
 A service stands for every endpoint that the switch may choose, an end with addresses of two families
-for both: all must be allowed. A pod on the host network is its cluster node.
+for both: all must be allowed. A pod on the host network is its node.
 
 Manifests may leave out what a cluster would fill in. A pod without spec.nodeName is placed on a
-cluster node that others like it share. A pod without an address gets one: from the podCIDRs of
-its cluster node, else from a private network (10.244.0.0/16 unless that is in use).
+node that others like it share. A pod without an address gets one: from the podCIDRs of
+its node, else from a private network (10.244.0.0/16 unless that is in use).
 
 ",
     examples!()

@@ -31,7 +31,7 @@ Exit code: 0 if all statements are proved, 1 if one is refuted, 2 if the input c
 pub struct Prove {
     #[command(flatten)]
     cases: Cases,
-    /// Networks of pods [default: podCIDRs of the cluster nodes, or where there are none, private networks]
+    /// Networks of pods [default: podCIDRs of the nodes, or where there are none, private networks]
     #[arg(long, value_name = "CIDR,...")]
     pod_networks: Option<Networks>,
     /// Keep each counterexample in this folder, as manifests and a capture for podgate replay

@@ -1,4 +1,4 @@
-//! `podgate replay`: a capture through the switch of one cluster node.
+//! `podgate replay`: a capture through the switch of one node.
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use crate::probe::report::plain;
 use crate::replay::{Failure, Options, replay};
 use cli_runtime::{NO, UNUSABLE, fail};
 
-/// Sends a capture through the switch of one cluster node and prints each packet's verdict.
+/// Sends a capture through the switch of one node and prints each packet's verdict.
 ///
 /// The entry port is the pcapng interface name (`ns/pod`, `uplink`, `host`), else the port that
 /// owns the source address, else the uplink. Time is the capture's time: sessions age by it. Packets
@@ -20,7 +20,7 @@ Example:
   podgate replay --manifests cluster/ --node node1 --pcap in.pcapng --trace
 
 Exit code: 0 if every packet was replayed, 1 if the output could not be written, 2 if the input
-cannot be used (manifests, capture, name of the cluster node).")]
+cannot be used (manifests, capture, name of the node).")]
 pub struct Args {
     #[command(flatten)]
     input: Input,

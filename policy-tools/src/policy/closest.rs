@@ -120,7 +120,7 @@ fn gap_of(cluster: &Cluster<'_>, peer: &Peer, other: &Other<'_>) -> Gap {
             Some((2 * wants.len(), text))
         }
         (Peer::Pods { .. }, None) => Some((6, format!("wants pods; {} is none", name()))),
-        (Peer::Nodes(_), _) => Some((6, format!("wants cluster nodes; {} is none", name()))),
+        (Peer::Nodes(_), _) => Some((6, format!("wants nodes; {} is none", name()))),
         (Peer::Name(pattern), _) => {
             Some((6, format!("wants {pattern}, as DNS answers the pod; {} is an address", name())))
         }

@@ -1,6 +1,6 @@
 //! The connections that two versions of manifests decide differently.
 //!
-//! Both versions have the same pods, namespaces, cluster nodes and services: an object beside the
+//! Both versions have the same pods, namespaces, nodes and services: an object beside the
 //! policies that one of them lacks is copied from the other, so that only what the policies say
 //! differs. Pods that the same tables and networks concern are compared once, and ports between
 //! which no rule distinguishes once for each range; pairs of which neither end may have changed not at
@@ -50,7 +50,7 @@ pub struct Difference {
     pub protocol: &'static str,
     /// The first and the last port; `None` for ICMP.
     pub ports: Option<(u16, u16)>,
-    /// The workloads, networks and cluster nodes that open them.
+    /// The workloads, networks and nodes that open them.
     pub from: BTreeSet<String>,
     /// The rules that decided before.
     pub before: Vec<Origin>,
@@ -75,7 +75,7 @@ struct End {
     pod: Option<PodKey>,
     /// Whether it stands for pods that are in no file.
     stands: bool,
-    /// The cluster node that it is, or is on.
+    /// The node that it is, or is on.
     node: Option<Arc<str>>,
     /// Whether it is a node that a host firewall selects.
     guarded: bool,
@@ -302,7 +302,7 @@ fn is_pair(from: &End, to: &End) -> bool {
     from.old != to.old && (is_decided(from) || is_decided(to))
 }
 
-/// Whether the first end is the cluster node of the second.
+/// Whether the first end is the node of the second.
 fn is_own_node(from: &End, to: &End) -> bool {
     from.pod.is_none() && from.node.is_some() && from.node == to.node
 }

@@ -26,7 +26,7 @@ use crate::probe::complete::complete;
 pub enum Party {
     /// Pods of a workload: its namespace and its name.
     Workload(String, String),
-    /// A cluster node.
+    /// A node.
     Node(String),
     /// Any other address.
     Address(IpAddr),

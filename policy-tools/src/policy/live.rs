@@ -23,7 +23,7 @@ pub struct Drawing {
     pub html: String,
     /// The workloads of pods, `ns/pod` to `ns/workload`.
     workloads: HashMap<String, String>,
-    /// The names of cluster nodes, by address.
+    /// The names of nodes, by address.
     nodes: HashMap<IpAddr, String>,
     /// Networks in the picture.
     nets: Vec<IpNet>,
@@ -80,7 +80,7 @@ impl Drawing {
         })
     }
 
-    /// The name of an end: its workload, its cluster node or its address.
+    /// The name of an end: its workload, its node or its address.
     pub fn name(&self, end: &End) -> String {
         match (&end.pod, end.ip) {
             (Some(pod), _) => {

@@ -211,7 +211,7 @@ pub fn networks(objects: &[Object]) -> BTreeSet<IpNet> {
 
 /// A policy of any kind.
 pub struct Policy<'a> {
-    /// The pods that it selects; `None` where it selects cluster nodes.
+    /// The pods that it selects; `None` where it selects nodes.
     pub subject: Option<(Namespaces, &'a Selector)>,
     /// Its ingress rules.
     pub ingress: Vec<&'a PolicyRule>,

@@ -53,7 +53,7 @@ pub enum Side {
     Pods(Option<String>, Vec<(String, String)>),
     /// An address that no object has.
     Internet,
-    /// Every cluster node.
+    /// Every node.
     Nodes,
     /// Every pod that could exist, in any namespace.
     AnyPod,

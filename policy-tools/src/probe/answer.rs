@@ -41,7 +41,7 @@ impl fmt::Display for Verdict {
 pub mod reason {
     /// A pod reaches itself without leaving its network namespace.
     pub const SAME_POD: &str = "same-pod";
-    /// So does a cluster node, with the host-network pods on it.
+    /// So does a node, with the host-network pods on it.
     pub const SAME_NODE: &str = "same-node";
     /// Neither end is in the cluster, so that no switch sees the connection.
     pub const NO_POLICY: &str = "no-policy";
@@ -55,7 +55,7 @@ pub mod reason {
     pub const UNKNOWN_PORT: &str = "unknown-port";
     /// The pod has run to its end, and its address may be another's by now.
     pub const POD_FINISHED: &str = "pod-finished";
-    /// Another pod or cluster node claims the same address.
+    /// Another pod or node claims the same address.
     pub const ADDRESS_CONFLICT: &str = "address-conflict";
     /// The packet was let through, but came out somewhere else.
     pub const MISDELIVERED: &str = "misdelivered";
@@ -143,7 +143,7 @@ impl From<Answer> for Reply {
 /// Decision of one switch about the packet that opens a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Passage {
-    /// The cluster node.
+    /// The node.
     pub node: Arc<str>,
     /// The port it entered by.
     #[serde(rename = "in")]

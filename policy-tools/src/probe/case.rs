@@ -7,8 +7,8 @@
 //! | `from`, `to` | means |
 //! |---|---|
 //! | `NS/POD` | a pod (`pod/NS/POD` says the same, also of pods in a namespace called `node`) |
-//! | an IP address | the pod, cluster node or service (`to`) that has it, else a host outside |
-//! | `node/NAME` | a cluster node |
+//! | an IP address | the pod, node or service (`to`) that has it, else a host outside |
+//! | `node/NAME` | a node |
 //! | `service/NS/NAME` | the ready endpoints of a service; `to` only |
 //! | a domain name | the addresses that `--resolve` gives for it; `to` only |
 //!

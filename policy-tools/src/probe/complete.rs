@@ -1,20 +1,20 @@
 //! Fills in what manifests written by hand leave out, so that questions about pods with nothing
 //! but labels have answers.
 //!
-//! - A pod without `spec.nodeName` is placed on an invented cluster node, [`UNSCHEDULED`], which
+//! - A pod without `spec.nodeName` is placed on an invented node, [`UNSCHEDULED`], which
 //!   it shares with all others like it. Those on the host network are on another one,
-//!   [`UNSCHEDULED_HOST`]: a pod's own cluster node is always let in, and nothing says that they
+//!   [`UNSCHEDULED_HOST`]: a pod's own node is always let in, and nothing says that they
 //!   would share one.
-//! - A cluster node that pods mention exists. One without addresses has those of the
+//! - A node that pods mention exists. One without addresses has those of the
 //!   host-network pods on it, else one from `NODE_NETWORKS`.
-//! - A pod without addresses has one out of every pod network of its cluster node, else one
+//! - A pod without addresses has one out of every pod network of its node, else one
 //!   from `POD_NETWORKS`: private addresses, as pods have in practice, so that a policy for
 //!   "everything but private networks" means what it means there. Such a pod is of the
 //!   families that the other pods are of, or IPv4 where there is none.
 //! - A service that the API server would give a cluster address has one from
 //!   `SERVICE_NETWORKS`.
 //! - A service with a selector and no endpoint slice has the pods that it selects as endpoints.
-//! - An endpoint without `nodeName` is on the cluster node of the pod that has its address.
+//! - An endpoint without `nodeName` is on the node of the pod that has its address.
 //!
 //! Addresses are given in the order of names and never one that is mentioned anywhere else, so
 //! the same manifests and cases always get the same ones. Pods that have finished get none.
@@ -31,12 +31,12 @@ use super::endpoints;
 use super::pool::{Pool, Use};
 use crate::input::{Manifests, pods};
 
-/// The cluster node of pods that are on none; no cluster node can have this name.
+/// The node of pods that are on none; no node can have this name.
 pub const UNSCHEDULED: &str = "(unscheduled)";
 /// The same for pods on the host network.
 pub const UNSCHEDULED_HOST: &str = "(unscheduled, host network)";
 
-/// Fills in cluster nodes, addresses and endpoints; `mentioned` are addresses that cases name.
+/// Fills in nodes, addresses and endpoints; `mentioned` are addresses that cases name.
 ///
 /// # Errors
 /// When there are more pods than addresses.
@@ -267,7 +267,7 @@ mod tests {
                 "a n 10.1.1.2 fd01::2",
                 // The IPv4 network is full.
                 "b n fd01::3",
-                // The usual network is where other cluster nodes' pods are.
+                // The usual network is where other nodes' pods are.
                 "c (unscheduled) 172.30.0.2",
                 "(unscheduled) 172.18.0.2",
             ]

@@ -8,7 +8,7 @@ use control::Object;
 use control::model::{Endpoint, EndpointSlice, Key, Pod};
 
 /// Gives services with a selector and no endpoint slice the pods that they select, and endpoints
-/// the cluster nodes that they are on.
+/// the nodes that they are on.
 pub(super) fn complete(
     objects: &mut Vec<Object>,
     selectors: &BTreeMap<Key, BTreeMap<String, String>>,

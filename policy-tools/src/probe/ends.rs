@@ -17,7 +17,7 @@ pub enum Endpoint {
     Pod(PodKey),
     /// The object that has this address, or a host outside.
     Address(IpAddr),
-    /// A cluster node by name.
+    /// A node by name.
     Node(Arc<str>),
     /// A service by name.
     Service(Key),
@@ -84,7 +84,7 @@ impl fmt::Display for Port {
     }
 }
 
-/// Reads a pod, address, cluster node, service or domain name.
+/// Reads a pod, address, node, service or domain name.
 ///
 /// # Errors
 /// A fault of the text.

@@ -1,13 +1,13 @@
 //! Answers whether a connection may be opened.
 //!
 //! ```text
-//! manifests ─▶ complete ─▶ control ─▶ view ─▶ cluster: one switch for each cluster node
+//! manifests ─▶ complete ─▶ control ─▶ view ─▶ cluster: one switch for each node
 //! cases ─▶ case ─▶ plan ─▶ opening packet ─▶ switch ─▶ uplink ─▶ switch ─▶ answer
 //! ```
 //!
 //! Nothing here interprets a policy or a service. For every connection in question the packet that
-//! opens it enters the sender's port of a real switch and is followed, from cluster node to
-//! cluster node, to where it ends; the answer is the switches' own.
+//! opens it enters the sender's port of a real switch and is followed, from node to
+//! node, to where it ends; the answer is the switches' own.
 //!
 //! - [`cases`] and [`case`]: questions as users write them,
 //! - [`names`]: domain names and their addresses,

@@ -131,7 +131,7 @@ fn ends(world: &World, endpoint: &Endpoint) -> Result<Vec<End>, Answer> {
     }
 }
 
-/// A host-network pod behaves as its cluster node does, with those of the node's addresses that
+/// A host-network pod behaves as its node does, with those of the node's addresses that
 /// are the pod's too, where there are any.
 fn host_network_ends(world: &World, pod: &Pod) -> Option<Vec<End>> {
     let node = world.node(pod.node.as_ref()?)?;

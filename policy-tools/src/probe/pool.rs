@@ -11,18 +11,18 @@ use ipnet::IpNet;
 pub(super) enum Use {
     /// A pod.
     Pod,
-    /// A cluster node.
+    /// A node.
     Node,
     /// A service.
     Service,
 }
 
 /// Networks that invented pod addresses come from: the first of the wanted family that no
-/// cluster node's pod networks touch. The first is what many installers begin with.
+/// node's pod networks touch. The first is what many installers begin with.
 const POD_NETWORKS: [&str; 5] =
     ["10.244.0.0/16", "172.30.0.0/16", "100.64.0.0/10", "fd00:10:244::/64", "fd00:10:245::/64"];
 
-/// Networks that invented cluster node addresses come from.
+/// Networks that invented node addresses come from.
 const NODE_NETWORKS: [&str; 4] =
     ["172.18.0.0/16", "192.168.0.0/16", "fc00:f853:ccd::/64", "fc00:f853:cce::/64"];
 
@@ -33,7 +33,7 @@ const SERVICE_NETWORKS: [&str; 4] =
 /// Addresses that are free.
 pub(super) struct Pool {
     taken: HashSet<IpAddr>,
-    /// By use: the networks that are apart from all pod networks of cluster nodes.
+    /// By use: the networks that are apart from all pod networks of nodes.
     networks: [Vec<IpNet>; 3],
     /// Addresses of each network that were looked at.
     tried: HashMap<IpNet, u128>,

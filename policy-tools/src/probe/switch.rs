@@ -1,4 +1,4 @@
-//! One cluster node's switch: the dataplane's own worker, with memory for wires.
+//! One node's switch: the dataplane's own worker, with memory for wires.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +22,9 @@ pub const BATCH: usize = 64;
 /// Time between two batches, far beyond what any session lives here.
 const STEP: Duration = Duration::from_secs(10);
 
-/// The port towards the cluster node's kernel.
+/// The port towards the node's kernel.
 pub const HOST: PortId = PortId(0);
-/// The port towards other cluster nodes.
+/// The port towards other nodes.
 pub const UPLINK: PortId = PortId(1);
 /// The number of the first pod port.
 const FIRST_POD: u16 = 2;
@@ -32,7 +32,7 @@ const FIRST_POD: u16 = 2;
 /// The switch's decision about one packet.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Outcome and reason; the caller adds the cluster node.
+    /// Outcome and reason; the caller adds the node.
     pub passage: Passage,
     /// The port it left by, if it did.
     pub out_port: PortId,
@@ -48,7 +48,7 @@ pub struct Switch {
     now: Duration,
 }
 
-/// The ports of a cluster node with these pods, in the order of their numbers; `None` if there
+/// The ports of a node with these pods, in the order of their numbers; `None` if there
 /// are more pods than numbers.
 pub fn ports<'a>(
     pods: impl IntoIterator<Item = (&'a PodKey, Vec<std::net::IpAddr>)>,

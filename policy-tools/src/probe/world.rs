@@ -16,7 +16,7 @@ use super::Names;
 pub enum Location {
     /// A pod with a network of its own.
     Pod(PodKey),
-    /// A cluster node, or a pod on its network.
+    /// A node, or a pod on its network.
     Node(Arc<str>),
     /// An address that no object of the manifests has.
     Outside,
@@ -33,7 +33,7 @@ pub struct World {
     virtual_addresses: HashMap<IpAddr, Key>,
     /// Domain names with addresses.
     names: Names,
-    /// Networks of pods with the cluster nodes they are on, longest prefix first.
+    /// Networks of pods with the nodes they are on, longest prefix first.
     pod_networks: Vec<(IpNet, Arc<str>)>,
 }
 
@@ -54,7 +54,7 @@ impl World {
         world
     }
 
-    /// Adds the addresses of the cluster nodes' kernels on their host ports, where no pod has them.
+    /// Adds the addresses of the nodes' kernels on their host ports, where no pod has them.
     fn add_gateways(&mut self) {
         for node in self.nodes.values() {
             for gateway in gateways(&node.pod_cidrs) {
@@ -114,12 +114,12 @@ impl World {
         self.pods.values()
     }
 
-    /// All cluster nodes, in order.
+    /// All nodes, in order.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.values()
     }
 
-    /// A cluster node by name.
+    /// A node by name.
     pub fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.get(name)
     }
@@ -139,7 +139,7 @@ impl World {
         self.owners.get(&address).cloned().unwrap_or(Location::Outside)
     }
 
-    /// The service that has this address, unless a pod or cluster node has it.
+    /// The service that has this address, unless a pod or node has it.
     pub fn service_at(&self, address: IpAddr) -> Option<&Service> {
         if self.owners.contains_key(&address) {
             return None;
@@ -157,7 +157,7 @@ impl World {
         self.conflicts.iter().map(|(address, locations)| (*address, locations)).collect()
     }
 
-    /// The cluster node that packets to (or from) this address pass: its owner's, else the one
+    /// The node that packets to (or from) this address pass: its owner's, else the one
     /// with its pod network.
     pub fn node_of(&self, address: IpAddr) -> Option<&Arc<str>> {
         match self.owners.get(&address) {

@@ -1,4 +1,4 @@
-//! `podgate replay`: a capture through one cluster node's switch.
+//! `podgate replay`: a capture through one node's switch.
 //!
 //! ```text
 //! manifests ─ control ─▶ view ─▶ snapshot ─┐
@@ -36,8 +36,8 @@ use pace::{Clock, Pace};
 /// Why a replay ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// No such cluster node.
-    #[error("cluster node '{node}' is not in the manifests; {known}")]
+    /// No such node.
+    #[error("node '{node}' is not in the manifests; {known}")]
     Node {
         /// The name given.
         node: String,
@@ -45,9 +45,9 @@ pub(crate) enum Failure {
         known: String,
     },
     /// More pods than a switch has ports.
-    #[error("cluster node '{node}' has more than {most} pods")]
+    #[error("node '{node}' has more than {most} pods")]
     Pods {
-        /// The cluster node.
+        /// The node.
         node: String,
         /// Largest number permitted.
         most: usize,
@@ -133,16 +133,16 @@ pub(crate) fn replay(
     }
 }
 
-/// The switch of a cluster node.
+/// The switch of a node.
 fn switch(node: &str, underlay: Underlay, objects: Vec<Object>) -> Result<Offline, Failure> {
-    // A cluster node is in the manifests by its object, or because a pod is placed on it.
+    // A node is in the manifests by its object, or because a pod is placed on it.
     let mut known: BTreeSet<Arc<str>> = objects.iter().filter_map(placed_on).collect();
     let view = input::control(Scope::Node(node.into()), objects).view();
     known.extend(view.nodes.keys().cloned());
     if !known.contains(node) {
         let known: Vec<&str> = known.iter().map(|name| &**name).collect();
         let known = match &known[..] {
-            [] => "they name no cluster node at all".to_string(),
+            [] => "they name no node at all".to_string(),
             known => format!("known are: {}", known.join(", ")),
         };
         return Err(Failure::Node { node: node.into(), known });

@@ -1,4 +1,4 @@
-//! A cluster node's switch with ports that end in memory.
+//! A node's switch with ports that end in memory.
 
 use std::collections::HashMap;
 use std::io;
@@ -63,7 +63,7 @@ pub(crate) struct Lost {
     offset: u64,
 }
 
-/// The switch of one cluster node, on memory.
+/// The switch of one node, on memory.
 pub(super) struct Offline {
     worker: Worker,
     snapshot: Arc<Snapshot>,
@@ -85,7 +85,7 @@ struct Log {
 }
 
 impl Offline {
-    /// The switch of cluster node `node`: a port for each of its pods, `host` and `uplink`.
+    /// The switch of node `node`: a port for each of its pods, `host` and `uplink`.
     ///
     /// # Errors
     /// The number of pods that fit, if these are more.

@@ -93,7 +93,7 @@ fn the_closest_rule_says_what_it_lacks() {
     for (question, wanted) in cases {
         assert_eq!(closest(&text, question).as_deref(), wanted, "{question}");
     }
-    // A host-network pod is its cluster node to policies, and a name of a port its number.
+    // A host-network pod is its node to policies, and a name of a port its number.
     let of_host = closest(&text, "shop/agent shop/backend TCP http").unwrap();
     assert!(
         of_host.starts_with("NetworkPolicy shop/backend ingress[0] wants pods; 172."),

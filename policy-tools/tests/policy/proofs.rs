@@ -74,7 +74,7 @@ fn a_network_inside_those_of_pods_holds_some_pods() {
     assert_eq!(address(&found), IpAddr::from([10, 1, 128, 2]));
     let outside = "cidr: 0.0.0.0/0, except: [10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16]";
     assert_eq!(refute(&block(outside), deny), None);
-    // Where cluster nodes say which networks pods have, no other one counts.
+    // Where nodes say which networks pods have, no other one counts.
     let node =
         "---\napiVersion: v1\nkind: Node\nmetadata: {name: n}\nspec: {podCIDRs: [10.7.0.0/16]}\n";
     assert_eq!(refute(&(block("cidr: 10.1.0.0/16") + node), deny), None);

@@ -95,7 +95,7 @@ fn a_service_is_the_workloads_behind_it() {
     // The switch names the endpoint that it chose, with the port that the client used.
     let chosen = seen(&shop(), &["shop/frontend-1 shop/backend-1 TCP 80"]);
     assert_eq!(chosen, BTreeSet::from([wanted.clone()]));
-    // On the way to another cluster node it only knows the service's address.
+    // On the way to another node it only knows the service's address.
     let with_address = shop().replace(
         "spec: {selector: {app: backend}",
         "spec: {clusterIP: 10.96.0.9, selector: {app: backend}",

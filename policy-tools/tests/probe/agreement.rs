@@ -1,5 +1,5 @@
 //! The probe's answers are the running switch's: random clusters, each with a graph of its own
-//! for every cluster node, built as the switch builds it.
+//! for every node, built as the switch builds it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,10 +20,10 @@ use testkit::manifests::{node, pod};
 
 use super::case;
 
-/// A cluster: two cluster nodes, pods with one of three labels, policies and a service.
+/// A cluster: two nodes, pods with one of three labels, policies and a service.
 #[derive(Clone, Debug)]
 struct Plan {
-    /// Cluster node and label of each pod.
+    /// Node and label of each pod.
     pods: Vec<(usize, usize)>,
     /// Label that each policy selects, label or network it lets in, and its direction.
     policies: Vec<(usize, usize, bool)>,
@@ -32,7 +32,7 @@ struct Plan {
 }
 
 const LABELS: [&str; 3] = ["app: a", "app: b", "app: c"];
-/// Peers: by label, a network outside, the pod network of the second cluster node, its address.
+/// Peers: by label, a network outside, the pod network of the second node, its address.
 const PEERS: [&str; 6] = [
     "podSelector: {matchLabels: {app: a}}",
     "podSelector: {matchLabels: {app: b}}",
@@ -85,7 +85,7 @@ fn manifests(plan: &Plan) -> String {
     text
 }
 
-/// The switches of both cluster nodes as they run: routed, all services, all backends.
+/// The switches of both nodes as they run: routed, all services, all backends.
 struct Live {
     switches: BTreeMap<Arc<str>, Switch>,
     ports: BTreeMap<IpAddr, (Arc<str>, PortId)>,
@@ -198,7 +198,7 @@ fn agrees(prober: &mut Prober, case: &Case) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Pods, cluster nodes, a host-network pod and clients outside, to each other and to a
+    /// Pods, nodes, a host-network pod and clients outside, to each other and to a
     /// service by each of its addresses: where the probe allows, every packet arrives, and where
     /// it denies for one reason, none does.
     #[test]
@@ -233,7 +233,7 @@ proptest! {
             for (to, destination, port) in &tos {
                 let outside = !live.ports.contains_key(source);
                 // A service's name means its external addresses to clients outside.
-                // Of what a cluster node sends to the world, its switch sees nothing.
+                // Of what a node sends to the world, its switch sees nothing.
                 let of_node = live.ports.get(source).is_some_and(|(_, port)| *port == HOST);
                 if outside && to == "service/a/s" || of_node && to == "192.0.2.77" {
                     continue;

@@ -189,7 +189,7 @@ fn manifests(plan: &Plan) -> String {
     text
 }
 
-/// One switch for each cluster node, as it runs: answers of DNS gave the addresses to each pod.
+/// One switch for each node, as it runs: answers of DNS gave the addresses to each pod.
 struct Live(BTreeMap<PodKey, (Arc<str>, PortId)>, BTreeMap<Arc<str>, Switch>);
 
 impl Live {
@@ -243,7 +243,7 @@ impl Live {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-    /// Every pod's question about every name has the answer that the switch of its cluster node
+    /// Every pod's question about every name has the answer that the switch of its node
     /// gives to connections to the name's addresses.
     #[test]
     fn the_answer_about_a_name_is_the_switchs(plan in plans()) {

@@ -144,13 +144,13 @@ fn node_ports_and_external_addresses_lead_to_endpoints() {
         pods() + nodes + &spec("") + &bad,
         &all("deny policy-denied | default-deny of NetworkPolicy a/closed"),
     );
-    // Local policies: of the cluster address, and for clients outside at another cluster node.
+    // Local policies: of the cluster address, and for clients outside at another node.
     says(pods() + nodes + &spec("internalTrafficPolicy: Local, ") + &good, &all(open));
     Cluster::new(&(pods() + nodes + &spec("externalTrafficPolicy: Local, ") + &good)).says(&[
         "203.0.113.200 192.0.2.1 TCP 30080: deny no-endpoint",
         "203.0.113.200 192.0.2.2 TCP 30080: allow policy-allowed | default-allow",
         "a/x 192.0.2.1 TCP 30080: allow policy-allowed | default-allow",
-        // Another port is the cluster node's own.
+        // Another port is the node's own.
         "203.0.113.200 192.0.2.1 TCP 30081: allow no-policy",
     ]);
 }
@@ -170,7 +170,7 @@ fn nodes() -> String {
     super::node("n1", "192.0.2.1", "10.1.1.0/24") + &super::node("n2", "192.0.2.2", "10.1.2.0/24")
 }
 
-/// The endpoint lets one client outside in. Where its packet enters another cluster node, the
+/// The endpoint lets one client outside in. Where its packet enters another node, the
 /// switch there gives it its own address, as it does when it runs.
 #[test]
 fn a_client_outside_comes_by_every_cluster_node_with_the_address_that_it_has_there() {
@@ -197,7 +197,7 @@ fn a_client_outside_comes_by_every_cluster_node_with_the_address_that_it_has_the
         "198.51.100.9 192.0.2.1 TCP 30080: deny policy-denied | default-deny of NetworkPolicy a/client",
         "198.51.100.9 192.0.2.2 TCP 30080: allow policy-allowed | NetworkPolicy a/client ingress[0]",
     ]);
-    // With the policy Local a load balancer sends only to cluster nodes with endpoints.
+    // With the policy Local a load balancer sends only to nodes with endpoints.
     Cluster::new(&manifests("externalTrafficPolicy: Local, ")).says(&[
         "198.51.100.9 203.0.113.7 TCP 80: allow policy-allowed | NetworkPolicy a/client ingress[0]",
         "198.51.100.10 service/a/s TCP 80: allow policy-allowed | NetworkPolicy a/client ingress[0]",

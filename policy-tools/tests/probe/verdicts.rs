@@ -1,4 +1,4 @@
-//! Answers of probes about pods, cluster nodes and addresses.
+//! Answers of probes about pods, nodes and addresses.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ fn two_nodes() -> String {
     node("n1", "192.168.0.1", "10.1.1.0/24") + &node("n2", "192.168.0.2", "10.1.2.0/24")
 }
 
-/// `db` and `web` on the first cluster node, `app` on the second; `app` may reach `db` on 6379.
+/// `db` and `web` on the first node, `app` on the second; `app` may reach `db` on 6379.
 fn redis() -> String {
     two_nodes()
         + &pod("a/db", "role: db", "n1", "10.1.1.10", "")
@@ -49,10 +49,10 @@ fn cluster_nodes_and_addresses() {
              {cidr: 203.0.113.0/24, except: [203.0.113.128/25]}}]}]",
         );
     Cluster::new(&manifests).says(&[
-        // The pod's own cluster node is always let in, another one is not.
+        // The pod's own node is always let in, another one is not.
         "node/n1 a/db TCP 6379: allow own-node",
         "node/n2 a/db TCP 6379: deny policy-denied | default-deny of NetworkPolicy a/db",
-        // A pod on the host network is its cluster node, and no selector means it.
+        // A pod on the host network is its node, and no selector means it.
         "a/proxy a/db TCP 6379: deny policy-denied | default-deny of NetworkPolicy a/db",
         "a/proxy a/app TCP 80: allow own-node",
         "a/app a/proxy TCP 80: allow policy-allowed | default-allow",

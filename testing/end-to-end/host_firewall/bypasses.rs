@@ -1,4 +1,4 @@
-//! Ways around a host firewall that denies one host outside: other addresses of the cluster node, services of
+//! Ways around a host firewall that denies one host outside: other addresses of the node, services of
 //! the switch, broadcast and multicast, extension headers and fragments, forged sources.
 
 use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
@@ -11,9 +11,9 @@ use super::{Hosts, NODE, OUTSIDE, WEB, connect, serve};
 use crate::lan::ip;
 use crate::requires_the_machine;
 
-/// Addresses of the cluster node that its object does not list.
+/// Addresses of the node that its object does not list.
 const UNLISTED: [&str; 2] = ["172.17.0.1", "203.0.113.22"];
-/// Of services in front of the cluster node's own web server, that of the host outside, and a pod's.
+/// Of services in front of the node's own web server, that of the host outside, and a pod's.
 const SERVICE: &str = "10.96.0.80";
 const SERVICE_OUTSIDE: &str = "10.96.0.81";
 const SERVICE_POD: &str = "10.96.0.82";
@@ -49,7 +49,7 @@ fn datagrams(namespace: &Namespace) -> u64 {
     v4 + v6.trim().parse::<u64>().unwrap()
 }
 
-/// The MAC address and the link-local address of the cluster node's link.
+/// The MAC address and the link-local address of the node's link.
 fn link_of(node: &Namespace) -> ([u8; 6], Ipv6Addr) {
     let mac = node.exec(["cat", "/sys/class/net/eth0/address"]);
     let mut bytes = mac.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap());
@@ -61,7 +61,7 @@ fn link_of(node: &Namespace) -> ([u8; 6], Ipv6Addr) {
 }
 
 impl Hosts {
-    /// Sends a datagram from outside; whether a process of the cluster node got it.
+    /// Sends a datagram from outside; whether a process of the node got it.
     fn casts(&self, to: &str) -> bool {
         let before = datagrams(&self.node.namespace);
         let any = if to.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
@@ -78,7 +78,7 @@ impl Hosts {
         self.comes(before)
     }
 
-    /// Whether a process of the cluster node gets a datagram more than so many.
+    /// Whether a process of the node gets a datagram more than so many.
     fn comes(&self, before: u64) -> bool {
         (0..15).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -94,7 +94,7 @@ impl Hosts {
     }
 }
 
-/// What reaches the cluster node of all ways in, by name.
+/// What reaches the node of all ways in, by name.
 fn ways_in(hosts: &Hosts, served: bool) -> Vec<String> {
     let (mac, local) = link_of(&hosts.node.namespace);
     let gateway = ["10.77.0.1"];
@@ -200,7 +200,7 @@ fn bypasses(enforcer: &'static str, arguments: &[&str]) {
     let open = [ways_in(&hosts, served), ways_out(&hosts, served)];
     assert_eq!(open, [Vec::<String>::new(), Vec::new()], "{enforcer}");
     // A pod that comes now is known: nothing keeps the API server away. One that forges a source which no rule
-    // is about reaches the cluster node neither.
+    // is about reaches the node neither.
     let (pod, _) = hosts.pod("forger");
     let inside = pod.namespace();
     let gateway = inside.exec(["ip", "neigh", "show", "dev", "eth0"]);

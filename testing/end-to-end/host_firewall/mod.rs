@@ -1,5 +1,5 @@
-//! Firewalls for the cluster node itself, and policies of its pods on the host network, by the running
-//! switch with either enforcer: clients and servers on the cluster node and on a host outside, where the
+//! Firewalls for the node itself, and policies of its pods on the host network, by the running
+//! switch with either enforcer: clients and servers on the node and on a host outside, where the
 //! API server is too.
 
 mod bypasses;
@@ -20,10 +20,10 @@ use crate::requires_the_machine;
 const BLOCKED: Duration = Duration::from_millis(400);
 const NODE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 const OUTSIDE: [&str; 2] = ["192.0.2.9", "2001:db8::9"];
-/// Where the cluster node's own web server is.
+/// Where the node's own web server is.
 const WEB: u16 = 80;
 
-/// A cluster node and a host outside, each with servers.
+/// A node and a host outside, each with servers.
 struct Hosts {
     node: ClusterNode,
     outside: Namespace,
@@ -119,7 +119,7 @@ impl Hosts {
         for (from, to) in [(&self.outside, NODE), (inside, OUTSIDE)] {
             assert!(to.iter().all(|to| !from.pings(to)), "{to:?}");
         }
-        // Loopback, and what the cluster node says to itself.
+        // Loopback, and what the node says to itself.
         for to in ["127.0.0.1", "::1", NODE[0], NODE[1]] {
             assert!(connect(inside, to, WEB).is_ok(), "{to}");
         }
@@ -136,7 +136,7 @@ impl Hosts {
         assert!(self.outside.pings(NODE[0]) && self.node.namespace.pings(OUTSIDE[1]));
     }
 
-    /// Names of the kernel's tables about the cluster node itself.
+    /// Names of the kernel's tables about the node itself.
     fn tables(&self) -> usize {
         self.node.namespace.exec(["nft", "list", "tables"]).matches("podgate-host-").count()
     }
@@ -246,7 +246,7 @@ fn mistake(enforcer: &'static str) {
     // Errors about connections: nothing listens at this port over IPv6.
     let refused = answered(&hosts.outside, NODE[1], 68).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{refused}");
-    // What the cluster node forwards is not the firewall's; what is for the cluster node is.
+    // What the node forwards is not the firewall's; what is for the node is.
     assert!(reaches(&web_address, 8080) && reaches(NODE[0], 10250) && !reaches(NODE[0], WEB));
     let by = "ClusterHostFirewall mistake ingress[0]";
     node.eventually("the denial is observed", || {
@@ -329,7 +329,7 @@ fn a_mistake_leaves_the_failsafe_ports_and_is_undone_with_nftables() {
     mistake("nftables");
 }
 
-/// Policies of a pod on the host network that serves two of the cluster node's ports.
+/// Policies of a pod on the host network that serves two of the node's ports.
 fn host_network(enforcer: &'static str) {
     let hosts = Hosts::start(enforcer, &["--host-network-policies", "on"]);
     let node = &hosts.node;
@@ -350,7 +350,7 @@ fn host_network(enforcer: &'static str) {
             "metadata": {"name": "exporter", "namespace": "monitoring"}, "spec": spec}));
     };
     let from_pod = |port: u16| connect(client.namespace(), NODE[0], port).is_ok();
-    node.eventually("the pod reaches its cluster node", || from_pod(WEB).then_some(()));
+    node.eventually("the pod reaches its node", || from_pod(WEB).then_some(()));
     hosts.everything_lives();
     let mut live = connect(&hosts.outside, NODE[0], WEB).unwrap();
     assert!(echoes(&mut live));
@@ -378,16 +378,16 @@ fn host_network(enforcer: &'static str) {
         let faults = status["faults"].as_array().unwrap();
         faults.iter().any(|it| it.as_str().unwrap().contains(fault)).then_some(())
     });
-    assert!(hosts.goes_out(8080), "egress is the cluster node's");
+    assert!(hosts.goes_out(8080), "egress is the node's");
     let by = "default-deny of NetworkPolicy monitoring/exporter";
     node.eventually("denials are observed", || {
         let denied = node.verdicts(&["--verdict", "drop"]);
         let is_it = |it: &Value| it["by"][0] == by && it["to"]["port"] == WEB;
         denied.iter().any(is_it).then_some(())
     });
-    // A pod that declares no port cannot be distinguished from its cluster node.
+    // A pod that declares no port cannot be distinguished from its node.
     node.api_server().apply(exporter(json!([])));
-    node.eventually("the ports are the cluster node's", || {
+    node.eventually("the ports are the node's", || {
         connect(&hosts.outside, NODE[1], WEB).is_ok().then_some(())
     });
     let status = node.status()["faults"].to_string();

@@ -1,4 +1,4 @@
-//! Connections with the cluster node itself take the kernel's way, in both directions.
+//! Connections with the node itself take the kernel's way, in both directions.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use crate::cluster_node::{ClusterNode, PATIENCE};
 use crate::requires_the_machine;
 use crate::storm::Raise;
 
-/// The cluster node's addresses on its host port.
+/// The node's addresses on its host port.
 const GATEWAYS: [&str; 2] = ["10.77.0.1", "fd77::1"];
 
 /// Pieces of 64 KiB that a stream has.
@@ -63,7 +63,7 @@ fn a_pods_connections_with_its_cluster_node_take_the_kernels_way() {
     }
 }
 
-/// As a kubelet probes, and as a proxy in the cluster node's own network asks.
+/// As a kubelet probes, and as a proxy in the node's own network asks.
 #[test]
 fn connections_of_the_cluster_node_to_pods_take_the_kernels_way() {
     requires_the_machine!("redis-server");
@@ -86,9 +86,9 @@ fn connections_of_the_cluster_node_to_pods_take_the_kernels_way() {
     }
 }
 
-/// Counted by the pod's kernel: of a stream that the cluster node sends at full speed, nothing
+/// Counted by the pod's kernel: of a stream that the node sends at full speed, nothing
 /// arrives once the snapshot is in force that denies the connection. (Of TCP: a datagram would open a
-/// connection of the cluster node's own, which is permitted.)
+/// connection of the node's own, which is permitted.)
 #[test]
 fn a_denial_holds_for_what_the_cluster_node_sends() {
     requires_the_machine!();

@@ -344,7 +344,7 @@ fn modes_change_with_a_restart() {
         node.start_switch();
         assert!(pings(), "{mode}");
         assert_eq!(offload(&node)["state"], mode);
-        // What an earlier switch has allowed the cluster node itself ends with the next one.
+        // What an earlier switch has allowed the node itself ends with the next one.
         let filters = ["tc", "filter", "show", "dev", "podgate-host", "egress"];
         let filters = node.namespace.exec(filters);
         assert_eq!(filters.matches("podgate:from_host").count(), usize::from(mode == "on"));

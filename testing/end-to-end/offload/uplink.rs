@@ -1,4 +1,4 @@
-//! Connections between pods of two cluster nodes take the kernel's way, on both cluster nodes and in
+//! Connections between pods of two nodes take the kernel's way, on both nodes and in
 //! tunnels too; so do those with clients outside of the cluster.
 
 use std::net::{SocketAddr, TcpStream};
@@ -33,7 +33,7 @@ fn policy(lan: &Lan, node: &ClusterNode, pod: &str, rules: &Value) {
 
 fn connections_of_two_cluster_nodes(arguments: &[&str]) {
     let lan = Lan::start(arguments);
-    let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+    let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
     let (client, server) = (one.pod("client", "client"), two.pod("server", "server"));
     for to in [server.v4(), server.v6()] {
         for options in [&["-b", "100M"][..], &["-R", "-b", "100M"], &["-u", "-b", "20M"]] {
@@ -64,7 +64,7 @@ fn connections_of_two_cluster_nodes(arguments: &[&str]) {
             stream_takes_the_kernels_way();
             // Where it leaves.
             policy(&lan, one, "client", &json!({"policyTypes": ["Egress"], "egress": []}));
-            // What had left is on its way through the other cluster node.
+            // What had left is on its way through the other node.
             std::thread::sleep(Duration::from_millis(500));
             let then = arrived(&server);
             std::thread::sleep(Duration::from_millis(300));
@@ -109,7 +109,7 @@ fn long_segments_and_their_checksums_stay_what_they_are_between_cluster_nodes() 
     }
 }
 
-/// A client outside reaches a pod by a port of its cluster node; the pod reaches the client.
+/// A client outside reaches a pod by a port of its node; the pod reaches the client.
 #[test]
 fn clients_outside_of_the_cluster_are_served_by_the_kernel() {
     requires_the_machine!("redis-server");
@@ -138,7 +138,7 @@ fn clients_outside_of_the_cluster_are_served_by_the_kernel() {
 fn an_uplinks_program_that_is_taken_off_comes_back() {
     requires_the_machine!("ping");
     let lan = Lan::start(&TUNNELS);
-    let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+    let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
     let (a, b) = (one.pod("a", "a"), two.pod("b", "b"));
     assert!(a.pings(b.v4()));
     let index: u32 =
@@ -159,7 +159,7 @@ fn an_uplinks_program_that_is_taken_off_comes_back() {
     assert!(one.is_well() && two.is_well());
 }
 
-/// Between the switch's orderly end and its next start, connections of two cluster nodes go on; in
+/// Between the switch's orderly end and its next start, connections of two nodes go on; in
 /// either mode the uplink serves the next switch, whatever the one before it was.
 #[test]
 fn connections_of_two_cluster_nodes_outlive_the_switch_and_modes_change() {
@@ -167,7 +167,7 @@ fn connections_of_two_cluster_nodes_outlive_the_switch_and_modes_change() {
     let mut lan = Lan::start(&TUNNELS);
     let uplink = ["--uplink", "eth0"];
     {
-        let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+        let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
         let server = two.pod("server", "server");
         let _redis = server.serve_redis();
         let client = one.pod("client", "client");
@@ -185,7 +185,7 @@ fn connections_of_two_cluster_nodes_outlive_the_switch_and_modes_change() {
         lan.nodes[0].kill_switch();
         lan.nodes[0].set_arguments(&[&uplink[..], &["--flow-offload", mode]].concat());
         lan.nodes[0].start_switch();
-        let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+        let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
         let (a, b) = (one.pod("a", "a"), two.pod("b", "b"));
         one.eventually("the way", || a.pings(b.v4()).then_some(()));
         let attached = one.namespace.exec(["ip", "link", "show", "eth0"]);

@@ -1,4 +1,4 @@
-//! `podgate install-cni`: the CNI plugin and its configuration, put in place on this cluster node.
+//! `podgate install-cni`: the CNI plugin and its configuration, put in place on this node.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

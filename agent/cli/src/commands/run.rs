@@ -1,4 +1,4 @@
-//! `podgate run`: the switch of this cluster node, until a signal ends it.
+//! `podgate run`: the switch of this node, until a signal ends it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -90,7 +90,7 @@ pub(super) fn run(args: &Args) -> Ended {
         Some(why) => format!("running, but {why}"),
     };
     tracing::info!(
-        "{state}: cluster node {}, local API at {}, http://{}/metrics",
+        "{state}: node {}, local API at {}, http://{}/metrics",
         config.node_name,
         config.socket.display(),
         running.http_address()

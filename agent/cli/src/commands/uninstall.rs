@@ -1,4 +1,4 @@
-//! `podgate uninstall`: takes everything off this cluster node that Podgate put there.
+//! `podgate uninstall`: takes everything off this node that Podgate put there.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

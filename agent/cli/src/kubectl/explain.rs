@@ -13,16 +13,14 @@ use agent::run::Table;
 
 /// Arguments of `kubectl podgate explain`.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "The rules are those that the switch of the pod's cluster node decides by now, \
+#[command(after_help = "The rules are those that the switch of the pod's node decides by now, \
 in their order; the first that matches counts.
 
 Examples:
   kubectl podgate explain db-0 -n shop
   kubectl podgate explain -A -l app=db -o wide
 
-Exit code: 1 if a switch does not answer, or has no port for a pod."
-)]
+Exit code: 1 if a switch does not answer, or has no port for a pod.")]
 pub(super) struct Args {
     #[command(flatten)]
     cluster: Cluster,

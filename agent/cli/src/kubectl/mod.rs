@@ -1,4 +1,4 @@
-//! `kubectl podgate`: the switches of all cluster nodes from one command.
+//! `kubectl podgate`: the switches of all nodes from one command.
 //!
 //! `kubectl` runs the program `kubectl-podgate` of the path for it; this binary is that program when
 //! it is called so. It asks each switch through the API server's proxy, with the caller's rights
@@ -29,7 +29,7 @@ use agent::run::{AUDIENCE, FOLDER};
 /// The program's name as a plugin of kubectl.
 const PLUGIN: &str = "kubectl-podgate";
 
-/// The switches of all cluster nodes.
+/// The switches of all nodes.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl podgate", bin_name = "kubectl podgate", version, max_term_width = 100)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -42,7 +42,7 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show the state of every cluster node's switch
+    /// Show the state of every node's switch
     Status(status::Args),
     /// Show verdicts of all switches, merged by time
     Observe(observe::Args),
@@ -141,7 +141,7 @@ impl Cluster {
         connect(&access).await.map_err(|error| Failure::Unusable(error.to_string()))
     }
 
-    /// The switches, of all cluster nodes or of those with these labels.
+    /// The switches, of all nodes or of those with these labels.
     async fn switches(
         &self,
         connection: &Connection,

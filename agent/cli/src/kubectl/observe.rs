@@ -77,7 +77,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "[NS/]NAME")]
     policy: Option<String>,
 
-    /// How verdicts are written; json: one a line; wide: with the cluster node
+    /// How verdicts are written; json: one a line; wide: with the node
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
     output: Format,
 }

@@ -23,7 +23,7 @@ pub(super) struct Args {
     #[command(flatten)]
     cluster: Cluster,
 
-    /// Only cluster nodes with these labels
+    /// Only nodes with these labels
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<String>,
 
@@ -59,7 +59,7 @@ const NARROW: usize = 9;
 pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
     let connection = args.cluster.connect().await?;
     loop {
-        // A token and the list of cluster nodes are as new as the answer.
+        // A token and the list of nodes are as new as the answer.
         let switches = args.cluster.switches(&connection, args.selector.as_deref()).await?;
         let is_well = show(&switches, args.output).await?;
         if !args.watch {
@@ -102,7 +102,7 @@ async fn show(switches: &Switches, output: Format) -> Result<bool, Failure> {
         Format::Json | Format::Yaml => output::document(&whole.into(), output),
     };
     if matches!(output, Format::Text | Format::Wide) && !notes.is_empty() {
-        // All cluster nodes find the same faults.
+        // All nodes find the same faults.
         let notes = once(notes);
         text += &format!("\nAttention:\n  {}\n", notes.join("\n  "));
     }
@@ -110,7 +110,7 @@ async fn show(switches: &Switches, output: Format) -> Result<bool, Failure> {
     Ok(is_well)
 }
 
-/// Notes whose text after the cluster node's name is the same count once.
+/// Notes whose text after the node's name is the same count once.
 fn once(notes: Vec<String>) -> Vec<String> {
     let mut known: Vec<(String, Vec<String>)> = Vec::new();
     for note in notes {

@@ -63,7 +63,7 @@ const COLUMNS: [&str; 11] = [
 /// Columns of the narrow table.
 const NARROW: usize = 8;
 
-/// Ports by cluster node and name.
+/// Ports by node and name.
 type Ports = BTreeMap<(String, String), PortStatus>;
 
 pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {

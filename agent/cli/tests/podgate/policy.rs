@@ -109,7 +109,7 @@ fn walkthrough_lists_the_own_cluster_node_and_peers_that_select_nothing() {
     )]);
     let (code, out, _) = folder.run("walkthrough shop/db --manifests shop.yaml");
     assert_eq!(code, 0);
-    assert!(out.contains("allow everything from its own cluster node"), "{out}");
+    assert!(out.contains("allow everything from its own node"), "{out}");
     assert!(out.contains("now: selects no pod"), "{out}");
 }
 

@@ -217,7 +217,7 @@ fn what_cannot_be_used_is_named() {
     let output = run(&mut podgate(&elsewhere, &fixture.capture));
     refused(&output, 2, &["'node9'", "node1, node2"]);
 
-    // Without Node objects, cluster nodes are known by their pods.
+    // Without Node objects, nodes are known by their pods.
     let text = std::fs::read_to_string(fixture.manifests.join("cluster.yaml")).unwrap();
     let documents = text.split("---\n").filter(|document| !document.contains("kind: Node\n"));
     let mut pods_only = fixture.clone();

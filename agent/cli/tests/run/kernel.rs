@@ -162,7 +162,7 @@ impl Kernel {
         self.lock().refused = errors.iter().map(|&error| error.to_owned()).collect();
     }
 
-    /// Gives the cluster node's kernel this address, as a container runtime's bridge has one.
+    /// Gives the node's kernel this address, as a container runtime's bridge has one.
     pub(crate) fn add_address(&self, address: IpAddr) {
         let mut state = self.lock();
         state.addresses.push(address);

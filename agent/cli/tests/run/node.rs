@@ -1,4 +1,4 @@
-//! A cluster node whose kernel is played: interfaces are names with a [`Wire`] behind them.
+//! A node whose kernel is played: interfaces are names with a [`Wire`] behind them.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -34,7 +34,7 @@ spec:
 /// Whatever is waited for comes at once; this is for a machine that is busy.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The cluster node `node-a`, and pods on it that have no address yet; each one's role is its name.
+/// The node `node-a`, and pods on it that have no address yet; each one's role is its name.
 pub(crate) fn cluster(pods: &[&str]) -> String {
     let mut text = "
 apiVersion: v1
@@ -57,7 +57,7 @@ spec: {{nodeName: node-a, containers: []}}
     text
 }
 
-/// A pod of another cluster node.
+/// A pod of another node.
 pub(crate) fn remote_pod(name: &str, address: &str) -> String {
     format!(
         "apiVersion: v1

@@ -10,7 +10,7 @@ use testkit::TempDir;
 use crate::node::{Node, NodeFiles, POLICY, Pod, cluster, until};
 use crate::{API, DB, WEB, syn};
 
-/// Pods of Deployments on another cluster node, with a policy for each workload.
+/// Pods of Deployments on another node, with a policy for each workload.
 fn elsewhere() -> String {
     let mut text = String::new();
     let workloads = [

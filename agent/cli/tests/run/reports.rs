@@ -89,7 +89,7 @@ fn the_status_of_cluster_policies_has_one_writer() {
     server.apply(bad);
     until(|| !node.status().faults.is_empty());
     std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(patches(), 0, "another cluster node holds the lease");
+    assert_eq!(patches(), 0, "another node holds the lease");
     assert!(server.objects("events").is_empty());
     assert_eq!(node.status().source.report_error, None);
 

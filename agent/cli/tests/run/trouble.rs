@@ -268,7 +268,7 @@ fn a_port_whose_program_is_taken_off_is_closed_and_comes_back_when_it_is_in_forc
     assert_eq!(node.status().ports_lost, 1, "the count stays, the list names what is lost now");
 }
 
-/// A bridge, say: whatever address the kernel has reaches processes of the cluster node.
+/// A bridge, say: whatever address the kernel has reaches processes of the node.
 #[test]
 fn a_denial_of_nodes_covers_addresses_that_the_kernel_gets_later() {
     let files = NodeFiles::new("own-addresses");

@@ -9,7 +9,7 @@ use crate::node::{Node, NodeFiles, POLICY, cluster, remote_pod, until};
 
 const OTHER: &str = "192.0.2.2";
 
-/// A cluster node with an uplink, beside another one.
+/// A node with an uplink, beside another one.
 fn start(files: &NodeFiles, kernel: Kernel) -> Node {
     files.manifest("cluster.yaml", &cluster(&["db"]));
     files.manifest(
@@ -38,13 +38,13 @@ fn the_kernel_is_given_what_it_must_not_route_and_the_uplink_what_to_take() {
     until(|| taken().vxlan_port == Some(4789));
     assert!(taken().pod_networks.iter().eq(&networks[..1]));
     assert!(taken().node_addresses.iter().eq(&["192.0.2.1".parse::<std::net::IpAddr>().unwrap()]));
-    // A cluster node more, and its pods are held to it as well.
+    // A node more, and its pods are held to it as well.
     files.manifest(
         "third.yaml",
         "apiVersion: v1\nkind: Node\nmetadata: {name: node-c}\nspec: {podCIDRs: [10.3.0.0/24]}\n",
     );
     until(|| node.kernel.filter().is_some_and(|rules| rules.pods.len() == 3));
-    // Without an uplink the kernel may route to other cluster nodes' pods, and there are no tunnels.
+    // Without an uplink the kernel may route to other nodes' pods, and there are no tunnels.
     drop(node);
     let alone = Node::start(&files);
     let own = Rules { tunnel_port: None, pods: networks[..1].to_vec() };
@@ -68,7 +68,7 @@ fn an_address_that_the_kernel_and_the_node_object_have_is_shown_once() {
     assert_eq!(count("192.0.2.1"), 1, "{:?}", shown());
 }
 
-/// A tunnel packet of the other cluster node's pod.
+/// A tunnel packet of the other node's pod.
 fn tunnel(port: u16, hops: u8) -> Packet {
     let header = [&[0x08, 0, 0, 0][..], &(4096_u32 << 8).to_be_bytes()].concat();
     let payload = [&header, &inside(port).build()[..]].concat();

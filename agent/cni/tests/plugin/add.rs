@@ -89,7 +89,7 @@ fn the_switch_gets_an_end_that_is_closed() {
     requires_a_node!();
     let node = Node::new("closed");
     let pod = Namespace::new("closedpod");
-    // The node forwards, as cluster nodes do; the pod's interface must not.
+    // The node forwards, as nodes do; the pod's interface must not.
     node.namespace.exec(["sysctl", "-q", "-w", "net.ipv4.ip_forward=1"]);
     let stand_in = node.stand_in(Manner::Serves);
     node.add("db", &pod).ok();

@@ -364,6 +364,6 @@ fn the_nodes_own_namespace_is_no_pods() {
     let node = Node::new("own");
     let _stand_in = node.stand_in(Manner::Serves);
     let message = node.add("db", &node.namespace).err(4);
-    assert!(message.contains("the cluster node's own"), "{message}");
+    assert!(message.contains("the node's own"), "{message}");
     assert_eq!((node.ends(), node.held()), (vec![], vec![]));
 }

@@ -1,4 +1,4 @@
-//! A cluster node: its namespace, its folders, and the runtime's way of calling the plugin.
+//! A node: its namespace, its folders, and the runtime's way of calling the plugin.
 
 use std::io::Write;
 use std::path::PathBuf;

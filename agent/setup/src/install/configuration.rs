@@ -1,4 +1,4 @@
-//! The CNI configuration of a cluster node: a template, completed with the Node's pod networks.
+//! The CNI configuration of a node: a template, completed with the Node's pod networks.
 
 use std::net::IpAddr;
 
@@ -18,11 +18,11 @@ pub const DEFAULT_TEMPLATE: &str = r#"{
 }
 "#;
 
-/// Completes a template for a cluster node with these pod networks; pods get this MTU where the
+/// Completes a template for a node with these pod networks; pods get this MTU where the
 /// template has none.
 ///
 /// `host-local` without ranges gets one range for each pod network, without the first address, which
-/// is the cluster node's on the host port. What the template says is left as it is.
+/// is the node's on the host port. What the template says is left as it is.
 ///
 /// # Errors
 /// In words, with the field.

@@ -1,4 +1,4 @@
-//! Installs on a cluster node what Podgate needs beside its process, and removes it.
+//! Installs on a node what Podgate needs beside its process, and removes it.
 //!
 //! - `place`: files that appear whole or not at all,
 //! - `configuration`: the CNI configuration, completed from the Node's pod networks,

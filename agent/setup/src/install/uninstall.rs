@@ -1,4 +1,4 @@
-//! Taking Podgate off a cluster node.
+//! Taking Podgate off a node.
 //!
 //! ```text
 //!   CNI configuration, reserved addresses, plugin ─▶ programs ─▶ interfaces with addresses and routes

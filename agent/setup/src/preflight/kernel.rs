@@ -96,7 +96,7 @@ pub(crate) fn nftables(wanted: &Wanted, capabilities: &[String]) -> Finding {
         Some(Ok(())) => finding(Level::Good, "tables with NAT and filters can be loaded"),
         Some(Err(error)) => finding(missing, &error).hint(
             "install the package nftables, and the kernel modules nf_tables and nft_masq: without \
-             them pods are not masqueraded, and the cluster node's processes reach no service",
+             them pods are not masqueraded, and the node's processes reach no service",
         ),
     }
 }

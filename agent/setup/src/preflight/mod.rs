@@ -29,7 +29,7 @@ pub use report::{Modes, Report};
 /// Options that the switch would be started with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// Pods of this cluster node.
+    /// Pods of this node.
     pub pods: u32,
     /// Ports there may be.
     pub max_ports: u32,
@@ -55,7 +55,7 @@ pub struct Wanted {
     pub uplink: Option<String>,
     /// Addresses by which `auto` finds the uplink.
     pub node_addresses: Vec<IpAddr>,
-    /// Whether packets travel between cluster nodes in tunnels.
+    /// Whether packets travel between nodes in tunnels.
     pub tunnels: bool,
     /// When workers look for packets, as the configuration says it.
     pub rx_mode: String,

@@ -22,7 +22,7 @@ pub struct Modes {
     pub frames: String,
     /// `polling`, `adaptive` or `interrupt`.
     pub rx_mode: String,
-    /// Largest MTU of pods whose packets reach other cluster nodes whole.
+    /// Largest MTU of pods whose packets reach other nodes whole.
     pub pod_mtu: Option<u32>,
 }
 

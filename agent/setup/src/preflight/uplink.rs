@@ -1,4 +1,4 @@
-//! The interface towards other cluster nodes: which it is, its MTU, XDP programs on it.
+//! The interface towards other nodes: which it is, its MTU, XDP programs on it.
 
 use dataplane::port::af_xdp::Umem;
 use linux_net::{Link, Netlink};

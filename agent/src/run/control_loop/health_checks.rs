@@ -1,7 +1,7 @@
 //! Serves the health checks of load balancers.
 //!
 //! A service with `externalTrafficPolicy: Local` has a `healthCheckNodePort`. A load balancer sends
-//! traffic only to cluster nodes that answer there with status 200, which means that a ready endpoint
+//! traffic only to nodes that answer there with status 200, which means that a ready endpoint
 //! of the service is local. The answer is that of kube-proxy.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +44,7 @@ struct Health {
 }
 
 impl HealthChecks {
-    /// Serves the services of `view`; endpoints on cluster node `node` are local.
+    /// Serves the services of `view`; endpoints on node `node` are local.
     pub(super) fn reconcile(&mut self, view: &View, node: &str, shared: &Arc<SharedStatus>) {
         let is_same = |known: &Arc<_>| Arc::ptr_eq(known, &view.services);
         if !self.made_for.as_ref().is_some_and(is_same) {

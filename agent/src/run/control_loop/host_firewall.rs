@@ -10,7 +10,7 @@ use super::kernel_filter::VERIFY;
 use crate::run::error::StartError;
 use crate::run::kernel::{HostNetwork, Programmer};
 
-/// Keeps the kernel's rules about the cluster node itself in line with the objects.
+/// Keeps the kernel's rules about the node itself in line with the objects.
 pub(super) struct HostFirewallReconciler {
     pub(super) programmer: Programmer<Desired>,
     failsafe: Failsafe,

@@ -1,4 +1,4 @@
-//! The port towards the cluster node's own kernel.
+//! The port towards the node's own kernel.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const VERIFY: Duration = Duration::from_secs(5);
 /// Keeps the port towards the kernel open, and the kernel's end configured.
 pub(super) struct HostPort {
     config: HostPortConfig,
-    /// The cluster nodes and the state of the attached pods that `config` follows from.
+    /// The nodes and the state of the attached pods that `config` follows from.
     made_for: Option<(Arc<Nodes>, u64)>,
     mac: Mac,
     pub(super) port: ManagedPort,
@@ -131,7 +131,7 @@ impl HostPort {
     }
 }
 
-/// The configuration that follows from the cluster node's pod networks, the attached pods, and the
+/// The configuration that follows from the node's pod networks, the attached pods, and the
 /// networks that are reached through the switch as well.
 pub(super) fn wanted(
     config: &Config,
@@ -155,8 +155,8 @@ pub(super) fn wanted(
     routes.extend(&beyond);
     routes.sort_unstable();
     routes.dedup();
-    // Answers must return through the switch. Those of endpoints that are cluster nodes would go to a
-    // cluster node's address directly, and over a routed underlay those of pods as well.
+    // Answers must return through the switch. Those of endpoints that are nodes would go to a
+    // node's address directly, and over a routed underlay those of pods as well.
     let is_routed = config.network.underlay == Underlay::Routed && has_uplink;
     let from_gateway = |network: &IpNet| {
         is_routed && !networks.contains(network)

@@ -17,7 +17,7 @@ pub(super) const VERIFY: Duration = Duration::from_secs(1);
 /// Keeps the kernel's filter in line with the cluster's pod networks.
 pub(super) struct KernelFilterReconciler {
     pub(super) programmer: Programmer<Rules>,
-    /// The cluster nodes that the last rules follow from, and whether there was an uplink.
+    /// The nodes that the last rules follow from, and whether there was an uplink.
     made_for: Option<(Arc<Nodes>, bool)>,
 }
 
@@ -28,7 +28,7 @@ impl KernelFilterReconciler {
         Ok(Self { programmer: programmer?, made_for: None })
     }
 
-    /// Filters what the kernel of cluster node `node` routes.
+    /// Filters what the kernel of node `node` routes.
     pub(super) fn reconcile(
         &mut self,
         view: &View,
@@ -42,7 +42,7 @@ impl KernelFilterReconciler {
         if self.made_for.as_ref().is_some_and(is_same) {
             return;
         }
-        // Without an uplink the kernel may route to other cluster nodes' pods.
+        // Without an uplink the kernel may route to other nodes' pods.
         let nodes = view.nodes.iter().filter(|(name, _)| has_uplink || &***name == node);
         let tunnel_port = match underlay {
             Underlay::Overlay(overlay) if has_uplink => Some(overlay.port),

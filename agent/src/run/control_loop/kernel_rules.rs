@@ -43,7 +43,7 @@ pub(super) struct Site<'a> {
     pub(super) has_host_port: bool,
     /// Services on the switch's own addresses.
     pub(super) redirects: &'a Arc<Redirects>,
-    /// All of the cluster node's addresses.
+    /// All of the node's addresses.
     pub(super) addresses: Vec<IpAddr>,
     pub(super) source: &'a SourceInfo,
 }

@@ -13,7 +13,7 @@ use linux_net::masquerade::Rules;
 /// Keeps the kernel's masquerading in line with the cluster's pod networks.
 pub(super) struct MasqueradeReconciler {
     pub(super) programmer: Programmer<Rules>,
-    /// The cluster nodes that the last rules follow from.
+    /// The nodes that the last rules follow from.
     made_for: Option<Arc<Nodes>>,
 }
 
@@ -24,7 +24,7 @@ impl MasqueradeReconciler {
         Ok(Self { programmer: programmer?, made_for: None })
     }
 
-    /// Masquerades what pods of cluster node `node` send outside of the cluster.
+    /// Masquerades what pods of node `node` send outside of the cluster.
     pub(super) fn reconcile(&mut self, view: &View, node: &str) {
         if self.made_for.as_ref().is_some_and(|known| Arc::ptr_eq(known, &view.nodes)) {
             return;

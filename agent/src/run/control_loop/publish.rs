@@ -128,19 +128,19 @@ impl ControlLoop {
         context
     }
 
-    /// The object of this cluster node.
+    /// The object of this node.
     pub(super) fn own_object(&self) -> Option<Arc<ClusterNode>> {
         self.control.view().nodes.get(self.shared.config.node_name.as_str()).cloned()
     }
 
-    /// The cluster node's addresses beyond those of its object.
+    /// The node's addresses beyond those of its object.
     fn node_addresses(&self) -> Vec<IpAddr> {
         let kernel = self.kernel_addresses.addresses();
         let of_kernel = self.host.iter().flat_map(|host| host.gateways().iter().chain(kernel));
         self.shared.config.node_addresses.iter().chain(of_kernel).copied().collect()
     }
 
-    /// All of the cluster node's addresses.
+    /// All of the node's addresses.
     pub(super) fn own_addresses(&self) -> Vec<IpAddr> {
         let mut addresses = self.node_addresses();
         addresses.extend(self.own_object().iter().flat_map(|node| node.addresses.clone()));

@@ -28,7 +28,7 @@ const MOST_FAULTS: usize = 200;
 pub(super) struct StatusPublisher {
     view: Arc<View>,
     /// Makes the snapshots with the rules that nftables enforces, in this context: without services or
-    /// other cluster nodes.
+    /// other nodes.
     rules: SnapshotMaker,
     context: NodeContext,
 }

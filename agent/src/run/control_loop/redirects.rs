@@ -1,4 +1,4 @@
-//! Services for processes of the cluster node itself: the kernel redirects what they send to node
+//! Services for processes of the node itself: the kernel redirects what they send to node
 //! ports and external addresses to the host port.
 
 use super::kernel_filter::VERIFY;
@@ -32,7 +32,7 @@ impl RedirectReconciler {
         Ok(Self { programmer: programmer?, made_of: None })
     }
 
-    /// Redirects the ports of `services` at the cluster node's addresses, but never what is for the
+    /// Redirects the ports of `services` at the node's addresses, but never what is for the
     /// API server. A change of endpoints costs nothing here.
     pub(super) fn reconcile(
         &mut self,

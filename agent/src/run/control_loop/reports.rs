@@ -1,8 +1,8 @@
 //! Writes conditions into the status of cluster policies.
 //!
-//! Every cluster node evaluates the policies and would write the same conditions. One of them
+//! Every node evaluates the policies and would write the same conditions. One of them
 //! writes, elected by a Lease; the others campaign only for conditions that differ from theirs, after
-//! a delay that grows with the number of cluster nodes.
+//! a delay that grows with the number of nodes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};

@@ -1,4 +1,4 @@
-//! The uplink: the port towards other cluster nodes, and the next hops behind it.
+//! The uplink: the port towards other nodes, and the next hops behind it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::run::kernel::{
 };
 use crate::run::port::{ManagedPort, OpenPort, Owner};
 
-/// Keeps the port towards other cluster nodes open, its filter set, and the routes behind it.
+/// Keeps the port towards other nodes open, its filter set, and the routes behind it.
 pub(super) struct UplinkPort {
     pub(super) port: ManagedPort,
     mac: Mac,
     next_hops: NextHops,
-    /// Next hops towards other cluster nodes and the world.
+    /// Next hops towards other nodes and the world.
     hops: HashMap<Destination, Hop>,
-    /// The routes as computed last, and the cluster nodes they were computed for.
+    /// The routes as computed last, and the nodes they were computed for.
     routes: Arc<Routes>,
     made_for: Option<Arc<Nodes>>,
     /// Input of the filter set last.
@@ -129,7 +129,7 @@ impl UplinkPort {
         self.hops.get(&Destination::World)?.mac
     }
 
-    /// Returns the routes to the other cluster nodes; computes them again if these or their next
+    /// Returns the routes to the other nodes; computes them again if these or their next
     /// hops changed.
     pub(super) fn routes(&mut self, view: &View, node: &str) -> Arc<Routes> {
         if self.made_for.as_ref().is_some_and(|known| Arc::ptr_eq(known, &view.nodes)) {

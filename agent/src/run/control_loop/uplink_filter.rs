@@ -9,7 +9,7 @@ use snapshot::SWITCH_ADDRESSES;
 
 use crate::config::Network;
 
-/// Returns the filter that follows from the services and from the object of this cluster node.
+/// Returns the filter that follows from the services and from the object of this node.
 pub(super) fn filter(
     services: &Services,
     own: Option<&ClusterNode>,

@@ -1,6 +1,6 @@
 //! Schedules Kubernetes Events about policies with faults.
 //!
-//! Every cluster node finds the same faults; the holder of the Lease of statuses writes the Events,
+//! Every node finds the same faults; the holder of the Lease of statuses writes the Events,
 //! requests of the others are discarded. An Event is requested when the faults of an object change,
 //! once more a minute later, in case the holder has just gone, and then twice an hour: the API server
 //! forgets Events after an hour. [`control::api_server::Warnings`] leaves out repetitions.

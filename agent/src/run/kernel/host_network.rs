@@ -1,4 +1,4 @@
-//! The cluster node's own network: a trait, which tests implement without root, and the kernel behind
+//! The node's own network: a trait, which tests implement without root, and the kernel behind
 //! it.
 
 use std::net::IpAddr;
@@ -12,10 +12,10 @@ use linux_net::redirect::{Redirector, Redirects};
 use linux_net::{Netlink, NextHop};
 use nftables::{Enforcer, Failsafe, HOST_TABLES, host_ruleset};
 
-/// The network configuration of the cluster node itself. Each call brings one part of it into the
+/// The network configuration of the node itself. Each call brings one part of it into the
 /// given state from any other, and may wait for the kernel.
 pub trait HostNetwork: Send {
-    /// Returns the name of the interface with one of the cluster node's addresses, else of its
+    /// Returns the name of the interface with one of the node's addresses, else of its
     /// default route.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ pub trait HostNetwork: Send {
     /// In words.
     fn filter(&mut self, rules: &filter::Rules) -> Result<(), String>;
 
-    /// Redirects to the switch what the cluster node's own processes send to services.
+    /// Redirects to the switch what the node's own processes send to services.
     ///
     /// # Errors
     /// In words.
@@ -104,8 +104,7 @@ impl HostNetwork for KernelNetwork {
     fn find_uplink(&mut self, node_addresses: &[IpAddr]) -> Result<String, String> {
         let link = self.netlink.uplink(node_addresses).map_err(|error| error.to_string())?;
         link.map(|link| link.name).ok_or_else(|| {
-            "no interface has one of the cluster node's addresses, nor is there a default route"
-                .to_owned()
+            "no interface has one of the node's addresses, nor is there a default route".to_owned()
         })
     }
 

@@ -1,4 +1,4 @@
-//! Operations on the cluster node's interfaces, a trait that tests implement without root.
+//! Operations on the node's interfaces, a trait that tests implement without root.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub struct OpenedUplink {
 /// In words: what is left.
 pub type Undo = Box<dyn FnOnce() -> Result<(), String>>;
 
-/// Operations on the cluster node's interfaces.
+/// Operations on the node's interfaces.
 pub trait Interfaces: Send {
     /// Called with `true` before a group of operations on many interfaces, and with `false` after it: these may be
     /// looked up with one call.

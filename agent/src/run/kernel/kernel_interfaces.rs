@@ -132,7 +132,7 @@ impl Interfaces for KernelInterfaces {
         let kernel_end = match is_host_port {
             true => {
                 let link = self.netlink.link(&host_port.host_interface);
-                // The cluster node's own packets stay with the switch then.
+                // The node's own packets stay with the switch then.
                 link.inspect_err(|error| tracing::warn!("{error}")).ok().map(|link| link.index)
             }
             false => None,

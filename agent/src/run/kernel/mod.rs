@@ -9,12 +9,12 @@
 //! - `operations`: the thread that performs operations on interfaces,
 //! - `backoff`: retry timers,
 //! - `interfaces`: operations on interfaces, a trait replaced in tests; `kernel_interfaces`: the real ones,
-//! - `host_network`: the cluster node's own network, a trait and the kernel behind it,
+//! - `host_network`: the node's own network, a trait and the kernel behind it,
 //! - `event`: what the kernel reports,
 //! - `guard`: notices XDP programs that were removed,
 //! - `programmer`: one part of the configuration, kept in the desired state by a thread of its own,
 //! - `without_ports`: the same where nftables enforces,
-//! - `next_hops`: the next hops towards other cluster nodes.
+//! - `next_hops`: the next hops towards other nodes.
 
 mod backoff;
 mod event;

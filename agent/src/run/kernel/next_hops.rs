@@ -1,4 +1,4 @@
-//! Resolves the next hops towards other cluster nodes and the world.
+//! Resolves the next hops towards other nodes and the world.
 //!
 //! A thread queries the kernel, which resolves neighbours and expires those that only the switch
 //! uses. Each destination has a timer of its own, so one that cannot be resolved causes no queries
@@ -18,7 +18,7 @@ use crate::run::thread::Thread;
 /// A destination of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Destination {
-    /// The endpoint of another cluster node.
+    /// The endpoint of another node.
     Peer(IpAddr),
     /// The world: whatever the default route is for.
     World,

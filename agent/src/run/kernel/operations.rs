@@ -327,7 +327,7 @@ fn perform(
         Operation::ReleaseUplink => interfaces.release_uplink(),
         Operation::OffloadHost { offload, kernel_end } => {
             let set = offload.set_host(kernel_end);
-            set.map_err(|error| format!("the cluster node's packets are not offloaded: {error}"))
+            set.map_err(|error| format!("the node's packets are not offloaded: {error}"))
         }
         Operation::ReleaseHostPort { interface } => interfaces.release_host_port(&interface),
     };
@@ -414,7 +414,7 @@ impl fmt::Display for Operation {
             Self::ReadAddresses => write!(f, "read the addresses"),
             Self::SetUplinkFilter(_) => write!(f, "set the uplink's filter"),
             Self::ReleaseUplink => write!(f, "release the uplink"),
-            Self::OffloadHost { .. } => write!(f, "offload the cluster node's own packets"),
+            Self::OffloadHost { .. } => write!(f, "offload the node's own packets"),
             Self::ReleaseHostPort { interface } => write!(f, "release {interface}"),
         }
     }

@@ -1,4 +1,4 @@
-//! The kernel of a cluster node on which nothing is a port of the switch: nftables enforces.
+//! The kernel of a node on which nothing is a port of the switch: nftables enforces.
 
 use std::sync::Arc;
 

@@ -73,7 +73,7 @@ const READY_RETRY: Duration = Duration::from_secs(2);
 const LEASE: Duration = Duration::from_secs(15);
 
 impl ApiServer {
-    /// Starts the watches; `node` is this cluster node's name. `send` receives every event with its slot and returns whether the
+    /// Starts the watches; `node` is this node's name. `send` receives every event with its slot and returns whether the
     /// receiver still exists.
     ///
     /// # Errors
@@ -232,7 +232,7 @@ async fn keep_ready(client: Client, node: String, mut is_ready: value::Receiver<
     }
 }
 
-/// Writes queued conditions and Events one after the other while this cluster node is elected.
+/// Writes queued conditions and Events one after the other while this node is elected.
 /// Discards them otherwise: they are queued again if they are still due later.
 async fn write(
     client: Client,

@@ -29,7 +29,7 @@ pub(super) use text::port_table;
 /// The answer to `status`; the names of its fields are fixed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Name of the cluster node.
+    /// Name of the node.
     pub node: String,
     /// Version of the switch.
     pub version: String,
@@ -66,7 +66,7 @@ pub struct Status {
     /// Packets dropped in the last minute, by reason.
     #[serde(default)]
     pub drops_last_minute: BTreeMap<String, u64>,
-    /// Networks of this cluster node's pods.
+    /// Networks of this node's pods.
     #[serde(default)]
     pub pod_networks: Vec<String>,
     /// Largest MTU of pods whose packets pass the uplink; absent without one.

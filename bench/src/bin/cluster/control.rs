@@ -1,11 +1,11 @@
-//! The control side at cluster scale, seen from one cluster node with 250 pods.
+//! The control side at cluster scale, seen from one node with 250 pods.
 //!
 //! ```text
 //! cargo run --release -p bench --bin cluster -- control [--pods 1000,10000,150000]
 //! ```
 //!
-//! Each namespace has 50 pods, and each cluster node 25, or more where there would be over 5,000
-//! cluster nodes. There are three to four policies to a namespace, with selectors in and across
+//! Each namespace has 50 pods, and each node 25, or more where there would be over 5,000
+//! nodes. There are three to four policies to a namespace, with selectors in and across
 //! namespaces, named ports and blocks with exceptions, one in five of them for egress, and two
 //! cluster-wide policies. Each event is applied alone, as if it had come alone, and is done when the
 //! only worker of a switch, which serves a memory port for each local pod, has taken over the snapshot
@@ -28,7 +28,7 @@ use snapshot::{NodeContext, NodePort, PortRole, SnapshotMaker};
 const LOCAL_PODS: usize = 250;
 /// Each local pod is one of four at least.
 const LEAST_PODS: u64 = 4 * LOCAL_PODS as u64;
-/// Cluster nodes that Kubernetes supports.
+/// Nodes that Kubernetes supports.
 const MOST_NODES: usize = 5_000;
 const PODS_IN_NAMESPACE: usize = 50;
 const ROUNDS: usize = 2_000;
@@ -64,7 +64,7 @@ pub(crate) fn main(args: &[String]) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 const MEASURES: [&str; 13] = [
-    "cluster nodes",
+    "nodes",
     "policies",
     "objects in memory to first snapshot in force, ms",
     "tables",
@@ -86,7 +86,7 @@ const AIMS: [&str; 13] =
 struct Rig {
     switch: Switch,
     ports: Vec<NodePort>,
-    /// Without services or other cluster nodes.
+    /// Without services or other nodes.
     context: NodeContext,
     maker: SnapshotMaker,
     generation: u64,
@@ -147,7 +147,7 @@ impl Cluster {
         self.namespaces() * 10 / 3
     }
 
-    /// Some pod on the cluster node that is measured: one in every so many, at changing places
+    /// Some pod on the node that is measured: one in every so many, at changing places
     /// in their namespaces.
     fn local(&self, nth: usize) -> usize {
         let step = self.pods / LOCAL_PODS;
@@ -239,7 +239,7 @@ impl Cluster {
             "spec": {"podSelector": app(self.selected(index)), "ingress": [rule]}})
     }
 
-    /// No pod reaches the metadata address or cluster nodes, but for DNS.
+    /// No pod reaches the metadata address or nodes, but for DNS.
     fn cluster_wide(&self) -> [Value; 2] {
         let dns = json!([{"udp": {"destinationPort": {"number": 53}}}]);
         [
@@ -298,7 +298,7 @@ fn measure(cluster: &Cluster) -> Vec<String> {
         let went = timed(&mut control, &mut rig, |control| control.delete(&gone));
         let came = timed(&mut control, &mut rig, |control| control.apply(apply));
         for took in [went, came] {
-            assert!(took.is_news, "the pod is in a peer set of this cluster node");
+            assert!(took.is_news, "the pod is in a peer set of this node");
             to_view.push(micros(took.view));
             in_force.push(micros(took.in_force));
         }
@@ -307,7 +307,7 @@ fn measure(cluster: &Cluster) -> Vec<String> {
 
     let (mut policy_view, mut policy_in_force) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS / 4 {
-        // A policy that selects pods of this cluster node gets another port, and the old one back.
+        // A policy that selects pods of this node gets another port, and the old one back.
         let policy = cluster.policy_of(cluster.local(round * 7));
         let Some(index) = policy.filter(|index| index % 10 < 8) else { continue };
         for port in [81 + round, 80] {
@@ -377,7 +377,7 @@ fn micros(spent: Duration) -> f64 {
     spent.as_secs_f64() * 1e6
 }
 
-/// Remote pods that are in peer sets of this cluster node: without them something is different.
+/// Remote pods that are in peer sets of this node: without them something is different.
 fn known(cluster: &Cluster, control: &mut Control, rig: &mut Rig) -> Vec<usize> {
     let mut known = Vec::new();
     // Coprime with the pods of a namespace, so that pods of every application are among them.

@@ -52,7 +52,7 @@ const DENIED: Duration = Duration::from_millis(300);
 const PODS: [&str; 3] = ["client", "free", "resolver"];
 const METRICS: &str = "127.0.0.1:9470";
 
-/// The pods, the cluster node, and the policy.
+/// The pods, the node, and the policy.
 const MANIFESTS: &str = r#"
 apiVersion: v1
 kind: Node
@@ -175,7 +175,7 @@ fn address(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 88, 0, n)
 }
 
-/// Joins a pod to the cluster node, with what its plugin would set up in it.
+/// Joins a pod to the node, with what its plugin would set up in it.
 fn join(node: &Namespace, pod: &Namespace, name: &str, n: u8) -> Result<AttachPod> {
     let request = attach::join(node, format!("pg{n}"), pod, "eth0", name, address(n))?;
     for command in [

@@ -70,7 +70,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// A cluster node and namespaces of pods.
+/// A node and namespaces of pods.
 struct Node {
     folder: TempDir,
     namespace: Namespace,

@@ -20,7 +20,7 @@ const A: &str = "10.0.0.1";
 const B: &str = "10.0.0.2";
 const WORLD: &str = "198.51.100.7";
 const WORLD_V6: &str = "2001:db8::7";
-/// Addresses of the cluster node: that of its object, and one that its kernel has besides.
+/// Addresses of the node: that of its object, and one that its kernel has besides.
 const NODE: &str = "192.0.2.1";
 const BRIDGE: &str = "172.17.0.1";
 
@@ -280,7 +280,7 @@ fn nobody_sends_with_the_cluster_nodes_address() {
     }
 }
 
-/// Between a pod and processes of its cluster node, at an address that its object does not name.
+/// Between a pod and processes of its node, at an address that its object does not name.
 #[test]
 fn a_pods_rules_count_towards_its_own_cluster_node() {
     testkit::requires_root!();
@@ -335,7 +335,7 @@ fn a_pods_rules_count_towards_its_own_cluster_node() {
     }
 }
 
-/// Nor does the cluster node open a connection that conntrack has forgotten.
+/// Nor does the node open a connection that conntrack has forgotten.
 #[test]
 fn a_connection_that_conntrack_forgot_is_the_pods() {
     testkit::requires_root!();
@@ -380,7 +380,7 @@ fn a_connection_that_conntrack_forgot_is_the_pods() {
     case.apply(denies("172.17.0.0/16"));
     case.enforce();
     forget();
-    assert!(!says(&case, "more"), "the cluster node");
+    assert!(!says(&case, "more"), "the node");
     send(&case, [104, end], |packet| packet.data(b"def"));
     let mut bytes = [0; 8];
     assert_eq!(stream.read(&mut bytes).unwrap(), 3);

@@ -1,4 +1,4 @@
-//! Host firewalls, and policies of host-network pods, on a cluster node in a namespace, with a host
+//! Host firewalls, and policies of host-network pods, on a node in a namespace, with a host
 //! outside.
 
 use std::io::{Read, Write};
@@ -181,7 +181,7 @@ fn rules_are_about_networks_nodes_and_ports_of_the_selected_nodes() {
     hosts.enforce(std::slice::from_ref(&edge));
     assert!(hosts.comes_in(80) && !hosts.comes_in(8080));
     assert!(hosts.goes_out(80), "nothing is said about egress, replies to it come in");
-    // The host outside becomes a cluster node.
+    // The host outside becomes a node.
     hosts.control.apply(object(json!({"apiVersion": "v1", "kind": "Node",
         "metadata": {"name": "n2"},
         "status": {"addresses": [{"type": "InternalIP", "address": OUTSIDE}]}})));
@@ -209,7 +209,7 @@ fn rules_are_about_pods_and_the_api_server_too() {
         json!({"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "a"}}}});
     hosts.enforce(&[firewall("ingress", "from", pods.clone())]);
     assert!(hosts.comes_in(80));
-    // The host outside becomes a pod's address, on whatever cluster node.
+    // The host outside becomes a pod's address, on whatever node.
     let pod = |label: &str| {
         json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"namespace": "x", "name": "p", "labels": {"app": label}},
@@ -258,7 +258,7 @@ fn a_node_that_cannot_be_read_is_selected_by_every_firewall() {
     assert!(!hosts.comes_in(80));
 }
 
-/// Both ends of a connection, on the cluster node and outside, and the socket that took it.
+/// Both ends of a connection, on the node and outside, and the socket that took it.
 struct Live {
     node: TcpStream,
     outside: TcpStream,
@@ -281,7 +281,7 @@ impl Live {
         Self { node, outside, _listener: listener }
     }
 
-    /// Whether a byte of the cluster node's arrives, and one from outside.
+    /// Whether a byte of the node's arrives, and one from outside.
     fn arrives(&mut self, outside_first: bool) -> [bool; 2] {
         let crosses = |from: &mut TcpStream, to: &mut TcpStream| {
             from.write_all(b"x").is_ok() && to.read_exact(&mut [0]).is_ok()
@@ -477,7 +477,7 @@ fn policies_hold_for_host_network_pods_at_the_ports_that_they_declare() {
     finished["status"]["phase"] = json!("Succeeded");
     hosts.apply(finished);
     assert!(hosts.comes_in(80));
-    // A firewall for the cluster node and the pod's policies.
+    // A firewall for the node and the pod's policies.
     hosts.apply(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterHostFirewall",
         "metadata": {"name": "f"}, "spec": {"ingress": [{"action": "Deny",
             "from": [{"networks": ["192.0.2.9/32"]}],
@@ -489,7 +489,7 @@ fn policies_hold_for_host_network_pods_at_the_ports_that_they_declare() {
     hosts.control.apply(faulty(broken));
     hosts.commit();
     assert!(!hosts.comes_in(80) && hosts.comes_in(22));
-    // One of another cluster node is none of this one's.
+    // One of another node is none of this one's.
     let mut elsewhere = host_pod("a", json!({"app": "a"}), json!([{"containerPort": 80}]));
     elsewhere["spec"]["nodeName"] = json!("n2");
     hosts.apply(elsewhere);

@@ -1,4 +1,4 @@
-//! A cluster node with pods that another network made, and frames sent from each.
+//! A node with pods that another network made, and frames sent from each.
 //!
 //! Pods' namespaces have no addresses: nothing answers, and every frame that arrives is seen.
 

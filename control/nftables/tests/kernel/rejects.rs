@@ -12,7 +12,7 @@ use crate::lab::{Lab, Network};
 
 const WORLD: &str = "198.51.100.7";
 
-/// Two pods, an end outside, and a cluster node with addresses of its own.
+/// Two pods, an end outside, and a node with addresses of its own.
 fn lab(network: Network) -> Lab {
     let end = |name: &str, list: &[&str]| {
         (name.to_owned(), list.iter().map(|it| it.parse::<IpAddr>().unwrap()).collect())
@@ -28,7 +28,7 @@ fn lab(network: Network) -> Lab {
     }
     lab.node.exec(["ip", "link", "set", "lo", "up"]);
     if network == Network::Bridged {
-        // What the cluster node itself sends to pods.
+        // What the node itself sends to pods.
         for address in ["0.0.0.0/0", "fd00::/64"] {
             lab.node.exec(["ip", "route", "add", address, "dev", "cni0"]);
         }

@@ -51,13 +51,13 @@ pub(crate) struct Case {
 /// Where the other end of the connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
-    /// On the same cluster node.
+    /// On the same node.
     Local,
     /// The packet leaves by the uplink, in a tunnel if there is one.
     Out(Option<Outside>),
     /// The packet arrives by it.
     In(Option<Outside>),
-    /// On the cluster node itself, which gets the packet.
+    /// On the node itself, which gets the packet.
     ToHost,
     /// The same, which sends it.
     FromHost,
@@ -144,7 +144,7 @@ pub(crate) fn other_end(v4: bool) -> IpAddr {
 }
 
 impl Case {
-    /// A packet of a TCP connection between pods of one cluster node.
+    /// A packet of a TCP connection between pods of one node.
     pub(crate) fn plain(v4: bool) -> Self {
         Self {
             v4,
@@ -201,7 +201,7 @@ impl Case {
         tuples
     }
 
-    /// The packet as its sender's kernel would send it, or as the other cluster node would.
+    /// The packet as its sender's kernel would send it, or as the other node would.
     pub(crate) fn frame(&self) -> Vec<u8> {
         let tuples = self.tuples();
         let flow = if self.forward { tuples.initiator } else { tuples.responder.reversed() };
@@ -302,7 +302,7 @@ impl Case {
     }
 }
 
-/// A frame as another cluster node sends it.
+/// A frame as another node sends it.
 fn in_tunnel(frame: &[u8], outside: Outside) -> Vec<u8> {
     let Outside { v4, class } = outside;
     let front = Vxlan::front(v4);

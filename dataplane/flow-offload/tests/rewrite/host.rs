@@ -1,4 +1,4 @@
-//! Packets of the cluster node's own kernel.
+//! Packets of the node's own kernel.
 
 use std::time::Duration;
 

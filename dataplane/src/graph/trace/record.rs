@@ -77,7 +77,7 @@ pub enum Finding {
     Port(Option<PortKind>),
     /// A tunnel.
     Tunnel {
-        /// The cluster node at its other end.
+        /// The node at its other end.
         peer: Option<Arc<str>>,
         /// Headers of the packet inside.
         inside: Option<Headers>,
@@ -156,7 +156,7 @@ pub struct SessionInfo {
 pub struct Exit {
     /// The port.
     pub port: Option<Arc<str>>,
-    /// The cluster node behind it, if any.
+    /// The node behind it, if any.
     pub peer: Option<Arc<str>>,
 }
 
@@ -165,9 +165,9 @@ pub struct Exit {
 pub struct Evaluation {
     /// As policies see it.
     pub flow: Flow,
-    /// The result of the initiator's ACL, if that is a pod of this cluster node.
+    /// The result of the initiator's ACL, if that is a pod of this node.
     pub from_pod: Option<AclResult>,
-    /// The result of the responder's ACL, if that is a pod of this cluster node.
+    /// The result of the responder's ACL, if that is a pod of this node.
     pub to_pod: Option<AclResult>,
     /// The verdict.
     pub outcome: Outcome,

@@ -18,7 +18,7 @@ use crate::bpf::{Map, Object, result};
 pub enum Fallback {
     /// Dropped: for interfaces that only the switch serves.
     Drop,
-    /// Passed to the kernel: for interfaces that the cluster node uses as well.
+    /// Passed to the kernel: for interfaces that the node uses as well.
     Pass,
 }
 

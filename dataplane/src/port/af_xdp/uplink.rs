@@ -1,4 +1,4 @@
-//! An interface that the cluster node itself uses: the switch takes its own traffic from it and
+//! An interface that the node itself uses: the switch takes its own traffic from it and
 //! leaves the rest to the kernel.
 //!
 //! ```text
@@ -28,24 +28,24 @@ use crate::bpf::{KeySet, Map, Object, Plain};
 /// The packets that the switch takes from an uplink.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UplinkFilter {
-    /// UDP port of the overlay at the cluster node's addresses.
+    /// UDP port of the overlay at the node's addresses.
     pub vxlan_port: Option<u16>,
-    /// The cluster node's addresses.
+    /// The node's addresses.
     pub node_addresses: BTreeSet<IpAddr>,
-    /// Networks whose addresses are pods of this cluster node, where the network between cluster
+    /// Networks whose addresses are pods of this node, where the network between
     /// nodes routes them here.
     pub pod_networks: BTreeSet<IpNet>,
     /// Node ports, external and load-balancer addresses.
     pub services: BTreeSet<UplinkService>,
     /// First and last of the ports (and identifiers of echo requests) that connections leaving
-    /// under the cluster node's addresses get.
+    /// under the node's addresses get.
     pub masquerade_ports: Option<(u16, u16)>,
 }
 
 /// Where a service is reached from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UplinkService {
-    /// An address of the cluster node, or one that is led to it.
+    /// An address of the node, or one that is led to it.
     pub address: IpAddr,
     /// IP protocol number.
     pub protocol: u8,

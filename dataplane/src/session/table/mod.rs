@@ -193,7 +193,7 @@ impl Sessions {
         self.quotas.used_by(Owner::port(port))
     }
 
-    /// Number of sessions opened from other cluster nodes, or from outside of the cluster.
+    /// Number of sessions opened from other nodes, or from outside of the cluster.
     pub fn used_by_remote(&self) -> u32 {
         self.quotas.used_by_remote()
     }
@@ -210,7 +210,7 @@ impl Sessions {
         self.quotas.remote_owner(self.hash.of_address(sender))
     }
 
-    /// Whether an owner may use this translation port of the cluster node's own address: one in
+    /// Whether an owner may use this translation port of the node's own address: one in
     /// four, chosen by a keyed hash. Two owners have few ports in common, so that one cannot take
     /// all ports towards a destination.
     pub fn may_use_port(&self, owner: Owner, port: u16) -> bool {

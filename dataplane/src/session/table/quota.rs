@@ -6,7 +6,7 @@
 //! | one eighth (nothing, without an uplink) | guarantees, one for each remote owner |
 //! | half | whoever comes first |
 //!
-//! A local port owns the sessions that its pod opens. Every other sender, a pod of another cluster node
+//! A local port owns the sessions that its pod opens. Every other sender, a pod of another node
 //! or a network outside of the cluster, has one of a fixed number of remote owners, chosen by a keyed
 //! hash. Of the common half a remote owner has at most as much as is left free there: however many of
 //! them want all of it, some of it stays for the next.

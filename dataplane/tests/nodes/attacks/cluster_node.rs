@@ -1,4 +1,4 @@
-//! The cluster node's own addresses, and what its kernel sends.
+//! The node's own addresses, and what its kernel sends.
 
 use super::*;
 
@@ -156,14 +156,14 @@ fn what_a_cluster_node_sends_on_for_a_service_leaves_under_its_address() {
         Arc::new(services)
     };
     let syn = tcp("10.2.0.2:5", "192.0.2.1:30080").syn();
-    // On the client's own cluster node, and on a third one.
+    // On the client's own node, and on a third one.
     for (backend, third) in [("10.2.0.9", "192.0.2.2"), ("10.3.0.9", "192.0.2.3")] {
         let mut rig = Rig::new(Parts { services: service(backend), ..parts() });
         let left = rig.pass(UPLINK, tunnel(2, &syn.build()).build(), UPLINK);
         let outer = wire::parse(&left).unwrap();
         assert_eq!(outer.flow.destination.to_ip(), ip(third));
         let inner = wire::parse(&left[50..]).unwrap().flow;
-        assert_eq!(inner.source.to_ip(), ip("192.0.2.1"), "under the cluster node's address");
+        assert_eq!(inner.source.to_ip(), ip("192.0.2.1"), "under the node's address");
         assert_eq!(inner.destination.to_ip(), ip(backend));
         let from = third.rsplit('.').next().unwrap().parse().unwrap();
         let answer = tcp(&format!("{backend}:8080"), &format!("192.0.2.1:{}", inner.source_port));

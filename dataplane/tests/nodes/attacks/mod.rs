@@ -1,4 +1,4 @@
-//! Attacks on one cluster node of two: every line of `docs/security.md` about packets has its test
+//! Attacks on one node of two: every line of `docs/security.md` about packets has its test
 //! here or is named there.
 
 mod cluster_node;
@@ -21,7 +21,7 @@ const HOST: u16 = 2;
 const UPLINK: u16 = 3;
 const OVERLAY: Vxlan = Vxlan { network: 4096, port: 4789, group: false };
 
-/// Cluster node 1 with two pods, peers 2 and 3, and addresses beyond those of its object: its
+/// Node 1 with two pods, peers 2 and 3, and addresses beyond those of its object: its
 /// gateways on the host port and a bridge.
 fn parts() -> Parts {
     let mac = |n| [2, 0, 0, 0, 0, n];
@@ -58,7 +58,7 @@ fn rig() -> Rig {
     Rig::new(parts())
 }
 
-/// A tunnel packet from cluster node `n`.
+/// A tunnel packet from node `n`.
 fn tunnel(n: u8, inner: &[u8]) -> Packet {
     let header = [&[0x08, 0, 0, 0][..], &(OVERLAY.network << 8).to_be_bytes()].concat();
     let payload = [&header, inner].concat();
@@ -166,7 +166,7 @@ fn link_local_destinations_are_never_forwarded() {
     for (port, from) in [(POD, "10.1.0.2:5"), (HOST, "192.0.2.1:5"), (UPLINK, "198.51.100.1:5")] {
         ends(&mut rig, port, udp(from, "169.254.169.254:80"), "link-local");
     }
-    // One that is the cluster node's own goes no further than to it.
+    // One that is the node's own goes no further than to it.
     let mut own = parts();
     own.more_node_addresses.extend([ip("169.254.20.10"), ip("fe80::1")]);
     let mut rig = Rig::new(own);
@@ -191,7 +191,7 @@ fn link_local_sources_stay_on_their_link() {
         }
         assert_eq!(rig.sessions().used(), 0);
     }
-    // The kernel's own address is the cluster node's.
+    // The kernel's own address is the node's.
     let mut own = parts();
     own.more_node_addresses.push(ip("169.254.1.1"));
     ends(&mut Rig::new(own), HOST, tcp("169.254.1.1:5", "10.1.0.2:80").syn(), "own-node");
@@ -286,7 +286,7 @@ fn floods_of_first_fragments_push_out_nobody_elses() {
 #[test]
 fn what_held_before_holds() {
     let mut rig = rig();
-    // Another pod's address, its cluster node's, a stranger's.
+    // Another pod's address, its node's, a stranger's.
     for from in ["10.1.0.4", "192.0.2.1", "10.1.0.1", "10.2.0.2", "198.51.100.1"] {
         ends(&mut rig, POD, ping(from, "10.1.0.3", 1, 1), "spoofed-address");
     }

@@ -19,7 +19,7 @@ fn each_tunnel_packet_of_a_vector_is_held_to_its_own_addresses() {
 fn no_pod_reaches_the_tunnel_port_of_anybody_outside_of_tunnels() {
     for masquerade in [false, true] {
         let mut rig = Rig::new(Parts { masquerade, ..parts() });
-        // A cluster node that this one does not know, the kernel of its own one, the world.
+        // A node that this one does not know, the kernel of its own one, the world.
         for (from, to) in [
             ("10.1.0.2:5", "192.0.2.7:4789"),
             ("10.1.0.2:5", "192.0.2.1:4789"),

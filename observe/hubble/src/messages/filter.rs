@@ -63,7 +63,7 @@ pub struct FlowFilter {
     /// Flags that are set, whatever the others are.
     #[prost(message, repeated, tag = "23")]
     pub tcp_flags: Vec<TcpFlags>,
-    /// Patterns of the cluster node's name.
+    /// Patterns of the node's name.
     #[prost(string, repeated, tag = "24")]
     pub node_name: Vec<String>,
     /// Numbers of `flow.IPVersion`.
@@ -125,7 +125,7 @@ pub struct FlowFilter {
     /// Interfaces of the kernel.
     #[prost(message, repeated, tag = "35")]
     pub interface: Vec<Empty>,
-    /// Label selectors of the cluster node.
+    /// Label selectors of the node.
     #[prost(string, repeated, tag = "36")]
     pub node_labels: Vec<String>,
     /// Trace identifiers in IP options.

@@ -29,7 +29,7 @@ pub struct Flow {
     /// `flow.FlowType`: [`Flow::L3_L4`].
     #[prost(int32, tag = "10")]
     pub flow_type: i32,
-    /// The cluster node.
+    /// The node.
     #[prost(string, tag = "11")]
     pub node_name: String,
     /// Domain names of the sender.
@@ -87,7 +87,7 @@ impl Flow {
     pub const L3_L4: i32 = 1;
     /// Forwarded to a pod.
     pub const TO_ENDPOINT: i32 = 101;
-    /// Forwarded to the cluster node's kernel.
+    /// Forwarded to the node's kernel.
     pub const TO_HOST: i32 = 2;
     /// Forwarded to the network.
     pub const TO_NETWORK: i32 = 11;
@@ -109,9 +109,9 @@ pub mod verdict {
 pub mod direction {
     /// Not known.
     pub const UNKNOWN: i32 = 0;
-    /// To a pod of this cluster node.
+    /// To a pod of this node.
     pub const INGRESS: i32 = 1;
-    /// From a pod of this cluster node.
+    /// From a pod of this node.
     pub const EGRESS: i32 = 2;
 }
 
@@ -292,7 +292,7 @@ pub struct Endpoint {
 pub mod identity {
     /// A pod.
     pub const UNKNOWN: u32 = 0;
-    /// The cluster node.
+    /// The node.
     pub const HOST: u32 = 1;
     /// Outside of the cluster, as far as is known.
     pub const WORLD: u32 = 2;

@@ -71,7 +71,7 @@ pub struct GetFlowsResponse {
     /// A flow, or what became of flows.
     #[prost(oneof = "Content", tags = "1, 3")]
     pub content: Option<Content>,
-    /// The cluster node.
+    /// The node.
     #[prost(string, tag = "1000")]
     pub node_name: String,
     /// When it was observed.
@@ -125,10 +125,10 @@ pub struct ServerStatusResponse {
     /// Nanoseconds since the start.
     #[prost(uint64, tag = "4")]
     pub uptime_ns: u64,
-    /// Cluster nodes that are answered for.
+    /// Nodes that are answered for.
     #[prost(message, optional, tag = "5")]
     pub num_connected_nodes: Option<UInt32Value>,
-    /// Cluster nodes that do not answer.
+    /// Nodes that do not answer.
     #[prost(message, optional, tag = "6")]
     pub num_unavailable_nodes: Option<UInt32Value>,
     /// The server's version.
@@ -142,7 +142,7 @@ pub struct ServerStatusResponse {
 /// `observer.GetNodesResponse`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct GetNodesResponse {
-    /// The cluster nodes.
+    /// The nodes.
     #[prost(message, repeated, tag = "1")]
     pub nodes: Vec<Node>,
 }

@@ -66,7 +66,7 @@ pub enum NodeKind {
         /// Number of those that no policy selects for ingress.
         open: usize,
     },
-    /// The internet, a network or a cluster node.
+    /// The internet, a network or a node.
     Outside,
 }
 

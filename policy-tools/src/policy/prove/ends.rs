@@ -19,7 +19,7 @@ use crate::probe::{Endpoint, Port, Protocol};
 pub(super) struct End {
     /// The pod, if it is one.
     pub(super) pod: Option<PodKey>,
-    /// The cluster node that it is, or is on.
+    /// The node that it is, or is on.
     pub(super) node: Option<Arc<str>>,
     /// Its address.
     pub(super) address: IpAddr,

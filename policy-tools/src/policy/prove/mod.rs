@@ -70,7 +70,7 @@ pub struct Prover {
 
 impl Prover {
     /// The cluster of these manifests, for these statements. Pods that could exist have addresses of
-    /// `pod_networks`, or without any of the cluster nodes' networks, or of private ones.
+    /// `pod_networks`, or without any of the nodes' networks, or of private ones.
     ///
     /// # Errors
     /// When there are more pods or classes than can be compared.
@@ -119,7 +119,7 @@ impl Prover {
         self.prober.manifests()
     }
 
-    /// The cluster node of an address of a pod.
+    /// The node of an address of a pod.
     pub fn node_of(&self, address: IpAddr) -> Option<&control::model::Node> {
         let world = self.prober.world();
         world.node_of(address).and_then(|name| world.node(name))

@@ -18,7 +18,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::MOST;
 use crate::policy::matrix::{around, each_rule, each_rule_mut, networks};
 
-/// Where pods are if no cluster node says: private networks.
+/// Where pods are if no node says: private networks.
 const PRIVATE: [&str; 4] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"];
 
 /// A network less its exceptions.
@@ -41,7 +41,7 @@ struct Part {
 }
 
 impl Parts {
-    /// The parts of these networks of pods, or where there are none of those of cluster nodes, for the
+    /// The parts of these networks of pods, or where there are none of those of nodes, for the
     /// address families of pods. Peers of the policies among the objects hold the stand-ins from now on.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ fn holds_net((net, except): &Block, inner: &IpNet) -> bool {
     net.contains(inner) && !except.iter().any(|except| except.contains(inner))
 }
 
-/// The networks of pods: those given, else those of cluster nodes, else private ones.
+/// The networks of pods: those given, else those of nodes, else private ones.
 fn pod_networks_of(objects: &[Object], given: &[IpNet]) -> Vec<IpNet> {
     if !given.is_empty() {
         return given.to_vec();

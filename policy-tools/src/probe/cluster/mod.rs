@@ -1,8 +1,8 @@
-//! All cluster nodes of the manifests, each with a switch, and the packets between them.
+//! All nodes of the manifests, each with a switch, and the packets between them.
 //!
 //! Every switch has the snapshot that a running one would have: tables, services, and the other
-//! cluster nodes, so that it knows which clients are outside. What leaves by an uplink enters the
-//! cluster node that has the destination, as a router would deliver it.
+//! nodes, so that it knows which clients are outside. What leaves by an uplink enters the
+//! node that has the destination, as a router would deliver it.
 
 mod services;
 
@@ -44,13 +44,13 @@ pub struct Connection {
     pub protocol: Protocol,
     /// The port at that address; of no meaning for ICMP.
     pub port: u16,
-    /// The cluster node whose uplink the packet enters by, where it comes from outside.
+    /// The node whose uplink the packet enters by, where it comes from outside.
     pub entry: Option<Arc<str>>,
     /// The endpoint that a service chooses, by its place in the list that it chooses from.
     pub backend: usize,
 }
 
-/// The switches of all cluster nodes.
+/// The switches of all nodes.
 pub struct Cluster {
     view: Arc<View>,
     routes: Arc<Routes>,
@@ -62,7 +62,7 @@ pub struct Cluster {
     source_port: u16,
 }
 
-/// One cluster node.
+/// One node.
 struct Site {
     name: Arc<str>,
     ports: Vec<NodePort>,
@@ -78,10 +78,10 @@ const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 49_152..=u16::MAX;
 const UNDER_WAY: usize = 8_192;
 
 impl Cluster {
-    /// A switch for every cluster node that `view` knows or has a pod on.
+    /// A switch for every node that `view` knows or has a pod on.
     ///
     /// # Errors
-    /// When there are more pods on a cluster node than a switch has ports.
+    /// When there are more pods on a node than a switch has ports.
     pub fn new(view: Arc<View>) -> Result<Self, String> {
         let mut nodes: HashMap<Arc<str>, usize> = HashMap::new();
         let mut pods_of: Vec<Vec<(&PodKey, Vec<IpAddr>)>> = Vec::new();
@@ -116,7 +116,7 @@ impl Cluster {
         world.node_of(address).and_then(|name| self.nodes.get(name)).copied()
     }
 
-    /// The switch of a cluster node, with the services that these frames are for, each choosing one
+    /// The switch of a node, with the services that these frames are for, each choosing one
     /// backend. The snapshot has no others: all of them, once for each node, would take too much memory.
     fn switch(&mut self, node: usize, backend: usize, frames: &[Vec<u8>]) -> &mut Switch {
         let parsed = frames.iter().filter_map(|frame| wire::parse(frame).ok());
@@ -312,7 +312,7 @@ impl Cluster {
     }
 }
 
-/// All cluster nodes with the networks and pods behind them. (The underlay is plain: routes only
+/// All nodes with the networks and pods behind them. (The underlay is plain: routes only
 /// distinguish clients in the cluster from those outside.)
 fn routes(view: &View, names: &[Arc<str>], pods_of: &[Vec<(&PodKey, Vec<IpAddr>)>]) -> Routes {
     let peer = |(name, pods): (&Arc<str>, &Vec<(&PodKey, Vec<IpAddr>)>)| {

@@ -11,7 +11,7 @@ use crate::probe::world::{Location, World};
 
 impl Cluster {
     /// The connections that one to a service's address may become, with a name for each: every
-    /// endpoint, and for a client outside every cluster node that it may enter by. Any other
+    /// endpoint, and for a client outside every node that it may enter by. Any other
     /// connection comes back alone, without a name.
     pub fn alternatives(
         &mut self,
@@ -26,14 +26,14 @@ impl Cluster {
             true => vec![self.node_of(world, connection.to)],
             false => vec![self.node_of(world, connection.from.address)],
         };
-        // A cluster node's process is as good as outside at another cluster node.
+        // A node's process is as good as outside at another node.
         let is_process = matches!(connection.from.location, Location::Node(_));
         let mut found = Vec::new();
         for entry in &entries {
             let name = entry.filter(|_| outside).map(|node| Arc::clone(&self.sites[node].name));
             let backends = entry.and_then(|node| {
                 let here = self.backends(node, connection, outside);
-                // A port of another cluster node's address is that node's to translate.
+                // A port of another node's address is that node's to translate.
                 here.or_else(|| {
                     let there = self.node_of(world, connection.to).filter(|it| *it != node)?;
                     self.backends(there, connection, outside || is_process)
@@ -58,7 +58,7 @@ impl Cluster {
             }
         }
         if found.is_empty() {
-            // No cluster node has an endpoint: one answer is enough.
+            // No node has an endpoint: one answer is enough.
             let entry = entries.first().copied().flatten().filter(|_| outside);
             let entry = entry.map(|node| Arc::clone(&self.sites[node].name));
             found.push((None, Connection { entry, ..connection.clone() }));
@@ -66,7 +66,7 @@ impl Cluster {
         found
     }
 
-    /// Returns the choices of a service at a connection's destination, as a cluster node sees it.
+    /// Returns the choices of a service at a connection's destination, as a node sees it.
     pub(super) fn backends(
         &mut self,
         node: usize,
@@ -95,7 +95,7 @@ impl Cluster {
         site.services.services(&self.view, &site.name)
     }
 
-    /// The address and port that the kernel of a cluster node sends its own processes' packets
+    /// The address and port that the kernel of a node sends its own processes' packets
     /// to: one of the switch's for services beside cluster addresses.
     pub(super) fn redirected(&mut self, node: usize, connection: &Connection) -> (IpAddr, u16) {
         let Connection { to, port, .. } = *connection;

@@ -193,7 +193,7 @@ fn the_charts_firewalls_are_the_examples() {
     }
 }
 
-/// A declared port is a host port here, and keeps a second pod off the cluster node.
+/// A declared port is a host port here, and keeps a second pod off the node.
 #[test]
 fn the_next_switch_can_start_beside_the_running_one() {
     for name in ["base", "metrics", "hubble"] {

@@ -104,7 +104,7 @@ pub(super) fn run(args: &Args) -> Ended {
     Ok(cli_runtime::print(&format!("{}: {count} files\n", path.display())))
 }
 
-/// Gathers the running switch's answers; returns the cluster node's name.
+/// Gathers the running switch's answers; returns the node's name.
 fn of_the_switch(args: &Args, parts: &mut Parts) -> Option<String> {
     let mut switch = match args.socket.connect() {
         Ok(switch) => switch,

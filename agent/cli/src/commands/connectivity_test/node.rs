@@ -22,8 +22,8 @@ const NAMESPACE: &str = "podgate-connectivity-test";
 const PODS: [&str; 3] = ["client", "server", "other"];
 /// The ports on which each pod serves.
 pub(super) const PORTS: [u16; 2] = [8080, 8081];
-/// Names the cluster node itself as a place.
-pub(super) const NODE: &str = "cluster node";
+/// Names the node itself as a place.
+pub(super) const NODE: &str = "node";
 /// Timeout of a step of the switch.
 const PATIENCE: Duration = Duration::from_secs(20);
 const AGAIN: Duration = Duration::from_millis(50);
@@ -151,7 +151,7 @@ impl Node {
         address.ok_or_else(|| format!("{} has no {} address", pod.name, family.name()))
     }
 
-    /// Runs `work` inside a pod, or on the cluster node.
+    /// Runs `work` inside a pod, or on the node.
     pub(super) fn inside<T: Send>(
         &self,
         place: &str,

@@ -12,7 +12,7 @@ use local_api::{Client, ClientError, Request, Show};
 /// Rates over one interval; all are a second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Rates {
-    /// The cluster node.
+    /// The node.
     pub(super) node: String,
     /// Length of the measurement, in seconds.
     pub(super) seconds: f64,

@@ -44,7 +44,7 @@ impl Attachments {
         Self { pods: Pods::default(), records, timeout }
     }
 
-    /// Takes up the pods that an earlier process had attached; `own` are the cluster node's
+    /// Takes up the pods that an earlier process had attached; `own` are the node's
     /// addresses.
     pub(super) fn take_up(
         &mut self,

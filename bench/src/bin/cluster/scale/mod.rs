@@ -1,4 +1,4 @@
-//! Load of one cluster node's control side on the API server of a large cluster.
+//! Load of one node's control side on the API server of a large cluster.
 //!
 //! ```text
 //! cargo run --release -p bench --bin cluster -- scale [--nodes 5000 --pods 150000 --seconds 20]
@@ -7,7 +7,7 @@
 //!
 //! A process of its own serves generated objects of the size that real ones have ([`server`]), over HTTP,
 //! by streaming lists and watches as the API server does. The control side is the switch's: the same
-//! watches, the same buffer until everything is listed, the same compilation for one cluster node.
+//! watches, the same buffer until everything is listed, the same compilation for one node.
 
 mod objects;
 mod server;
@@ -30,9 +30,9 @@ use testkit::TempDir;
 
 /// The size of the cluster.
 #[derive(Debug, Clone, Copy, Parser)]
-#[command(about = "What one cluster node's control side asks of the API server in a large cluster")]
+#[command(about = "What one node's control side asks of the API server in a large cluster")]
 struct Args {
-    /// Cluster nodes
+    /// Nodes
     #[arg(long, default_value_t = 5_000)]
     nodes: usize,
 
@@ -44,7 +44,7 @@ struct Args {
     #[arg(long, default_value_t = 20)]
     seconds: u64,
 
-    /// Measure a whole switch that has the pods of one cluster node attached
+    /// Measure a whole switch that has the pods of one node attached
     #[arg(long)]
     switch: bool,
 
@@ -82,7 +82,7 @@ fn kubeconfig(address: SocketAddr) -> String {
 
 /// Longest time for taking events before they are committed, as the switch has it.
 const BATCH: Duration = Duration::from_millis(20);
-/// The cluster node whose control side this is.
+/// The node whose control side this is.
 const NODE: &str = "node-00000";
 
 pub(crate) fn main(args: &[String]) -> Result<(), Box<dyn Error>> {
@@ -212,7 +212,7 @@ fn row(name: &str, figure: String) -> Vec<String> {
 
 /// Objects and bytes of each kind's list: sent, and left out by selectors.
 fn print_initial(args: &Args, control: &Control, counts: &Value) {
-    println!("{} cluster nodes, {} pods\n", args.nodes, args.pods);
+    println!("{} nodes, {} pods\n", args.nodes, args.pods);
     let known: BTreeMap<_, _> = control.counts();
     let mut rows = Vec::new();
     let mut sums = [0_u64; 4];

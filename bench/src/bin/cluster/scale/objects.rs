@@ -1,5 +1,5 @@
 //! Generated objects, of the size that real ones have: with managed fields, volumes, conditions and
-//! the images of a cluster node.
+//! the images of a node.
 
 use serde_json::{Value, json};
 

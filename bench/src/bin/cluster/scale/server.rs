@@ -3,7 +3,7 @@
 //! In protobuf where it is asked to, as the API server; in JSON alone with `--json`.
 //!
 //! It generates what it sends, so it needs no memory for the cluster. `/counts` answers what was sent,
-//! `/change?seconds=N&rate=R` begins changes on the watches of pods and cluster nodes: R of pods a second, or
+//! `/change?seconds=N&rate=R` begins changes on the watches of pods and nodes: R of pods a second, or
 //! as many as are taken where R is 0.
 
 use std::collections::BTreeMap;
@@ -150,7 +150,7 @@ fn watch(
         if let Some((_, rate)) = changing
             && matches!(plural, "pods" | "nodes")
         {
-            // Heartbeats of cluster nodes come beside changes of pods, in bursts of a hundred.
+            // Heartbeats of nodes come beside changes of pods, in bursts of a hundred.
             let burst = if plural == "pods" && rate == 0 { 100 } else { 1 };
             for _ in 0..burst {
                 version += 1;

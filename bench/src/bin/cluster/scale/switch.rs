@@ -1,4 +1,4 @@
-//! A whole switch in a large cluster: `podgate run` with the pods of one cluster node attached, under
+//! A whole switch in a large cluster: `podgate run` with the pods of one node attached, under
 //! changes at a steady rate.
 
 use std::net::SocketAddr;
@@ -73,12 +73,7 @@ pub(super) fn measure(args: &Args) -> Result<()> {
     let (after, last) = (threads(switch.id())?, changes()?);
     let published = generation(&mut client)? - published;
 
-    println!(
-        "{} cluster nodes, {} pods, {} of them attached\n",
-        args.nodes,
-        args.pods,
-        requests.len()
-    );
+    println!("{} nodes, {} pods, {} of them attached\n", args.nodes, args.pods, requests.len());
     let mut rows = vec![
         row("changes a second", format!("{:.0}", (last - first) as f64 / took)),
         row("snapshots a second", format!("{:.0}", published as f64 / took)),
@@ -94,7 +89,7 @@ pub(super) fn measure(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Interfaces of the cluster node's pods, and the requests to attach them.
+/// Interfaces of the node's pods, and the requests to attach them.
 fn requests(args: &Args, node: &Namespace, others: &Namespace) -> Result<Vec<AttachPod>> {
     let cluster = Cluster { nodes: args.nodes, pods: args.pods };
     let local = (0..args.pods).step_by(args.nodes).enumerate();

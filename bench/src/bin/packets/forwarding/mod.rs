@@ -16,7 +16,7 @@
 //! alone, with the switches of other builds of this command (`PROGRAM`, or a script that starts one with
 //! other settings) beside this one's, and with pods that receive in threads of their own: rounds take
 //! turns between all of them. `offload` is another table
-//! ([`offload`]), `nodes` the part of it that is about two cluster nodes, `http [ROUNDS]` the row of
+//! ([`offload`]), `nodes` the part of it that is about two nodes, `http [ROUNDS]` the row of
 //! connections of one request alone, flow offload beside AF_XDP ports. `BENCH_RX_MODE=polling` or
 //! `adaptive` has this switch poll, or not, in both; else it polls without flow offload only.
 //!

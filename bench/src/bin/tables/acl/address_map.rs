@@ -41,7 +41,7 @@ pub(crate) fn measure(rounds: usize) -> anyhow::Result<Vec<MapCosts>> {
 fn one_map(name: &str, hosts: u32, v4: bool, rounds: usize) -> anyhow::Result<MapCosts> {
     let mut random = Random(0x0add_4e55);
     let host = |number: u32| {
-        // Pods in the /24s of their cluster nodes, as networks that are handed out in order.
+        // Pods in the /24s of their nodes, as networks that are handed out in order.
         let low = ((number / 200) << 8) | (number % 200 + 2);
         match v4 {
             true => Address::from_v4_bits(0x0a00_0000 + low),

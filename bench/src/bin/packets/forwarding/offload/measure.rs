@@ -50,7 +50,7 @@ pub(super) fn settings(forwarder: Forwarder) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// As [`stream`], between pods of two cluster nodes, in a tunnel or routed.
+/// As [`stream`], between pods of two nodes, in a tunnel or routed.
 pub(super) fn stream_of_nodes(between: Between, tunnel: bool, options: &str) -> Result<(f64, f64)> {
     let nodes = between.start(tunnel)?;
     stream_between(&nodes.pods[0], &nodes.pods[1], &pod_address(2), options)

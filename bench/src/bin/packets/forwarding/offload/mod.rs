@@ -258,7 +258,7 @@ pub(crate) fn print_requests(rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Streams between pods of two cluster nodes.
+/// Streams between pods of two nodes.
 pub(crate) fn print_nodes(rounds: usize) -> Result<()> {
     let forwarders = [Between::Offload, Between::Kernel, Between::Podgate];
     let ways = [
@@ -273,9 +273,7 @@ pub(crate) fn print_nodes(rounds: usize) -> Result<()> {
         for ((tunnel, name, control, _), figures) in ways.iter().zip(&mut figures) {
             for (forwarder, figures) in forwarders.iter().zip(figures) {
                 let name_of_forwarder = forwarder.name();
-                eprintln!(
-                    "round {round} of {rounds}: two cluster nodes, {name}, {name_of_forwarder}"
-                );
+                eprintln!("round {round} of {rounds}: two nodes, {name}, {name_of_forwarder}");
                 let (rate, seconds) = stream_of_nodes(*forwarder, *tunnel, control)?;
                 figures[0].add(rate);
                 figures[1].add(seconds);
@@ -294,7 +292,7 @@ pub(crate) fn print_nodes(rounds: usize) -> Result<()> {
             lines.push(line);
         }
     }
-    let mut head = vec!["between two cluster nodes"];
+    let mut head = vec!["between two nodes"];
     head.extend(forwarders.iter().map(|forwarder| forwarder.name()));
     head.extend(["ratio", "goal"]);
     println!();
