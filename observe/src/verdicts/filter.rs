@@ -16,8 +16,10 @@ use crate::time;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
     wanted: ObserveFilters,
+    pod: Option<Pod>,
     from_pod: Option<Pod>,
     to_pod: Option<Pod>,
+    ip: Option<IpNet>,
     from_ip: Option<IpNet>,
     to_ip: Option<IpNet>,
     protocol: Option<Protocol>,
@@ -106,8 +108,10 @@ impl Filter {
             return Err(bad("to_service", service, "is no ns/name"));
         }
         Ok(Self {
+            pod: pod("pod", &wanted.pod)?,
             from_pod: pod("from_pod", &wanted.from_pod)?,
             to_pod: pod("to_pod", &wanted.to_pod)?,
+            ip: net("ip", &wanted.ip)?,
             from_ip: net("from_ip", &wanted.from_ip)?,
             to_ip: net("to_ip", &wanted.to_ip)?,
             since: moment("since", &wanted.since)?,
@@ -138,18 +142,25 @@ impl Filter {
         let net = |wanted: Option<IpNet>, end: &End| {
             wanted.is_none_or(|net| end.ip.is_some_and(|ip| net.contains(&ip)))
         };
-        let is_in = |end: &End, namespace: &str| {
+        let is_in = |end: &End, wanted: &Option<String>| {
             let pod = end.pod.as_ref().and_then(|pod| pod.split_once('/'));
-            pod.is_some_and(|(own, _)| own == namespace)
+            wanted.as_ref().is_none_or(|wanted| pod.is_some_and(|(own, _)| own == wanted))
         };
+        let has = |end: &End, wanted: Option<u16>| wanted.is_none() || end.port == wanted;
         wanted.verdict.is_none_or(|verdict| verdict == event.verdict)
+            && (pod(&self.pod, from) || pod(&self.pod, to))
             && pod(&self.from_pod, from)
             && pod(&self.to_pod, to)
+            && (net(self.ip, from) || net(self.ip, to))
             && net(self.from_ip, from)
             && net(self.to_ip, to)
-            && wanted.namespace.as_ref().is_none_or(|it| is_in(from, it) || is_in(to, it))
+            && (is_in(from, &wanted.namespace) || is_in(to, &wanted.namespace))
+            && is_in(from, &wanted.from_namespace)
+            && is_in(to, &wanted.to_namespace)
             && self.protocol.is_none_or(|it| event.protocol == Some(it))
-            && wanted.port.is_none_or(|port| [from.port, to.port].contains(&Some(port)))
+            && (has(from, wanted.port) || has(to, wanted.port))
+            && has(from, wanted.from_port)
+            && has(to, wanted.to_port)
             && wanted.reason.as_ref().is_none_or(|reason| event.reason.as_str() == reason)
             && wanted.policy.as_ref().is_none_or(|name| rules_of(event).any(|by| by.is_of(name)))
             && wanted.to_service.as_ref().is_none_or(|it| to.service.as_deref() == Some(it))
@@ -158,7 +169,7 @@ impl Filter {
 
     /// The pods that it names.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
-        [&self.from_pod, &self.to_pod].into_iter().flatten()
+        [&self.pod, &self.from_pod, &self.to_pod].into_iter().flatten()
     }
 
     /// The namespace that it names beside pods.
@@ -200,7 +211,7 @@ mod tests {
 
     #[test]
     fn each_filter_lets_its_own_through() {
-        let cases: [(ObserveFilters, bool); 34] = [
+        let cases: [(ObserveFilters, bool); 44] = [
             (ObserveFilters::default(), true),
             (ObserveFilters { verdict: Some(Verdict::Dropped), ..Default::default() }, true),
             (ObserveFilters { verdict: Some(Verdict::Forwarded), ..Default::default() }, false),
@@ -208,6 +219,16 @@ mod tests {
             (ObserveFilters { from_pod: Some("default/db".into()), ..Default::default() }, false),
             (ObserveFilters { to_pod: Some("default/db".into()), ..Default::default() }, true),
             (ObserveFilters { to_pod: Some("other/db".into()), ..Default::default() }, false),
+            (ObserveFilters { pod: Some("default/db".into()), ..Default::default() }, true),
+            (ObserveFilters { pod: Some("default/frontend".into()), ..Default::default() }, true),
+            (ObserveFilters { pod: Some("default/web".into()), ..Default::default() }, false),
+            (ObserveFilters { ip: Some("10.1.0.2".into()), ..Default::default() }, true),
+            (ObserveFilters { ip: Some("10.1.0.3".into()), ..Default::default() }, true),
+            (ObserveFilters { ip: Some("10.1.0.4".into()), ..Default::default() }, false),
+            (ObserveFilters { to_port: Some(6379), ..Default::default() }, true),
+            (ObserveFilters { from_port: Some(6379), ..Default::default() }, false),
+            (ObserveFilters { from_namespace: Some("default".into()), ..Default::default() }, true),
+            (ObserveFilters { to_namespace: Some("other".into()), ..Default::default() }, false),
             (ObserveFilters { protocol: Some("tcp".into()), ..Default::default() }, true),
             (ObserveFilters { protocol: Some("17".into()), ..Default::default() }, false),
             (ObserveFilters { port: Some(6379), ..Default::default() }, true),

@@ -59,12 +59,30 @@ pub struct ObserveFilters {
     /// Only connections opened towards this pod, `NAMESPACE/NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_pod: Option<String>,
+    /// Only connections with this pod, `NAMESPACE/NAME`, at either end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
     /// Only this protocol, by name or number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     /// Only connections with this port at either end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    /// Only packets from this port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_port: Option<u16>,
+    /// Only packets to this port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_port: Option<u16>,
+    /// Only packets from pods of this namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_namespace: Option<String>,
+    /// Only packets to pods of this namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_namespace: Option<String>,
+    /// Only packets from or to this address or network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ip: Option<String>,
     /// Only connections that a pod of this namespace opens or receives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,

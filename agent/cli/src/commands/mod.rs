@@ -9,6 +9,7 @@ pub mod capture;
 pub mod check;
 pub mod completion;
 pub mod connectivity_test;
+pub(crate) mod filters;
 pub mod install_cni;
 pub mod manual;
 pub mod observe;

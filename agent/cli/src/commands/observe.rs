@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::Ended;
 use super::call::{Socket, no_answer, print_line, refused, write_line};
+use super::filters::Filters;
 use agent::config::Span;
 use cli_runtime::{NO, Output, UNUSABLE, fail};
 use local_api::{Client, ClientError, ObserveFilters, Request, Verdict};
@@ -73,49 +74,8 @@ pub struct Args {
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     all_namespaces: bool,
 
-    /// Only packets from this address or network
-    #[arg(long, value_name = "ADDRESS")]
-    from_ip: Option<String>,
-
-    /// Only packets to this address or network
-    #[arg(long, value_name = "ADDRESS")]
-    to_ip: Option<String>,
-
-    /// Only packets to an address of this service
-    #[arg(long, value_name = "NS/NAME")]
-    to_service: Option<String>,
-
-    /// Only verdicts with this reason; podgate show errors lists them
-    #[arg(long)]
-    reason: Option<String>,
-
-    /// Only verdicts by this policy
-    #[arg(long, value_name = "[NS/]NAME")]
-    policy: Option<String>,
-
-    /// Only verdicts of this node
-    #[arg(long, value_name = "NAME")]
-    node: Option<String>,
-
-    /// Only this verdict
-    #[arg(long, value_enum)]
-    verdict: Option<VerdictArg>,
-
-    /// Only packets that this pod sent
-    #[arg(long, value_name = "[NS/]POD")]
-    from_pod: Option<String>,
-
-    /// Only packets for this pod
-    #[arg(long, value_name = "[NS/]POD")]
-    to_pod: Option<String>,
-
-    /// Only this protocol: TCP, UDP, SCTP, ICMP, ICMPv6 or a number
-    #[arg(long)]
-    protocol: Option<String>,
-
-    /// Only packets with this port at either end
-    #[arg(long, value_name = "N")]
-    port: Option<u16>,
+    #[command(flatten)]
+    filters: Filters,
 
     /// Time that --follow waits for a restarted switch
     #[arg(long, value_name = "TIME", default_value = "30s")]
@@ -131,17 +91,6 @@ pub struct Args {
     /// Output format; json: one line a verdict
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
-}
-
-/// A verdict on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum VerdictArg {
-    /// It went on
-    #[value(name = "forward", alias = "forwarded")]
-    Forwarded,
-    /// It ended in the switch
-    #[value(name = "drop", alias = "dropped")]
-    Dropped,
 }
 
 /// When output has colours.
@@ -257,22 +206,8 @@ fn filters(args: &Args) -> Result<ObserveFilters, String> {
     // A span of time means all of it.
     let whole = (args.since.is_some() || args.until.is_some()) && args.first.is_none();
     Ok(ObserveFilters {
-        verdict: args.verdict.map(|verdict| match verdict {
-            VerdictArg::Forwarded => Verdict::Forwarded,
-            VerdictArg::Dropped => Verdict::Dropped,
-        }),
-        from_pod: args.from_pod.clone(),
-        to_pod: args.to_pod.clone(),
-        protocol: args.protocol.clone(),
-        port: args.port,
         namespace: args.namespace.clone(),
         all_namespaces: args.all_namespaces,
-        from_ip: args.from_ip.clone(),
-        to_ip: args.to_ip.clone(),
-        reason: args.reason.clone(),
-        policy: args.policy.clone(),
-        to_service: args.to_service.clone(),
-        node: args.node.clone(),
         since: args.since.as_deref().map(|text| moment("--since", text).map(utc)).transpose()?,
         until: args.until.as_deref().map(|text| moment("--until", text).map(utc)).transpose()?,
         staged: args.staged,
@@ -280,5 +215,6 @@ fn filters(args: &Args) -> Result<ObserveFilters, String> {
         first: args.first,
         last: args.last.unwrap_or(if whole { u32::MAX } else { usual }),
         follow: args.follow,
+        ..args.filters.wanted()
     })
 }

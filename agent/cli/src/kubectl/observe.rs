@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use cli_runtime::NO;
 use control::api_server::{Connection, Switches};
-use local_api::{ObserveFilters, Verdict};
+use local_api::ObserveFilters;
 use observe::verdicts::Event;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 
 use super::output::{self, Format};
 use super::{Cluster, Failure, Scope, page, write};
+use crate::commands::filters::Filters;
 
 /// Arguments of `kubectl podgate observe`.
 #[derive(Debug, clap::Args)]
@@ -41,41 +42,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "N")]
     last: Option<u32>,
 
-    /// Only this verdict: forwarded or dropped
-    #[arg(long, value_name = "VERDICT", value_parser = ["forwarded", "dropped"])]
-    verdict: Option<String>,
-
-    /// Only packets that this pod sent
-    #[arg(long, value_name = "[NS/]POD")]
-    from_pod: Option<String>,
-
-    /// Only packets for this pod
-    #[arg(long, value_name = "[NS/]POD")]
-    to_pod: Option<String>,
-
-    /// Only packets from this address or network
-    #[arg(long, value_name = "ADDRESS")]
-    from_ip: Option<String>,
-
-    /// Only packets to this address or network
-    #[arg(long, value_name = "ADDRESS")]
-    to_ip: Option<String>,
-
-    /// Only this protocol
-    #[arg(long)]
-    protocol: Option<String>,
-
-    /// Only packets with this port at either end
-    #[arg(long, value_name = "N")]
-    port: Option<u16>,
-
-    /// Only verdicts with this reason
-    #[arg(long)]
-    reason: Option<String>,
-
-    /// Only verdicts by this policy
-    #[arg(long, value_name = "[NS/]NAME")]
-    policy: Option<String>,
+    #[command(flatten)]
+    filters: Filters,
 
     /// How verdicts are written; json: one a line; wide: with the node
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
@@ -174,22 +142,10 @@ fn filters(args: &Args, connection: &Connection) -> ObserveFilters {
     // Pods with certain labels are chosen here, from as many as there are.
     let many = args.scope.selector.is_some() && !args.follow;
     ObserveFilters {
-        verdict: args.verdict.as_deref().map(|verdict| match verdict {
-            "dropped" => Verdict::Dropped,
-            _ => Verdict::Forwarded,
-        }),
-        from_pod: args.from_pod.clone(),
-        to_pod: args.to_pod.clone(),
-        protocol: args.protocol.clone(),
-        port: args.port,
         namespace: args.scope.namespace(connection),
         all_namespaces: args.scope.all_namespaces,
-        from_ip: args.from_ip.clone(),
-        to_ip: args.to_ip.clone(),
-        reason: args.reason.clone(),
-        policy: args.policy.clone(),
         last: if many { u32::MAX } else { args.last.unwrap_or(usual) },
         follow: args.follow,
-        ..ObserveFilters::default()
+        ..args.filters.wanted()
     }
 }

@@ -1,6 +1,7 @@
-//! What a switch with many pods costs: starts, attachments, sessions, idle pods, names.
+//! What a switch with many pods costs: starts, attachments, sessions, the journal, idle pods, names.
 
 mod attach;
+mod journal;
 mod names;
 mod plugin;
 mod pods;
@@ -14,6 +15,7 @@ fn main() -> ExitCode {
         "node",
         &[
             ("attach", attach::main),
+            ("journal", journal::main),
             ("names", names::main),
             ("plugin", plugin::main),
             ("pods", pods::main),
