@@ -50,7 +50,7 @@ pub struct Frame {
     total: u32,
     memory: u16,
     /// Further frames of this packet. Those behind the packet's end are empty.
-    others: u16,
+    others: u8,
     /// The packet's partial checksum, if it has one.
     partial_checksum: Option<PartialChecksum>,
     /// Whether the packet is a copy of one that was forwarded.
