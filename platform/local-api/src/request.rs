@@ -27,7 +27,7 @@ pub enum Request {
     /// `{}` once pods can be attached, else an error of kind `not-ready`.
     Ready,
     /// A stream of verdicts, one answer each, until either side closes.
-    Observe(ObserveFilters),
+    Observe(Box<ObserveFilters>),
     /// One of the switch's tables, as JSON.
     Show(Show),
     /// The session rules of this node's pods and their changes, as
@@ -278,7 +278,7 @@ mod tests {
             Request::ListPods,
             Request::Status,
             Request::Ready,
-            Request::Observe(filters),
+            Request::Observe(Box::new(filters)),
             Request::Show(Show {
                 what: "session-rules".into(),
                 pod: Some("x/a".into()),

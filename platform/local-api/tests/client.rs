@@ -5,9 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use local_api::{
-    AttachPod, Client, ClientError, ErrorKind, ObserveFilters, REQUEST_BYTES, Request, read_line,
-};
+use local_api::{AttachPod, Client, ClientError, ErrorKind, REQUEST_BYTES, Request, read_line};
 use serde_json::json;
 use testkit::TempDir;
 
@@ -143,7 +141,7 @@ fn a_line_without_end_is_not_read_for_ever() {
 
 #[test]
 fn a_stream_goes_on_until_it_ends() {
-    let filters = Request::Observe(ObserveFilters::default());
+    let filters = Request::Observe(Box::default());
     let (_folder, socket) = says("{\"result\":1}\n{\"result\":2}\n");
     let stream = Client::connect(&socket, LONG).unwrap().stream(&filters).unwrap();
     assert_eq!(stream.map(Result::unwrap).collect::<Vec<_>>(), [json!(1), json!(2)]);
@@ -159,7 +157,7 @@ fn a_stream_may_be_quiet_longer_than_a_call() {
         std::thread::sleep(SHORT * 3);
         drop(stream.write_all(b"{\"result\":1}\n"));
     });
-    let filters = Request::Observe(ObserveFilters::default());
+    let filters = Request::Observe(Box::default());
     let mut stream = Client::connect(&socket, SHORT).unwrap().stream(&filters).unwrap();
     assert_eq!(stream.next().unwrap().unwrap(), json!(1));
 }

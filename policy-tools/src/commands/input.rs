@@ -156,7 +156,7 @@ impl Observed {
             ..ObserveFilters::default()
         };
         let mut events = Vec::new();
-        for answer in client.stream(&Request::Observe(filters)).map_err(said)? {
+        for answer in client.stream(&Request::Observe(Box::new(filters))).map_err(said)? {
             let value = match answer {
                 Ok(value) => value,
                 Err(error @ ClientError::Refused(_)) => return Err(said(error)),

@@ -55,7 +55,7 @@ pub enum Command {
     /// Show live packet rates of the running switch
     Top(top::Args),
     /// Show verdicts of the running switch
-    Observe(observe::Args),
+    Observe(Box<observe::Args>),
     /// Capture packets at a port of the running switch
     Capture(capture::Args),
     /// Show one of the running switch's tables

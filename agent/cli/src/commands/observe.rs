@@ -146,7 +146,7 @@ fn stream(
     filters: &ObserveFilters,
     colour: bool,
 ) -> Result<Option<ClientError>, ExitCode> {
-    let request = Request::Observe(filters.clone());
+    let request = Request::Observe(Box::new(filters.clone()));
     let events = match client.stream(&request) {
         Ok(events) => events,
         Err(error) => return Ok(Some(error)),

@@ -45,7 +45,7 @@ enum Command {
     /// Show the state of every node's switch
     Status(status::Args),
     /// Show verdicts of all switches, merged by time
-    Observe(observe::Args),
+    Observe(Box<observe::Args>),
     /// Show the rules in force for pods
     Explain(explain::Args),
     /// List the connections that staged policies would deny or allow

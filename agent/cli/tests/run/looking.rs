@@ -74,7 +74,7 @@ fn observers_choose_and_follow() {
     node.wait_for_event(|event| event.to.port == Some(80));
     let ask = |filters: ObserveFilters| -> Vec<Event> {
         let filters = ObserveFilters { last: 100, ..filters };
-        let events = node.client().stream(&Request::Observe(filters)).unwrap();
+        let events = node.client().stream(&Request::Observe(Box::new(filters))).unwrap();
         events.map(|event| serde_json::from_value(event.unwrap()).unwrap()).collect()
     };
     let only = |events: Vec<Event>| -> Event {
@@ -95,11 +95,11 @@ fn observers_choose_and_follow() {
     only(ask(ObserveFilters { from_pod: Some("db".into()), ..Default::default() }));
     assert_eq!(ask(ObserveFilters { to_pod: Some("far".into()), ..Default::default() }).len(), 2);
     let bad = ObserveFilters { protocol: Some("nonsense".into()), ..Default::default() };
-    let mut events = node.client().stream(&Request::Observe(bad)).unwrap();
+    let mut events = node.client().stream(&Request::Observe(Box::new(bad))).unwrap();
     assert!(events.next().unwrap().unwrap_err().to_string().contains("nonsense"));
 
     let filters = ObserveFilters { follow: true, to_pod: Some("db".into()), ..Default::default() };
-    let mut events = node.client().stream(&Request::Observe(filters)).unwrap();
+    let mut events = node.client().stream(&Request::Observe(Box::new(filters))).unwrap();
     let following = std::thread::spawn(move || events.next().unwrap().unwrap());
     // Verdicts before the observer is there are past; so one is sent until it is seen.
     let mut port = 7000;
@@ -266,7 +266,7 @@ fn verdicts_know_services_and_filters_unknown_pods() {
     assert!(told.to_string().contains("-> 10.96.0.7:80 (service default/front) no-endpoint"));
     let ask = |filters: ObserveFilters| {
         let filters = ObserveFilters { last: 100, ..filters };
-        let events = node.client().stream(&Request::Observe(filters)).unwrap();
+        let events = node.client().stream(&Request::Observe(Box::new(filters))).unwrap();
         events.map(|event| event.map_err(|error| error.to_string())).collect::<Vec<_>>()
     };
     let to =
@@ -289,7 +289,13 @@ fn verdicts_know_services_and_filters_unknown_pods() {
     let policy = ObserveFilters { policy: Some("db".into()), ..Default::default() };
     assert!(ask(policy).iter().all(Result::is_ok), "it is there, and has decided nothing");
     let followed = ObserveFilters { follow: true, ..ghost };
-    let first = node.client().stream(&Request::Observe(followed)).unwrap().next().unwrap().unwrap();
+    let first = node
+        .client()
+        .stream(&Request::Observe(Box::new(followed)))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap();
     assert_eq!(first["notice"], "no pod default/ghost is known yet");
 }
 

@@ -265,7 +265,7 @@ impl Node {
         let mut found = None;
         until(|| {
             let filters = ObserveFilters { last: 1000, ..Default::default() };
-            let events = self.client().stream(&Request::Observe(filters)).unwrap();
+            let events = self.client().stream(&Request::Observe(Box::new(filters))).unwrap();
             let mut events = events.map(|event| serde_json::from_value(event.unwrap()).unwrap());
             found = events.find(&is_it);
             found.is_some()

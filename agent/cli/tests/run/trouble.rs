@@ -133,7 +133,7 @@ fn who_waits_at_the_end_gets_an_answer() {
     let waiting = node.attach_in_background("db", DB);
     until(|| !node.status().waiting.is_empty());
     let filters = ObserveFilters { follow: true, ..Default::default() };
-    let observer = node.client().stream(&Request::Observe(filters)).unwrap();
+    let observer = node.client().stream(&Request::Observe(Box::new(filters))).unwrap();
     let mut idle = node.client();
     node.stop();
     let error = waiting.join().unwrap().unwrap_err();

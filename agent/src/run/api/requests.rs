@@ -46,7 +46,7 @@ pub(super) fn serve(stream: UnixStream, connection: &Connection) -> io::Result<(
         });
         let answer = match request {
             Err(error) => error.into(),
-            Ok(Request::Observe(filters)) => match Filter::new(filters) {
+            Ok(Request::Observe(filters)) => match Filter::new(*filters) {
                 Err(error) => error.into(),
                 Ok(filter) => match shared.status.unknown(&filter) {
                     // What is followed may come yet.

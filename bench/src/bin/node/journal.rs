@@ -102,7 +102,7 @@ fn event(n: usize, destinations: usize, time: SystemTime) -> Event {
         port,
         ..End::default()
     };
-    let is_denied = n % 20 == 0;
+    let is_denied = n.is_multiple_of(20);
     let policy = format!("NetworkPolicy shop/w{}", to % WORKLOADS);
     let by = if is_denied { format!("default-deny of {policy}") } else { policy + " ingress[0]" };
     Event {
