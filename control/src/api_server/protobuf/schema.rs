@@ -92,6 +92,7 @@ static METADATA: Message = message(&[
     one(3, "namespace", Text),
     one(5, "uid", Text),
     one(6, "resourceVersion", Text),
+    one(7, "generation", Number),
     one(8, "creationTimestamp", Time),
     one(11, "labels", Map),
     one(12, "annotations", Annotations),
