@@ -2,9 +2,9 @@
 //! at once, but a runtime that gives up an ADD may call DEL while it still runs: DEL would remove what is there, and
 //! the rest of ADD would stay.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -21,10 +21,14 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Waits for the end of another call for the container, [`LONGEST`] at most. After that, and without a
-    /// file to lock, the call goes on without a turn and says so on standard error.
+    /// Waits for the end of another call for the container, [`LONGEST`] at most. After that, and where no file can
+    /// be locked, the call goes on without a turn and says so on standard error. Without the agent's folder nothing
+    /// can be attached, and a call needs no turn.
     pub(super) fn wait(config: &Config, attachment: &Attachment) -> Option<Self> {
         let path = config.socket.with_file_name(format!("{}.lock", attachment.container_id));
+        if !config.socket.parent().is_some_and(Path::is_dir) {
+            return None;
+        }
         let turn = take(&path, config.timeout.min(LONGEST));
         turn.inspect_err(|error| {
             // Standard error may be closed.
@@ -53,9 +57,6 @@ fn take(path: &Path, timeout: Duration) -> io::Result<Turn> {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    if let Some(folder) = path.parent() {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    }
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
@@ -97,7 +98,7 @@ mod tests {
     #[test]
     fn one_call_at_a_time_has_the_turn_and_no_file_is_left() {
         let folder = testkit::TempDir::new("turns");
-        let path = folder.path().join("run/c1.lock");
+        let path = folder.path().join("c1.lock");
         let (inside, turns) = (AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for _ in 0..8 {
