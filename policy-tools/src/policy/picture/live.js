@@ -53,7 +53,8 @@ const draw = () => {
   }
   for (const it of edges.values()) {
     const what = it.verdict === 'drop' ? 'denied' : 'opened';
-    const title = `${it.from.dataset.name} to ${it.to.dataset.name}: ${[...it.ports].join(', ')}, ${it.count} ${what}`;
+    const ports = [...it.ports].sort((a, b) => a.localeCompare(b, 'en', {numeric: true}));
+    const title = `${it.from.dataset.name} to ${it.to.dataset.name}: ${ports.join(', ')}, ${it.count} ${what}`;
     edge(svg, it.from, it.to, it.verdict, title, Math.min(5, 1.5 + Math.log10(it.count)));
   }
 };
