@@ -347,7 +347,12 @@ fn watch<'q>(
         }
         for change in changes {
             let object = resource.converted(change.object);
-            event(stream, kind, &json!({"type": change.kind, "object": object}))?;
+            let change = json!({"type": change.kind, "object": object});
+            if kind.is_some_and(|kind| protobuf::event(&change, kind).is_err()) {
+                // Protobuf cannot say it: the next answer is in JSON.
+                return stream.write_all(b"0\r\n\r\n");
+            }
+            event(stream, kind, &change)?;
         }
         version = now;
         rounds += 1;
@@ -379,7 +384,7 @@ fn head(stream: &mut Box<dyn Stream>, protobuf: Option<&str>) -> io::Result<()> 
     )
 }
 
-/// Sends an event. One that protobuf cannot say ends the answer; the next one is in JSON.
+/// Sends an event.
 fn event(stream: &mut Box<dyn Stream>, kind: Option<&str>, event: &Value) -> io::Result<()> {
     let line = match kind {
         Some(kind) => protobuf::event(event, kind).map_err(io::Error::other)?,
