@@ -147,7 +147,7 @@ impl Load {
         clients.chain([port("default/server".to_owned(), servers, &AclBinding::Open)]).collect()
     }
 
-    /// Begins what is asked in this tick.
+    /// Begins the questions and connections of this tick.
     pub(crate) fn begin(&mut self, tick: u64) {
         for _ in 0..if self.flood == Flood::Questions { 20 } else { 5 } {
             self.ask(0, self.flood == Flood::Connections);

@@ -64,7 +64,7 @@ pub(super) fn run(args: &Args) -> Ended {
     }
 }
 
-/// The time without a difference that is asked for.
+/// The required time without a difference.
 struct Quiet {
     since: SystemTime,
     span: Span,
@@ -128,7 +128,7 @@ impl Quiet {
         Ok(if row[default] == "staged" { Stage::Staged } else { Stage::Enforced })
     }
 
-    /// Whether a time of a table is within the time asked for.
+    /// Whether a time of a table is within the required time.
     fn is_recent(&self, time: &Value) -> bool {
         time.as_str().is_some_and(|time| moment(time).is_none_or(|time| time >= self.since))
     }

@@ -116,7 +116,7 @@ fn policy(text: &str) -> Result<(Kind, &str), String> {
     Ok((kinds().find(is_meant).ok_or_else(unusable)?, name))
 }
 
-/// What a switch has of a policy.
+/// The state of a policy in one switch.
 #[derive(Debug, PartialEq, Eq)]
 enum Standing {
     /// The wanted generation, or a later one.

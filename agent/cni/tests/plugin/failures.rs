@@ -91,7 +91,7 @@ fn no_address_is_left() {
     node.add("two", &second).ok();
 }
 
-/// Of two families, of which one is used up first, with all pods at the same time.
+/// Many pods want addresses of two families at once, and one family is used up first.
 #[test]
 fn addresses_that_many_want_at_once_are_used_up_and_come_back() {
     requires_a_node!();

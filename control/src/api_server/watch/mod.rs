@@ -37,7 +37,7 @@ pub(super) struct Watch {
     never_streams: bool,
     /// A page had expired: request the list as a whole.
     whole: bool,
-    /// Protobuf is not asked for: the kind has none, or the API server or its answer refused.
+    /// JSON is requested: the kind has no protobuf, or the API server refused it, or an answer could not be read.
     json_only: bool,
     /// The encoding of the answer that is read.
     encoding: Encoding,

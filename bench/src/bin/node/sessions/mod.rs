@@ -40,14 +40,14 @@ struct Args {
     only: Option<Tracker>,
 }
 
-/// What knows the connections.
+/// The connection tracker that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Tracker {
     Podgate,
     Bridge,
 }
 
-/// What a run left behind.
+/// Figures of a run.
 struct Report {
     /// The most connections that were held.
     held: u64,
@@ -55,7 +55,7 @@ struct Report {
     evicted: String,
     /// Connections that were refused for want of a place.
     refused: u64,
-    /// How long the load took.
+    /// Duration of the load, in seconds.
     seconds: u64,
 }
 
