@@ -28,6 +28,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::cache::StoredObject;
+use crate::file::open_regular;
+use crate::model::reference_of;
 use crate::state::ObjectSnapshot;
 use crate::{Object, ObjectRef};
 
@@ -240,7 +242,7 @@ pub fn at(folder: &Path, time: SystemTime) -> io::Result<Option<Past>> {
 }
 
 fn read(path: &Path, first: Timestamp, until: Timestamp) -> io::Result<Past> {
-    let mut lines = BufReader::new(MultiGzDecoder::new(File::open(path)?)).lines();
+    let mut lines = BufReader::new(MultiGzDecoder::new(open_regular(path)?)).lines();
     let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     match lines.next().transpose()? {
         Some(head) if head == HEAD => {}
@@ -277,28 +279,7 @@ fn read(path: &Path, first: Timestamp, until: Timestamp) -> io::Result<Past> {
 impl StoredObject {
     /// Kind, namespace and name.
     fn reference(&self) -> ObjectRef {
-        use crate::Kind;
-        let of = |kind, namespace: Option<&Arc<str>>, name: &Arc<str>| ObjectRef {
-            kind,
-            namespace: namespace.cloned(),
-            name: Arc::clone(name),
-        };
-        match self {
-            Self::Namespace(it) => of(Kind::Namespace, None, &it.name),
-            Self::Pod(it) => of(Kind::Pod, Some(&it.key.namespace), &it.key.name),
-            Self::Node(it) => of(Kind::Node, None, &it.name),
-            Self::Service(it) => of(Kind::Service, Some(&it.key.namespace), &it.key.name),
-            Self::EndpointSlice(it) => {
-                of(Kind::EndpointSlice, Some(&it.key.namespace), &it.key.name)
-            }
-            Self::NetworkPolicy(it) => {
-                of(Kind::NetworkPolicy, Some(&it.key.namespace), &it.key.name)
-            }
-            Self::ClusterNetworkPolicy(it) => of(it.kind, None, &it.name),
-            Self::ClusterEgressFirewall(it) => of(Kind::ClusterEgressFirewall, None, &it.name),
-            Self::ClusterHostFirewall(it) => of(Kind::ClusterHostFirewall, None, &it.name),
-            Self::NodeAddresses(it) => of(Kind::NodeAddresses, None, &it.node),
-        }
+        reference_of!(self)
     }
 
     /// Whether both are one object in memory; equal namespaces count as one.

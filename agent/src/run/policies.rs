@@ -89,18 +89,16 @@ impl Policies {
         };
         let mut table = Table::new(&POLICY_COLUMNS);
         for (object, policy) in &*self.0.lock() {
-            let place = object.namespace.iter().map(|namespace| format!("{namespace}/"));
-            let policy_name = format!("{}{}", place.collect::<String>(), object.name);
             let state = match policy {
                 PolicyState { is_pending: true, .. } => "pending",
                 PolicyState { stage: Stage::Staged, .. } => "staged",
                 PolicyState { stage: Stage::Enforced, .. } => "in-force",
             };
-            let last = differences.get(&format!("{} {policy_name}", object.kind.name()));
+            let last = differences.get(&object.to_string());
             let time = |time: Option<SystemTime>| time.map_or(Value::Null, |it| utc(it).into());
             table.add(vec![
                 object.kind.name().into(),
-                policy_name.into(),
+                object.place().into(),
                 name(policy.stage).into(),
                 name(policy.default_stage).into(),
                 policy.generation.into(),

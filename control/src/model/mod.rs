@@ -20,6 +20,7 @@ pub use cluster_policy::{
 };
 pub use denied_reply::DeniedReply;
 pub use labels::Labels;
+pub(crate) use object::reference_of;
 pub use object::{Kind, Object, ObjectRef};
 pub use policy::{DirectionRules, Namespaces, NetworkPolicy, Peer, PolicyRule, PortSpec, Ports};
 pub use report::{Condition, Report};

@@ -36,15 +36,16 @@ pub enum Object {
     NodeAddresses(NodeAddresses),
 }
 
-impl Object {
-    /// Kind, namespace and name.
-    pub fn reference(&self) -> ObjectRef {
+/// Kind, namespace and name of an object. [`Object`] and what the cache stores have the same variants.
+macro_rules! reference_of {
+    ($object:expr) => {{
+        use $crate::{Kind, ObjectRef};
         let of = |kind, namespace: Option<&Arc<str>>, name: &Arc<str>| ObjectRef {
             kind,
             namespace: namespace.cloned(),
             name: Arc::clone(name),
         };
-        match self {
+        match $object {
             Self::Namespace(it) => of(Kind::Namespace, None, &it.name),
             Self::Pod(it) => of(Kind::Pod, Some(&it.key.namespace), &it.key.name),
             Self::Node(it) => of(Kind::Node, None, &it.name),
@@ -60,6 +61,14 @@ impl Object {
             Self::ClusterHostFirewall(it) => of(Kind::ClusterHostFirewall, None, &it.name),
             Self::NodeAddresses(it) => of(Kind::NodeAddresses, None, &it.node),
         }
+    }};
+}
+pub(crate) use reference_of;
+
+impl Object {
+    /// Kind, namespace and name.
+    pub fn reference(&self) -> ObjectRef {
+        reference_of!(self)
     }
 
     /// The generation and the status of a policy.
@@ -211,11 +220,18 @@ pub struct ObjectRef {
     pub name: Arc<str>,
 }
 
+impl ObjectRef {
+    /// The name, behind its namespace if it has one: `NAME` or `NS/NAME`.
+    pub fn place(&self) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{namespace}/{}", self.name),
+            None => self.name.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.namespace {
-            Some(namespace) => write!(f, "{} {namespace}/{}", self.kind.name(), self.name),
-            None => write!(f, "{} {}", self.kind.name(), self.name),
-        }
+        write!(f, "{} {}", self.kind.name(), self.place())
     }
 }

@@ -79,8 +79,7 @@ impl Quiet {
         connections: &Table,
     ) -> Result<Stage, String> {
         let of = |table: &Table, name: &str| {
-            let place = table.columns.iter().position(|column| column == name);
-            place.ok_or_else(|| format!("podgate's answer has no column {name}"))
+            table.column(name).ok_or_else(|| format!("podgate's answer has no column {name}"))
         };
         let [kind, name, stage, default, state, since, last] = [
             of(policies, "kind")?,

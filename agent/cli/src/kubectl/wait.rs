@@ -62,8 +62,7 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
     let policy = ObjectRef { kind, namespace, name: name.into() };
     let wanted = generation(&connection, &policy).await?;
     let switches = args.cluster.switches(&connection, None).await?;
-    let place = policy.namespace.iter().map(|namespace| format!("{namespace}/"));
-    let place = place.collect::<String>() + &policy.name;
+    let place = policy.place();
     let query = utf8_percent_encode(&place, NON_ALPHANUMERIC);
     let path = format!("{}?policy={query}", page("policies"));
     let (mut late, mut pause) = (switches.all().to_vec(), PAUSE[0]);
