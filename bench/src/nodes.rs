@@ -35,7 +35,7 @@ pub enum Between {
 
 /// The parameters of the tunnel, if there is one.
 const OVERLAY: Vxlan = Vxlan { network: 7, port: 4789, group: false };
-/// Of the link between the nodes.
+/// MTU of the link between the nodes.
 const MTU: u32 = 1500;
 const POD: PortId = PortId(0);
 const UPLINK: PortId = PortId(1);

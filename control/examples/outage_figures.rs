@@ -17,7 +17,7 @@ use control::{Kind, Object};
 use serde_json::{Value, json};
 use testkit::TempDir;
 
-/// What the server does.
+/// The behaviour of the server.
 #[derive(Clone, Copy, PartialEq)]
 enum Mode {
     Serves,
@@ -49,7 +49,7 @@ struct State {
     is_denied: bool,
 }
 
-/// A server's state, and who waits for a change of it.
+/// The state of a server, and the requests that wait for a change of it.
 struct World(Mutex<State>, Condvar);
 
 impl World {
@@ -184,7 +184,7 @@ fn serve(stream: &TcpStream, world: &World) -> std::io::Result<()> {
     }
 }
 
-/// A streaming list, if one is asked for, and the watch after it, until the server does something else.
+/// Serves a streaming list, if one is requested, and the watch after it, until the state changes.
 fn follow(
     out: &mut impl Write,
     lists: bool,

@@ -97,7 +97,7 @@ impl Steps<'_> {
         Ok(allocation)
     }
 
-    /// Prepares both ends while the IPAM plugin, which uses neither, is asked for addresses.
+    /// Prepares both ends while the IPAM plugin, which uses neither, chooses addresses.
     fn prepare(
         &mut self,
         [near, far]: [u32; 2],

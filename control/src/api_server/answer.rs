@@ -17,7 +17,7 @@ use super::watch::Encoding;
 /// Maximum length of a line or message; the API server refuses objects of a tenth of it.
 const LONGEST: usize = 32 << 20;
 
-/// How the body of an answer is divided.
+/// The framing of an answer's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
     /// Into lines.

@@ -15,7 +15,7 @@ pub(super) enum Trouble {
     Absent,
     /// The API server does not support streaming lists.
     NotStreaming(String),
-    /// The API server does not answer in the encoding asked for.
+    /// The API server does not answer in the requested encoding.
     NotAcceptable(String),
     /// The API server cannot be reached.
     Away(String),

@@ -142,7 +142,7 @@ impl Slots {
         }
         Tag::remove(memory, frame);
         member.capture(frame, memory, Direction::In);
-        // Who forwarded it beside the workers counts it.
+        // The program that forwarded it has counted it.
         if !frame.is_copy() {
             member.counters.received.add(1);
             member.counters.received_bytes.add(frame.len() as u64);

@@ -15,7 +15,7 @@ use crate::Kind;
 use schema::{Field, Form, Message};
 use wire::{Damage, Fields, Result, Wire, text};
 
-/// What stands before each `runtime.Unknown`.
+/// The prefix of each `runtime.Unknown`.
 const MAGIC: &[u8] = b"k8s\0";
 
 /// Whether the API server serves a kind in protobuf.

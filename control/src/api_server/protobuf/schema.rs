@@ -23,7 +23,7 @@ pub(super) struct Field {
     pub(super) repeated: bool,
 }
 
-/// What a field holds.
+/// The form of a field.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Form {
     Text,

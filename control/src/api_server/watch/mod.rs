@@ -41,7 +41,7 @@ pub(super) struct Watch {
     json_only: bool,
     /// The encoding of the answer that is read.
     encoding: Encoding,
-    /// What each object said last, to pass over events that say the same.
+    /// The last content of each object, by which events without news are passed over.
     said: Said,
     /// Events that were passed over and are not reported yet.
     passed_over: u64,

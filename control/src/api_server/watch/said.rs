@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use serde_json::Value;
 
-/// Hashes of the objects by the hash of their names, with a key that nobody knows.
+/// Hashes of the objects by the hash of their names, with a random key.
 #[derive(Debug, Default)]
 pub(super) struct Said {
     hasher: RandomState,
