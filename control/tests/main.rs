@@ -17,6 +17,7 @@ mod hostile;
 mod incremental;
 mod lease;
 mod node_addresses;
+mod outages;
 mod protobuf;
 mod session_rules;
 mod staged;
