@@ -33,9 +33,14 @@ impl PodAcl {
         }
     }
 
-    /// The same of both directions.
-    pub fn are_same(some: &[Self; 2], others: &[Self; 2]) -> bool {
-        some.iter().zip(others).all(|(one, other)| one.is_same(other))
+    /// The same of both directions, where there are any.
+    pub fn are_same(some: Option<&[Self; 2]>, others: Option<&[Self; 2]>) -> bool {
+        match (some, others) {
+            (Some(some), Some(others)) => {
+                some.iter().zip(others).all(|(one, other)| one.is_same(other))
+            }
+            (some, others) => some.is_none() && others.is_none(),
+        }
     }
 }
 
@@ -137,9 +142,10 @@ pub struct View {
     /// Rules of egress firewalls for the whole cluster about clients outside whom services lead to
     /// addresses that are no pods'; the peer is the destination.
     pub outside: PodAcl,
-    /// What the host firewalls of this node say together about connections that services lead to its own
-    /// processes (the peer is the source), and that these open by services (the peer is the destination).
-    pub host_services: [PodAcl; 2],
+    /// For each node in scope that host firewalls select, what they say together about connections that services
+    /// lead to its own processes (the peer is the source), and that these open by services (the peer is the
+    /// destination).
+    pub host_services: Arc<BTreeMap<Arc<str>, [PodAcl; 2]>>,
     /// The host firewalls that select each node, by name; empty unless the scope is
     /// [`Scope::All`](crate::Scope::All).
     pub host_acls: Arc<BTreeMap<Arc<str>, Vec<HostAcl>>>,

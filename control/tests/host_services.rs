@@ -25,6 +25,16 @@ fn apply(control: &mut Control, value: Value) {
 
 /// Whether both directions permit a connection with this peer; `None` without rules.
 fn permits(control: &Control, peer: &str, protocol: u8, port: u16) -> [Option<bool>; 2] {
+    permits_at("n1", control, peer, protocol, port)
+}
+
+fn permits_at(
+    node: &str,
+    control: &Control,
+    peer: &str,
+    protocol: u8,
+    port: u16,
+) -> [Option<bool>; 2] {
     let view = control.view();
     let (own, peer): (IpAddr, IpAddr) = ("192.0.2.1".parse().unwrap(), peer.parse().unwrap());
     let asked = |acl: &PodAcl, from: IpAddr, to: IpAddr| {
@@ -43,7 +53,7 @@ fn permits(control: &Control, peer: &str, protocol: u8, port: u16) -> [Option<bo
         let table: &Table = table;
         Some(table.lookup(&key).is_some_and(|rule| table.permits(rule as u32)))
     };
-    let [ingress, egress] = &view.host_services;
+    let Some([ingress, egress]) = view.host_services.get(node) else { return [None, None] };
     [asked(ingress, peer, own), asked(egress, own, peer)]
 }
 
@@ -85,4 +95,28 @@ fn every_firewall_of_the_node_must_permit_and_failsafe_ports_stay_open() {
     assert_eq!(of(&control, "198.51.100.7", 80), [Some(true), Some(true)]);
     assert_eq!(of(&control, "198.51.100.9", 22), [Some(false), Some(true)], "closed by its object");
     assert_eq!(of(&control, "203.0.113.9", 22), [Some(true), Some(false)]);
+}
+
+#[test]
+fn with_all_nodes_in_scope_each_has_the_rules_of_its_own_firewalls() {
+    let mut control = Control::new(Scope::All);
+    for (name, role) in [("n1", "edge"), ("n2", "core"), ("n3", "edge")] {
+        apply(&mut control, node(name, role));
+    }
+    let deny = |network: &str| json!([{"action": "Deny", "from": [{"networks": [network]}]}]);
+    let edge =
+        json!({"nodes": {"matchLabels": {"role": "edge"}}, "ingress": deny("198.51.100.0/24")});
+    apply(&mut control, firewall("edge", edge));
+    let of = |control: &Control, peer: &str| {
+        ["n1", "n2", "n3"].map(|node| permits_at(node, control, peer, TCP, 80)[0])
+    };
+    assert_eq!(of(&control, "198.51.100.9"), [Some(false), None, Some(false)]);
+    apply(&mut control, firewall("all", json!({"ingress": deny("203.0.113.0/24")})));
+    assert_eq!(of(&control, "198.51.100.9"), [Some(false), Some(true), Some(false)]);
+    assert_eq!(of(&control, "203.0.113.9"), [Some(false); 3]);
+    let before = control.view();
+    apply(&mut control, node("n3", "core"));
+    assert_eq!(of(&control, "198.51.100.9"), [Some(false), Some(true), Some(true)]);
+    let services = &before.host_services;
+    assert_eq!(services.len(), 3, "an earlier view keeps its own");
 }

@@ -114,7 +114,7 @@ pub fn snapshot(
     let most = ports.iter().map(|port| usize::from(port.id.0) + 1).max().unwrap_or(0);
     let mut states: Vec<Option<PortState>> = vec![None; most];
     for port in ports {
-        states[usize::from(port.id.0)] = Some(state(view, port));
+        states[usize::from(port.id.0)] = Some(state(view, node, port));
     }
     let cluster_node = view.nodes.get(node);
     Snapshot::new(Parts {
@@ -182,7 +182,7 @@ pub fn gateways(pod_networks: &[IpNet]) -> impl Iterator<Item = IpAddr> {
     has_networks.then(|| host_port::gateways(pod_networks)).into_iter().flatten()
 }
 
-fn state(view: &View, port: &NodePort) -> PortState {
+fn state(view: &View, node: &str, port: &NodePort) -> PortState {
     let kind = match &port.role {
         PortRole::Pod(..) => PortKind::Pod,
         PortRole::Host => PortKind::Host,
@@ -191,8 +191,10 @@ fn state(view: &View, port: &NodePort) -> PortState {
     let name = Arc::clone(&port.name);
     let mut state = PortState { mac: port.mac, mtu: port.mtu, ..PortState::new(name, kind) };
     state.own_mac = port.own_mac.unwrap_or(state.own_mac);
-    if port.role == PortRole::Host {
-        [state.to_pod, state.from_pod] = view.host_services.each_ref().map(binding);
+    if port.role == PortRole::Host
+        && let Some(acls) = view.host_services.get(node)
+    {
+        [state.to_pod, state.from_pod] = acls.each_ref().map(binding);
     }
     if let PortRole::Pod(key, addresses) = &port.role {
         state.addresses = addresses.iter().map(|address| (*address).into()).collect();

@@ -20,7 +20,7 @@ pub struct SnapshotMaker {
 struct Made {
     pods: Arc<BTreeMap<PodKey, Arc<PodView>>>,
     outside: PodAcl,
-    host_services: [PodAcl; 2],
+    host_services: Option<[PodAcl; 2]>,
     cluster_node: Option<Arc<ClusterNode>>,
     context: NodeContext,
     ports: Vec<NodePort>,
@@ -38,10 +38,11 @@ impl SnapshotMaker {
         ports: Vec<NodePort>,
     ) -> Arc<Snapshot> {
         let cluster_node = view.nodes.get(node);
+        let host_services = view.host_services.get(node);
         let is_same = |last: &&mut Made| {
             Arc::ptr_eq(&last.pods, &view.pods)
                 && last.outside.is_same(&view.outside)
-                && PodAcl::are_same(&last.host_services, &view.host_services)
+                && PodAcl::are_same(last.host_services.as_ref(), host_services)
                 && last.cluster_node.as_ref() == cluster_node
                 && last.context.is_same(&context)
                 && last.ports == ports
@@ -55,7 +56,7 @@ impl SnapshotMaker {
         self.last = Some(Made {
             pods: Arc::clone(&view.pods),
             outside: view.outside.clone(),
-            host_services: view.host_services.clone(),
+            host_services: host_services.cloned(),
             cluster_node: cluster_node.cloned(),
             context,
             ports,

@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use acl::{End, PeerSetId, Rule};
 
-use super::{Acl, Control, Scope};
+use super::{Control, Scope};
 use crate::configurator::{self, Policies};
 use crate::fault::{Fault, FieldFault};
 use crate::membership::Membership;
 use crate::model::{ClusterHostFirewall, Direction, Pod};
 use crate::render;
-use crate::view::{HostFirewall, HostPod, PodAcl};
+use crate::view::{HostFirewall, HostPod};
 use crate::{Kind, ObjectRef, PodKey};
 
 /// The lists in force, and the peer sets that they keep.
@@ -24,8 +24,6 @@ use crate::{Kind, ObjectRef, PodKey};
 pub(super) struct Hosts {
     firewalls: Arc<[HostFirewall]>,
     sets: Vec<PeerSetId>,
-    /// The same for connections that services lead, for ingress and egress.
-    acls: [Option<Acl>; 2],
     network: HostNetwork,
 }
 
@@ -97,24 +95,11 @@ impl Control {
         keep(&mut self.membership, &mut self.host.sets, sets(lists).collect());
         if *self.host.firewalls != *fresh {
             self.host.firewalls = fresh.into();
-            let acls = Direction::BOTH.map(|direction| {
-                let rules = configurator::all_host_rules(&selected, direction, &api_server)?;
-                let (cache, membership) = (&self.cache, &mut self.membership);
-                let rules = render::rules(rules, direction, cache, membership);
-                Some(self.acquire(rules, Vec::new()))
-            });
-            let before = std::mem::replace(&mut self.host.acls, acls);
-            before.into_iter().flatten().for_each(|acl| self.release(acl));
+            if let Scope::Node(name) = self.scope.clone() {
+                self.configure_host_services(vec![(selected, vec![name])]);
+            }
         }
         Arc::clone(&self.host.firewalls)
-    }
-
-    /// The host firewalls in their compiled form, for ingress and egress.
-    pub(super) fn host_service_acls(&self) -> [PodAcl; 2] {
-        self.host.acls.each_ref().map(|acl| {
-            let table = acl.as_ref().and_then(|acl| self.tables.table(&acl.rules));
-            table.cloned().map_or(PodAcl::Open, PodAcl::Table)
-        })
     }
 
     /// Configures the pods on the host network anew if they or policies changed; the same list if

@@ -31,6 +31,15 @@ impl Control {
         let all = self.cache.host_firewalls().values();
         let all: Vec<_> = all.filter(|it| self.is_enforced(&it.staging)).cloned().collect();
         let api_server = self.cache.api_server().clone();
+        // Nodes that the same firewalls select share their tables.
+        let mut selected: BTreeMap<Vec<Arc<str>>, (Vec<_>, Vec<Arc<str>>)> = BTreeMap::new();
+        for node in self.cache.nodes().values() {
+            let firewalls: Vec<_> = all.iter().filter(|it| it.selects(node)).cloned().collect();
+            let names = firewalls.iter().map(|it| Arc::clone(&it.name)).collect();
+            let group = selected.entry(names).or_insert_with(|| (firewalls, Vec::new()));
+            group.1.push(Arc::clone(&node.name));
+        }
+        self.configure_host_services(selected.into_values().collect());
         let mut fresh = Vec::with_capacity(all.len());
         for firewall in all {
             let acls = Direction::BOTH.map(|direction| {

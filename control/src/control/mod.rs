@@ -8,6 +8,7 @@
 mod domains;
 mod host;
 mod host_acls;
+mod host_services;
 mod outside;
 mod policy_events;
 mod processor;
@@ -31,7 +32,7 @@ use crate::peers::NameId;
 use crate::render::{self, TrackedNames};
 use crate::services;
 use crate::tables::Tables;
-use crate::{Fault, Kind, Object, ObjectRef, PodAcl, PodKey, RefusedIp, View};
+use crate::{Fault, Kind, Object, ObjectRef, PodKey, RefusedIp, View};
 
 /// Selects the pods that get tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +63,7 @@ pub struct Control {
     services: services::Pending,
     host: host::Hosts,
     host_acls: host_acls::HostAcls,
+    host_services: host_services::HostServices,
     outside: outside::Outside,
     domains: domains::OwnAddresses,
     pub(crate) denied_reply: DeniedReply,
@@ -121,6 +123,7 @@ impl Control {
             services: services::Pending::default(),
             host: host::Hosts::default(),
             host_acls: host_acls::HostAcls::default(),
+            host_services: host_services::HostServices::default(),
             outside: outside::Outside::default(),
             domains: domains::OwnAddresses::default(),
             denied_reply: DeniedReply::default(),
@@ -279,7 +282,7 @@ impl Control {
             }
         };
         let outside = self.outside_acl();
-        let host_services = self.host_service_acls();
+        let host_services = self.compiled_host_services();
         let host_acls = self.compiled_host_acls();
         let nodes = match std::mem::take(&mut self.nodes_changed) {
             true => self.nodes(),
@@ -297,7 +300,7 @@ impl Control {
             && Arc::ptr_eq(&host_firewalls, &self.view.host_firewalls)
             && Arc::ptr_eq(&host_pods, &self.view.host_pods)
             && outside.is_same(&self.view.outside)
-            && PodAcl::are_same(&host_services, &self.view.host_services)
+            && Arc::ptr_eq(&host_services, &self.view.host_services)
             && !host_acls_changed
             && Arc::ptr_eq(&services, &self.view.services);
         if same {

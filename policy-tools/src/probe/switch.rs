@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use acl::Origin;
 use control::PodKey;
+use control::model::Direction;
 use dataplane::mailbox::Command;
 use dataplane::port::memory::Wire;
 use dataplane::session::{Sessions, Timeouts};
 use dataplane::worker::Inspect;
-use dataplane::{Deciders, Memory, Now, Outcome, Packet, PortId, Snapshot, Worker};
+use dataplane::{Deciders, Memory, Now, Outcome, Packet, PortId, RuleAt, Snapshot, Worker};
 use parking_lot::Mutex;
 
 use super::answer::{Decision, Passage};
@@ -38,6 +39,8 @@ pub struct Step {
     pub out_port: PortId,
     /// The frame as it left.
     pub frame: Option<Vec<u8>>,
+    /// The direction in which the node's host firewalls deny the connection that a service leads.
+    pub denied_by_host: Option<Direction>,
 }
 
 /// A switch of one core; its sessions end with each batch.
@@ -139,8 +142,19 @@ impl Inspect for Recorder {
             egress: egress(packet, snapshot, outcome),
             ingress: ingress(packet, snapshot, outcome, out_port),
         };
-        let step = Step { passage, out_port, frame: None };
+        let denied_by_host = denied_by_host(packet.by).filter(|_| outcome == Outcome::PolicyDenied);
+        let step = Step { passage, out_port, frame: None, denied_by_host };
         self.seen.lock().push(step);
+    }
+}
+
+/// The direction of a rule that is one of the host port's.
+fn denied_by_host(by: Deciders) -> Option<Direction> {
+    let is_host = |at: Option<RuleAt>| at.is_some_and(|at| at.port == HOST);
+    match (is_host(by.from_pod), is_host(by.to_pod)) {
+        (true, _) => Some(Direction::Egress),
+        (_, true) => Some(Direction::Ingress),
+        _ => None,
     }
 }
 

@@ -154,7 +154,7 @@ impl Live {
         let mut frame = opening.frame().unwrap();
         for _ in 0..3 {
             let steps = self.switches.get_mut(&node)?.send(in_port, vec![frame]);
-            let Step { passage, out_port, frame: left } = steps.into_iter().next()?;
+            let Step { passage, out_port, frame: left, .. } = steps.into_iter().next()?;
             let opens = [Outcome::PolicyAllowed, Outcome::OwnNode, Outcome::NoPolicy];
             if !opens.contains(&passage.outcome) {
                 return None;

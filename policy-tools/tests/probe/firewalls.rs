@@ -1,4 +1,4 @@
-//! Answers of probes under egress firewalls.
+//! Answers of probes under egress and host firewalls.
 
 use super::{Cluster, node, pod};
 
@@ -75,4 +75,55 @@ fn one_firewall_excepts_nothing_from_another() {
         "a/x 203.0.113.9 TCP 443: deny policy-denied | ClusterEgressFirewall other egress[1]",
         "a/x 198.51.100.8 TCP 443: deny policy-denied | ClusterEgressFirewall internet egress[2]",
     ]);
+}
+
+/// A service in front of one endpoint.
+fn service(name: &str, ip: &str, endpoint: &str, ports: &str) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: a}}\n\
+         spec: {{clusterIP: {ip}, ports: [{{port: 80{ports}}}]}}\n\
+         ---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n\
+         metadata: {{name: {name}, namespace: a, labels: {{kubernetes.io/service-name: {name}}}}}\n\
+         endpoints: [{{addresses: [{endpoint}]}}]\nports: [{{port: 8080}}]\n"
+    )
+}
+
+/// The kernel of the node sees the switch's address in the place of the client's, and the service's in the
+/// place of the endpoint's.
+#[test]
+fn no_service_leads_around_the_firewalls_of_a_node_itself() {
+    let host = |name: &str, spec: &str| {
+        firewall(name, spec).replace("ClusterEgressFirewall", "ClusterHostFirewall")
+    };
+    let services = cluster()
+        + &service("own", "10.96.0.11", "192.0.2.1", ", nodePort: 30080")
+        + &service("outside", "10.96.0.12", "203.0.113.9", "")
+        + &service("pod", "10.96.0.13", "10.1.2.1", "");
+    let edge = host(
+        "edge",
+        "ingress: [{action: Deny, from: [{networks: [198.51.100.0/24]}]}], \
+         egress: [{action: Deny, to: [{networks: [203.0.113.0/24, 10.1.2.0/24]}]}]",
+    );
+    Cluster::new(&(services.clone() + &edge)).says(&[
+        "198.51.100.9 192.0.2.1 TCP 30080: deny policy-denied | ClusterHostFirewall edge ingress[0]",
+        "198.51.101.9 192.0.2.1 TCP 30080: allow policy-allowed | default-allow",
+        "node/n1 service/a/outside TCP 80: deny policy-denied | ClusterHostFirewall edge egress[0]",
+        "node/n2 10.96.0.12 TCP 80: deny policy-denied | ClusterHostFirewall edge egress[0]",
+        "node/n1 service/a/pod TCP 80: deny policy-denied | ClusterHostFirewall edge egress[0]",
+        "node/n2 service/a/own TCP 80: allow policy-allowed | default-allow",
+        "a/x service/a/outside TCP 80: allow policy-allowed | default-allow",
+    ]);
+    // Each firewall selects its own nodes, and each of them must permit.
+    let only = "nodes: {matchLabels: {role: edge}}, \
+                ingress: [{action: Allow, from: [{networks: [198.51.100.0/25]}]}, \
+                {action: Deny, from: [{networks: [198.51.0.0/16]}]}]";
+    let labelled = services.replacen("name: n1", "name: n1, labels: {role: edge}", 1);
+    assert_ne!(labelled, services);
+    Cluster::new(&(labelled + &host("only", only) + &edge.replace("198.51.100.0", "198.51.100.8/31, 198.51.101.0")))
+        .says(&[
+            "198.51.100.7 192.0.2.1 TCP 30080: allow policy-allowed | default-allow",
+            "198.51.100.9 192.0.2.1 TCP 30080: deny policy-denied | ClusterHostFirewall edge ingress[0]",
+            "198.51.100.200 192.0.2.1 TCP 30080: deny policy-denied | ClusterHostFirewall only ingress[1]",
+            "node/n2 service/a/outside TCP 80: deny policy-denied | ClusterHostFirewall edge egress[0]",
+        ]);
 }

@@ -257,12 +257,20 @@ impl Cluster {
         let (mut path, at_source) = (std::mem::take(&mut packet.path), packet.at_source.take());
         let ends =
             |answer, path, at_source, at_target| Err(Reply { answer, path, at_source, at_target });
-        let Some(Step { passage, out_port, frame }) = step else {
+        let Some(Step { passage, out_port, frame, denied_by_host }) = step else {
             return ends(lost(), path, at_source, None);
         };
         let node = Arc::clone(&self.sites[packet.node].name);
         let (outcome, by) = (passage.outcome, passage.by.clone());
-        path.push(Passage { node, ..passage });
+        path.push(Passage { node: Arc::clone(&node), ..passage });
+        if let Some(direction) = denied_by_host {
+            let denial = Arc::new(HostDecision { node, permits: false, by });
+            let answer = denied(&denial);
+            return match direction {
+                Direction::Egress => ends(answer, path, Some(denial), None),
+                Direction::Ingress => ends(answer, path, at_source, Some(denial)),
+            };
+        }
         if !matches!(outcome, Outcome::PolicyAllowed | Outcome::OwnNode | Outcome::NoPolicy) {
             let answer = Answer { verdict: Verdict::Deny, reason: outcome.name().into(), by };
             return ends(answer, path, at_source, None);
