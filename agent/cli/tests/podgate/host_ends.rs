@@ -50,13 +50,43 @@ metadata: {name: db, namespace: shop}
 spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress]}
 ";
 
+/// A service in front of the node itself, and one in front of a host outside.
+const SERVICES: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: own, namespace: shop}
+spec: {clusterIP: 10.96.0.11, ports: [{port: 80, nodePort: 30080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+addressType: IPv4
+metadata: {name: own, namespace: shop, labels: {kubernetes.io/service-name: own}}
+endpoints: [{addresses: [172.31.0.1]}]
+ports: [{port: 8080}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: outside, namespace: shop}
+spec: {clusterIP: 10.96.0.12, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+addressType: IPv4
+metadata: {name: outside, namespace: shop, labels: {kubernetes.io/service-name: outside}}
+endpoints: [{addresses: [192.0.2.9]}]
+ports: [{port: 8080}]
+";
+
 fn folder() -> Folder {
     let guarded = format!("{CLUSTER}---{FIREWALL}");
+    // The kernel sees the switch's address in the place of the client's.
+    let switch = FIREWALL.replace("10.1.0.0/16, ", "").replace("0.0.0.0/0", "192.0.2.0/24");
     let closed = FIREWALL.replace("spec:\n", "spec:\n  failsafePorts: Closed\n");
     assert_ne!(closed, FIREWALL);
     Folder::new(&[
         ("shop.yaml", CLUSTER),
         ("guarded.yaml", &guarded),
+        ("services.yaml", &format!("{CLUSTER}---{SERVICES}---{switch}")),
         ("closed.yaml", &format!("{CLUSTER}---{closed}")),
         ("host.yaml", &format!("{CLUSTER}---{POLICY}")),
     ])
@@ -88,6 +118,17 @@ fn explain_and_probe_ask_the_host_firewalls_of_both_nodes() {
         assert_eq!(end["selecting"], json!(["ClusterHostFirewall edge"]));
         assert_eq!((&end["permits"], &end["by"]), (&json!(false), &json!(by)));
         assert_eq!(explain(ends, "shop.yaml").0, 0, "{ends}");
+    }
+    // By a service that leads to the node, or that its processes open.
+    for (ends, direction, rule) in [
+        ("192.0.2.7 172.31.0.1 --port 30080", "ingress", "ingress[1]"),
+        ("node/n1 service/shop/outside --port 80", "egress", "egress[0]"),
+    ] {
+        let (code, answer) = explain(ends, "services.yaml");
+        let by = json!(format!("ClusterHostFirewall edge {rule}"));
+        assert_eq!((code, &answer["by"][0]), (1, &by), "{ends}: {answer}");
+        let end = &answer[direction];
+        assert_eq!((&end["pod"], &end["by"]), (&json!("node/n1"), &by), "{ends}: {answer}");
     }
     let allowed = [
         ("shop/web node/n1 --port 9100", json!(["ClusterHostFirewall edge ingress[0]"])),
