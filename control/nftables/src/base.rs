@@ -10,6 +10,8 @@
 //! | `pod-bridges` | interface | bridges whose ports are all pods' |
 //! | `ports` (table bridge) | interface | pods' own interfaces that are ports of a bridge |
 //! | `itself-F` | two addresses | both of one pod |
+//! | `tunnel-ports` | UDP port | tunnels of the kernel's own, if there are any |
+//! | `clients-F` | address | pods of the cluster, where a rule asks for them |
 //! | `from-WAY-F`, `to-WAY-F` | pod's address | verdict map: the chain of its rule list |
 //! | `node-WAY-F` | pod's address | the same for what a pod opens to its own node |
 //!
@@ -71,9 +73,21 @@ const FILTER: [(&str, &str); 4] = [
     ("output", "type filter hook output priority filter"),
 ];
 
-/// The chains. `bridged` says that the kernel passes frames between ports of the pods' bridges to
-/// the `inet` hooks; without that, nothing passes there. `rejects` says that denials are replied to.
-pub(crate) fn chains(bridged: bool, rejects: bool) -> Vec<(Family, String, Chain)> {
+/// What the base chains depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Conditions {
+    /// The kernel passes frames between ports of the pods' bridges to the `inet` hooks; without that, nothing
+    /// passes there.
+    pub(crate) bridged: bool,
+    /// Denials are replied to.
+    pub(crate) rejects: bool,
+    /// The kernel has tunnels of its own.
+    pub(crate) tunnels: bool,
+}
+
+/// The chains.
+pub(crate) fn chains(conditions: Conditions) -> Vec<(Family, String, Chain)> {
+    let Conditions { bridged, rejects, tunnels } = conditions;
     let mut chains = Vec::new();
     let mut add = |family, name: &str, properties, rules: Vec<String>| {
         chains.push((family, name.to_owned(), Chain { properties, rules: Arc::from(rules) }));
@@ -141,6 +155,9 @@ pub(crate) fn chains(bridged: bool, rejects: bool) -> Vec<(Family, String, Chain
             "output" => vec!["oifname \"lo\" accept".to_owned()],
             _ => Vec::new(),
         };
+        if tunnels {
+            rules.extend(outside_tunnels(hook).map(str::to_owned));
+        }
         let fields: &[&str] = match hook {
             "input" => &["saddr"],
             "output" => &["daddr"],
@@ -156,6 +173,7 @@ pub(crate) fn chains(bridged: bool, rejects: bool) -> Vec<(Family, String, Chain
         add(inet, hook, properties, rules);
     }
     add(inet, "link", "", link());
+    add(inet, "errors", "", errors());
     add(inet, "forward-pod", "", forward());
     add(inet, "forward-to-pod", "", forward_to());
     for (chain, end) in [("replies", "from"), ("replies-to", "to"), ("replies-node", "node")] {
@@ -246,6 +264,23 @@ pub(crate) fn chains(bridged: bool, rejects: bool) -> Vec<(Family, String, Chain
     chains
 }
 
+/// A tunnel device takes packets from anybody, and what is inside is from whom it says. So no pod of the cluster
+/// sends to this node's, and none of this node's pods to another's.
+fn outside_tunnels(hook: &str) -> impl Iterator<Item = &'static str> {
+    let rules: &[&str] = match hook {
+        "input" => &[
+            "ip saddr @clients-4 udp dport @tunnel-ports drop",
+            "ip6 saddr @clients-6 udp dport @tunnel-ports drop",
+        ],
+        "forward" => &[
+            "ip saddr @pods-4 ip daddr != @clients-4 udp dport @tunnel-ports drop",
+            "ip6 saddr @pods-6 ip6 daddr != @clients-6 udp dport @tunnel-ports drop",
+        ],
+        _ => &[],
+    };
+    rules.iter().copied()
+}
+
 /// Sets and maps of the base chains: table, kind, name and properties.
 pub(crate) fn sets() -> Vec<(Family, &'static str, String, &'static str)> {
     let (inet, bridge) = (Family::Inet, Family::Bridge);
@@ -254,6 +289,7 @@ pub(crate) fn sets() -> Vec<(Family, &'static str, String, &'static str)> {
         (inet, "set", "pod-bridges".to_owned(), "type ifname"),
         // Each bridge of a pod, with itself.
         (inet, "set", "same-bridge".to_owned(), "type ifname . ifname"),
+        (inet, "set", "tunnel-ports".to_owned(), "type inet_service"),
         (bridge, "set", "ports".to_owned(), "type ifname"),
         (bridge, "set", "gateways".to_owned(), "type ipv6_addr"),
         (bridge, "set", "gateway-targets".to_owned(), "typeof @th,64,128"),
@@ -298,12 +334,27 @@ fn link() -> Vec<String> {
     ]
 }
 
+/// Rules for ICMP errors about connections. A pod forwards nothing, so its errors are about connections of its own:
+/// others would hand data to a pod that it may not reach.
+fn errors() -> Vec<String> {
+    let mut rules = Vec::new();
+    for (family, v) in [("ip", 4), ("ip6", 6)] {
+        for way in ["original", "reply"] {
+            rules.push(format!("{family} saddr . ct {way} {family} saddr @itself-{v} accept"));
+        }
+        rules.push(format!("{family} saddr @pods-{v} drop"));
+        rules.push(format!("{family} saddr @networks-{v} drop"));
+    }
+    rules.push("accept".to_owned());
+    rules
+}
+
 /// Rules about conntrack's state, which come first. Of ICMP only echo requests open a connection.
 fn tracked() -> Vec<String> {
     let mut rules = vec![
         "ct state invalid drop".to_owned(),
         "ct state untracked goto link".to_owned(),
-        RELATED.to_owned(),
+        "ct state related meta l4proto { 1, 58 } goto errors".to_owned(),
     ];
     rules.extend(MARK.map(str::to_owned));
     rules

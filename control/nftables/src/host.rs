@@ -32,6 +32,15 @@ use crate::ruleset::{Chain, Family, Ruleset};
 /// Names of the tables of host firewalls; see [`TABLES`](crate::TABLES).
 pub const HOST_TABLES: [&str; 2] = ["podgate-host-a", "podgate-host-b"];
 
+/// Accepts neighbour discovery, which no router has passed on (RFC 4861). Solicitations and advertisements hold an
+/// address and two options; advertisements of routers and redirects may be longer.
+const DISCOVERY: [&str; 2] = [
+    "ip6 hoplimit 255 ip6 length <= 56 icmpv6 type { 133, 135, 136 } accept",
+    "ip6 hoplimit 255 icmpv6 type { 134, 137 } accept",
+];
+/// Accepts queries and reports of multicast listeners (RFC 2710, RFC 3810).
+const REPORTS: &str = "ip6 hoplimit 1 icmpv6 type { 130-132, 143 } accept";
+
 /// A hook of the node's own traffic, and the direction of a connection there.
 #[derive(Clone, Copy)]
 struct Place {
@@ -94,11 +103,9 @@ pub fn host_ruleset(view: &View, failsafe: &Failsafe) -> Ruleset {
     for (hook, [properties, behind], interface, of_own_ports) in HOOKS {
         let [original, reply] = Way::BOTH.map(|way| Place { hook, way }.stages());
         let loopback = format!("{interface} \"lo\" accept");
-        let mut base = vec![
-            loopback.clone(),
-            "icmpv6 type { 130-137, 143 } accept".to_owned(),
-            RELATED.to_owned(),
-        ];
+        let mut base = vec![loopback.clone()];
+        base.extend(DISCOVERY.map(str::to_owned));
+        base.extend([REPORTS, RELATED].map(str::to_owned));
         base.extend(MARK.map(str::to_owned));
         base.push(format!("ct direction reply goto {reply}"));
         base.push(format!("goto {original}"));

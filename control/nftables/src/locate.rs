@@ -154,6 +154,7 @@ impl Locator {
             .filter(|bridge| is_all_pods(bridge))
             .filter_map(|it| name(*it))
             .collect();
+        site.tunnel_ports = links.values().filter_map(|link| link.tunnel_port).collect();
         site.bridge_filter = bridges.is_empty() || can_pass_bridged_to_filters();
         for bridge in bridges.iter().filter_map(|index| links.get(index)) {
             if site.bridge_filter && !bridge.filters_bridged {

@@ -2,7 +2,7 @@
 //!
 //! | set | key | meaning |
 //! |---|---|---|
-//! | `clients-F` | address | pods of the cluster, which `reject` replies to |
+//! | `clients-F` | address | pods of the cluster, which `reject` replies to (see [`clients`]) |
 //! | `replied-F` | address | senders that had a reply, with their rates |
 //!
 //! A TCP reset goes to the sender of each denied packet, any other reply to the initiator alone. The
@@ -60,16 +60,22 @@ pub(crate) fn chains() -> Vec<(Family, String, Chain)> {
     ]
 }
 
-/// The sets: table, kind, name and properties.
-pub(crate) fn sets() -> Vec<(Family, &'static str, String, &'static str)> {
+/// The sets of the cluster's pods, as [`sets`].
+pub(crate) fn clients() -> Vec<(Family, &'static str, String, &'static str)> {
     const CLIENTS: [(&str, &str); 2] = [
         ("clients-4", "type ipv4_addr; flags interval"),
         ("clients-6", "type ipv6_addr; flags interval"),
     ];
+    let all = CLIENTS.into_iter();
+    all.map(|(name, properties)| (Family::Inet, "set", name.to_owned(), properties)).collect()
+}
+
+/// The other sets: table, kind, name and properties.
+pub(crate) fn sets() -> Vec<(Family, &'static str, String, &'static str)> {
     const REPLIED: [(&str, &str); 2] = [
         ("replied-4", "type ipv4_addr; size 65536; flags dynamic, timeout; timeout 10s"),
         ("replied-6", "type ipv6_addr; size 65536; flags dynamic, timeout; timeout 10s"),
     ];
-    let all = CLIENTS.into_iter().chain(REPLIED);
+    let all = REPLIED.into_iter();
     all.map(|(name, properties)| (Family::Inet, "set", name.to_owned(), properties)).collect()
 }

@@ -10,9 +10,10 @@ use control::model::DeniedReply;
 use control::{Members, PodAcl, PodKey, PodView, View};
 use ipnet::IpNet;
 
+use crate::base::{self, Conditions};
+use crate::reject;
 use crate::rules::{self, Families, Way};
 use crate::ruleset::{Chain, Elements, Family, Ruleset, Set};
-use crate::{base, reject};
 
 /// The renderer's input beside the view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub struct Site {
     pub pod_bridges: BTreeSet<String>,
     /// Whether the kernel passes frames between ports of the pods' bridges to the `inet` hooks.
     pub bridge_filter: bool,
+    /// UDP ports of the kernel's own tunnels.
+    pub tunnel_ports: BTreeSet<u16>,
 }
 
 /// The interface that leads to a pod.
@@ -93,15 +96,21 @@ impl Renderer {
         let (ruleset, lists) = (Ruleset::default(), HashMap::default());
         let mut draft = Draft { view, ruleset, node_addresses, lists };
         let rejects = pods.iter().any(|(_, pod)| pod.denied_reply != DeniedReply::Drop);
-        let of_replies = if rejects { reject::sets() } else { Vec::new() };
-        for (family, kind, name, properties) in base::sets().into_iter().chain(of_replies) {
+        let tunnels = !site.tunnel_ports.is_empty();
+        let mut sets = base::sets();
+        if rejects {
+            sets.extend(reject::sets());
+        }
+        if rejects || tunnels {
+            sets.extend(reject::clients());
+        }
+        for (family, kind, name, properties) in sets {
             let elements = Elements::Keyed(BTreeMap::new());
             draft.ruleset.sets.insert((family, name.into()), Set { kind, properties, elements });
         }
         let of_replies = if rejects { reject::chains() } else { Vec::new() };
-        for (family, name, chain) in
-            base::chains(site.bridge_filter, rejects).into_iter().chain(of_replies)
-        {
+        let conditions = Conditions { bridged: site.bridge_filter, rejects, tunnels };
+        for (family, name, chain) in base::chains(conditions).into_iter().chain(of_replies) {
             draft.ruleset.chains.insert((family, name.into()), chain);
         }
         let networks = own.into_iter().flat_map(|node| &node.pod_cidrs).chain(&site.networks);
@@ -109,7 +118,10 @@ impl Renderer {
             let set = format!("networks-{}", version(net.addr()));
             draft.insert(Family::Inet, &set, net.to_string(), "");
         }
-        if rejects {
+        for port in &site.tunnel_ports {
+            draft.insert(Family::Inet, "tunnel-ports", port.to_string(), "");
+        }
+        if rejects || tunnels {
             let cidrs = view.nodes.values().flat_map(|node| &node.pod_cidrs).map(IpNet::trunc);
             let pods = addresses().copied().map(IpNet::from);
             for net in IpNet::aggregate(&cidrs.chain(pods).collect()) {

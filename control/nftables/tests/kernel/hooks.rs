@@ -264,6 +264,100 @@ fn what_conntrack_does_not_take_for_a_connection_is_dropped() {
     }
 }
 
+/// A pod that may not reach another one hands it no data in an error about somebody else's connection, which
+/// the receiver's kernel puts into the socket's error queue.
+#[test]
+fn errors_come_from_the_ends_of_a_connection_alone() {
+    testkit::requires_root!();
+    let data = [7; 400];
+    let error = |from: &str, question: &Packet| {
+        let to = if from.contains(':') { "fd00::2" } else { B };
+        let kind = if from.contains(':') { 1 } else { 3 };
+        icmp(from, to, kind, 3).payload(&question.clone().payload(&data).internet_packet())
+    };
+    for network in [Network::Routed, Network::Bridged] {
+        let mut case = Case::new(network);
+        case.apply(policy("x/closed", json!({"podSelector": {}, "policyTypes": ["Ingress"]})));
+        case.enforce();
+        for (stranger, b, world) in [(A, B, WORLD), ("fd00::1", "fd00::2", WORLD_V6)] {
+            let question = to_port(b, world, 53);
+            case.expect(true, "x/b", "world", std::slice::from_ref(&question));
+            case.expect(false, "x/a", "x/b", &[to_port(stranger, b, 1000)]);
+            case.expect(false, "x/a", "x/b", &[error(stranger, &question)]);
+            case.expect(true, "world", "x/b", &[error(world, &question)]);
+            // Of its own connection.
+            let answer = udp(&question_ends(world, 53), &question_ends(b, 1000)).payload(b"y");
+            case.expect(true, "world", "x/b", std::slice::from_ref(&answer));
+            let refused = icmp(b, world, if b == B { 3 } else { 1 }, 3);
+            let refused = refused.payload(&answer.internet_packet());
+            case.expect(true, "x/b", "world", &[refused]);
+        }
+    }
+}
+
+fn question_ends(address: &str, port: u16) -> String {
+    std::net::SocketAddr::new(address.parse().unwrap(), port).to_string()
+}
+
+/// A VXLAN device of the kernel takes a packet from anybody, and what is inside comes from whom it says: so no
+/// pod, here or on another node, sends to its port.
+#[test]
+fn no_pod_speaks_to_the_tunnels_of_a_node() {
+    testkit::requires_root!();
+    let mut case = Case::new(Network::Routed);
+    let mac = "02:00:00:00:09:09";
+    for command in [
+        "link set lo up",
+        "address add 192.0.2.1/32 dev lo",
+        "address add 10.0.0.254/32 dev lo",
+        "link add flannel.1 type vxlan id 1 local 192.0.2.1 dstport 8472 nolearning",
+        &format!("link set flannel.1 address {mac} up"),
+        "route add 10.9.0.0/24 dev flannel.1",
+    ] {
+        case.lab.node.exec(std::iter::once("ip").chain(command.split(' ')));
+    }
+    for (name, networks) in
+        [("n1", ["10.0.0.0/24", "fd00::/64"]), ("n2", ["10.9.0.0/24", "fd09::/64"])]
+    {
+        case.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+            "spec": {"podCIDRs": networks}}));
+    }
+    let forged = to_port("10.9.0.9", B, 53);
+    let inner = forged.clone().to_mac([2, 0, 0, 0, 9, 9]).build();
+    let header = [8, 0, 0, 0, 0, 0, 1, 0];
+    let wrapped = |from: &str, to: &str| {
+        let outer = udp(&question_ends(from, 5000), &question_ends(to, 8472));
+        outer.payload(&[&header[..], &inner].concat())
+    };
+    let tunnels = |case: &mut Case, ports: &[u16]| {
+        let ports = ports.iter().copied().collect();
+        case.enforce_with(|site| {
+            site.node = Some("n1".into());
+            site.tunnel_ports = ports;
+        });
+    };
+    let arrives = |case: &Case, by: &str, packet: &Packet| {
+        case.lab.received("x/b");
+        case.lab.send_frame(by, "x/b", packet);
+        std::thread::sleep(Duration::from_millis(60));
+        case.lab.has_arrived("x/b", &forged)
+    };
+    tunnels(&mut case, &[]);
+    assert!(arrives(&case, "x/a", &wrapped(A, NODE)), "the attack is one");
+    tunnels(&mut case, &[8472]);
+    for to in [NODE, "10.0.0.254"] {
+        assert!(!arrives(&case, "x/a", &wrapped(A, to)), "to {to}");
+        // A pod of another node, whose packet comes through the tunnel or a route.
+        assert!(!arrives(&case, "world", &wrapped("10.9.0.7", to)), "from elsewhere to {to}");
+    }
+    // Nor does it leave for another node, whose kernel takes it for one of this node; pods have that port.
+    case.expect(false, "x/a", "world", &[to_port(A, WORLD, 8472)]);
+    case.expect(true, "x/a", "x/b", &[to_port(A, B, 8472), to_port("fd00::1", "fd00::2", 8472)]);
+    case.expect(true, "x/a", "world", &[to_port(A, WORLD, 8473)]);
+    // The other node's kernel.
+    assert!(arrives(&case, "world", &wrapped(WORLD, NODE)), "tunnels go on");
+}
+
 /// It does not forward its own packets.
 #[test]
 fn nobody_sends_with_the_cluster_nodes_address() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use control::{Control, Scope};
 use nftables::{Enforcer, Failsafe, HOST_TABLES, host_ruleset};
 use serde_json::{Value, json};
-use testkit::Namespace;
+use testkit::{Namespace, RawSender, packet};
 
 use crate::common::{faulty, object, reference_of};
 
@@ -160,6 +160,45 @@ fn a_mistake_leaves_the_failsafe_ports_and_is_undone() {
     hosts.enforce(&[]);
     assert!(all().all(|port| hosts.comes_in(port) && hosts.goes_out(port)));
     assert_eq!(hosts.node.exec(["nft", "list", "ruleset"]), "");
+}
+
+/// What neighbours say to each other passes any firewall, and carries nothing else.
+#[test]
+fn neighbour_discovery_is_no_way_around() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("nft"), "nft is not installed");
+    let mut hosts = Hosts::new();
+    hosts.enforce(&[deny_all()]);
+    let mac = |namespace: &Namespace| {
+        let text = namespace.exec(["cat", "/sys/class/net/eth0/address"]);
+        let mut bytes = text.trim().split(':').map(|it| u8::from_str_radix(it, 16).unwrap());
+        std::array::from_fn(|_| bytes.next().unwrap())
+    };
+    let (own, to) = (mac(&hosts.outside), mac(&hosts.node));
+    let sender = hosts.outside.enter(|| RawSender::open("eth0").unwrap());
+    let received = || {
+        let text = hosts.node.exec(["cat", "/proc/net/snmp6"]);
+        let line = text.lines().find_map(|line| line.strip_prefix("Icmp6InMsgs")).unwrap();
+        line.trim().parse::<u64>().unwrap()
+    };
+    let arrives = |kind: u8, hops: u8, length: usize| {
+        let packet =
+            packet::icmp("fd00::9", "fd00::1", kind, 0).payload(&vec![7; length]).ttl(hops);
+        let before = received();
+        sender.send(&packet.from_mac(own).to_mac(to).build()).unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+        received() > before
+    };
+    for kind in [130, 131, 132, 133, 134, 135, 136, 137, 143] {
+        for hops in [64, 1, 255] {
+            let is_discovery = (133..=137).contains(&kind);
+            let short = (hops == 255) == is_discovery && hops != 64;
+            assert_eq!(arrives(kind, hops, 24), short, "type {kind}, hop limit {hops}");
+            let solicits = matches!(kind, 133 | 135 | 136);
+            assert!(!(solicits && arrives(kind, hops, 900)), "type {kind}: data");
+        }
+    }
+    assert!(connect(&hosts.outside, "fd00::1", 22).is_ok(), "neighbours find each other");
 }
 
 #[test]
