@@ -139,6 +139,78 @@ fn the_chart_with_node_readiness_makes_the_overlay() {
     assert_eq!(by_name(render(&values, "kube-system")), by_name(overlay));
 }
 
+/// The policy is about the account of the switches, and about every object of a node that it may write.
+#[test]
+fn a_node_writes_about_itself_alone_where_that_is_asked_for() {
+    let mut values = values();
+    values["nodeRestriction"]["enabled"] = json!(true);
+    values["nodeReadiness"]["enabled"] = json!(true);
+    validate(&values).unwrap();
+    let (kind, name) = ("ValidatingAdmissionPolicy", "podgate-node-restriction");
+    for namespace in ["kube-system", "network"] {
+        let objects = render(&values, namespace);
+        let policy = object(&objects, kind, name);
+        let binding = object(&objects, &format!("{kind}Binding"), name)["spec"].clone();
+        assert_eq!(binding, json!({"policyName": name, "validationActions": ["Deny"]}));
+        if namespace == "kube-system" {
+            let written = kustomization("node-restriction");
+            assert_eq!(
+                by_name(written),
+                by_name(vec![policy.clone(), object(&objects, &format!("{kind}Binding"), name)])
+            );
+        }
+        let spec = &policy["spec"];
+        assert_eq!(spec["failurePolicy"], "Fail");
+        let account = &object(&objects, "DaemonSet", "podgate")["spec"]["template"]["spec"];
+        let account = account["serviceAccountName"].as_str().unwrap();
+        let user = format!("system:serviceaccount:{namespace}:{account}");
+        let condition = format!("request.userInfo.username == '{user}'");
+        assert_eq!(spec["matchConditions"][0]["expression"], condition);
+        assert_eq!(spec["matchConditions"].as_array().unwrap().len(), 1);
+        // What the token says, and the object's name.
+        let node =
+            "request.userInfo.extra[?'authentication.kubernetes.io/node-name'][0].orValue('')";
+        assert_eq!(spec["variables"], json!([{"name": "node", "expression": node}]));
+        let expressions = |list: &Value| -> Vec<Value> {
+            list.as_array().unwrap().iter().map(|it| it["expression"].clone()).collect()
+        };
+        let wanted = ["variables.node != ''", "variables.node == object.metadata.name"];
+        assert_eq!(expressions(&spec["validations"]), wanted);
+        // Every right to write an object that is named as a node is.
+        let rules = spec["matchConstraints"]["resourceRules"].as_array().unwrap();
+        let covers = |group: &str, resource: &str, verb: &str| {
+            let operation = if verb == "create" { "CREATE" } else { "UPDATE" };
+            rules.iter().any(|rule| {
+                let has =
+                    |field: &str, it: &str| rule[field].as_array().unwrap().contains(&json!(it));
+                has("apiGroups", group)
+                    && has("resources", resource)
+                    && has("operations", operation)
+            })
+        };
+        let mut covered = 0;
+        for role in objects.iter().filter(|it| it["kind"] == "ClusterRole") {
+            for rule in role["rules"].as_array().unwrap() {
+                let texts = |field: &str| -> Vec<String> {
+                    let list = rule[field].as_array().into_iter().flatten();
+                    list.map(|it| it.as_str().unwrap().to_owned()).collect()
+                };
+                for resource in texts("resources") {
+                    let is_a_nodes = resource.starts_with("node");
+                    for verb in texts("verbs").iter().filter(|_| is_a_nodes) {
+                        if !["get", "list", "watch"].contains(&verb.as_str()) {
+                            let group = &texts("apiGroups")[0];
+                            assert!(covers(group, &resource, verb), "{verb} {resource}");
+                            covered += 1;
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(covered, 4);
+    }
+}
+
 #[test]
 fn the_chart_with_hubble_makes_the_overlay() {
     let mut values = values();
