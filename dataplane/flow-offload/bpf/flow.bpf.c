@@ -98,6 +98,15 @@ struct {
 	__type(value, struct template);
 } templates SEC(".maps");
 
+/* How services that templates lead to choose their backends. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 14);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct choice_key);
+	__type(value, struct choice);
+} choices SEC(".maps");
+
 /* What the switch has to know of connections that it has not seen open or end. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -393,6 +402,10 @@ static __always_inline int mend_transport(struct __sk_buff *skb, const struct pa
 					  __s64 *difference)
 {
 	__u32 field = l4 + __builtin_offsetof(struct tcphdr, check);
+	__be16 ports[2] = {
+		entry->source_port ?: packet->key.source_port,
+		entry->destination_port ?: packet->key.destination_port,
+	};
 	__u64 zero = 0;
 	__be32 from, to;
 
@@ -406,10 +419,10 @@ static __always_inline int mend_transport(struct __sk_buff *skb, const struct pa
 	    bpf_l4_csum_replace(skb, field, 0, *difference, BPF_F_PSEUDO_HDR | zero))
 		return -1;
 	__builtin_memcpy(&from, &packet->key.source_port, 4);
-	__builtin_memcpy(&to, &entry->source_port, 4);
+	__builtin_memcpy(&to, ports, 4);
 	if (from != to && bpf_l4_csum_replace(skb, field, from, to, sizeof(to) | zero))
 		return -1;
-	return bpf_skb_store_bytes(skb, l4, &entry->source_port, 4, 0);
+	return bpf_skb_store_bytes(skb, l4, ports, 4, 0);
 }
 
 /* How a packet arrived by the uplink. */
@@ -832,6 +845,78 @@ static __always_inline int wakes_switch(__u64 waiting)
 	       (waiting >= MOST_BACKLOG || !(bpf_get_prandom_u32() % WAKING));
 }
 
+/* Mixes a word into a hash: both halves of a product, as `dataplane/src/services/mod.rs` has it. */
+static __always_inline __u64 mix(__u64 hash, __u64 word)
+{
+	const __u64 by = 0x9e3779b97f4a7c15, by_low = (__u32)by, by_high = by >> 32;
+	__u64 low, high, first, second;
+
+	hash ^= word;
+	low = (__u32)hash * by_low;
+	first = (hash >> 32) * by_low + (low >> 32);
+	second = (__u32)hash * by_high + (__u32)first;
+	high = (hash >> 32) * by_high + (first >> 32) + (second >> 32);
+	return hash * by ^ high;
+}
+
+static __always_inline __u64 half_of(const __u8 *address, __u32 half)
+{
+	const __be32 *words = (const __be32 *)address + 2 * half;
+
+	return (__u64)bpf_ntohl(words[0]) << 32 | bpf_ntohl(words[1]);
+}
+
+/*
+ * The backend that the switch chooses for a connection to a service, counted from 1, and the generation of
+ * services in which it does; 0 if the destination is no service's that templates lead to.
+ */
+static __always_inline __u32 choose(const struct flow_key *flow, __u32 *generation)
+{
+	struct choice_key key = {
+		.destination_port = flow->destination_port,
+		.protocol = flow->protocol,
+		.family = flow->family,
+	};
+	struct choice *choice;
+	__u64 hash, place;
+
+	__builtin_memcpy(key.destination, flow->destination, 16);
+	choice = bpf_map_lookup_elem(&choices, &key);
+	if (!choice)
+		return 0;
+	hash = mix(0x2545f4914f6cdd1d, half_of(flow->source, 1));
+	hash = mix(hash, half_of(flow->source, 0));
+	hash = mix(hash, (__u64)bpf_ntohs(flow->source_port) << 32 |
+				 (__u32)bpf_ntohs(flow->destination_port) << 16 | flow->protocol);
+	hash = mix(hash, half_of(flow->destination, 1));
+	place = ((hash >> 32) * choice->size + ((__u32)hash * (__u64)choice->size >> 32)) >> 32;
+	*generation = choice->generation;
+	if (place >= CHOICE_PLACES) {
+		key.part = place / CHOICE_PLACES;
+		choice = bpf_map_lookup_elem(&choices, &key);
+		if (!choice || choice->generation != *generation)
+			return 0;
+	}
+	return choice->backends[place & (CHOICE_PLACES - 1)] + 1;
+}
+
+/* The template of a connection, found by its key as it is known without a service. */
+static __always_inline struct template *find_template(const struct flow_key *flow,
+						      struct template_key *key)
+{
+	struct template *template = bpf_map_lookup_elem(&templates, key);
+	__u32 generation;
+
+	if (template)
+		return template;
+	key->backend = choose(flow, &generation);
+	if (!key->backend)
+		return NULL;
+	template = bpf_map_lookup_elem(&templates, key);
+	/* Another generation may number its backends otherwise. */
+	return template && template->forward.generations[GUARDS - 1] == generation ? template : NULL;
+}
+
 /*
  * Opens a connection like one that the switch has allowed, and reports it; NULL if the switch has to
  * decide. The report comes before every packet that the switch gets of the connection. Without room
@@ -865,7 +950,7 @@ static __always_inline struct flow_entry *open(struct __sk_buff *skb, const stru
 		return NULL;
 	__builtin_memcpy(key.source, packet->key.source, 16);
 	__builtin_memcpy(key.destination, packet->key.destination, 16);
-	template = bpf_map_lookup_elem(&templates, &key);
+	template = find_template(&packet->key, &key);
 	if (!template || !is_same_mac(mac, template->forward.ingress_mac) ||
 	    find_fault(&template->forward, packet, set, now) >= 0)
 		return NULL;
@@ -885,7 +970,16 @@ static __always_inline struct flow_entry *open(struct __sk_buff *skb, const stru
 	__builtin_memcpy(report->frame, port->tag, 6);
 	number = port->tag[4] << 8 | port->tag[5];
 	reverse.ingress = template->responder;
-	__builtin_memcpy(reverse.source, packet->key.destination, 16);
+	if (template->forward.translates) {
+		__builtin_memcpy(reverse.source, template->forward.destination, 16);
+		reverse.source_port = template->forward.destination_port;
+	} else {
+		__builtin_memcpy(reverse.source, packet->key.destination, 16);
+	}
+	__builtin_memcpy(report->responder, reverse.source, 16);
+	report->responder_port = reverse.source_port;
+	report->zero = 0;
+	report->backend = key.backend;
 	__builtin_memcpy(reverse.destination, packet->key.source, 16);
 	share = share_to_open(number);
 	if (!share ||
@@ -952,8 +1046,8 @@ static __always_inline int end_if_over(const struct packet *packet, const struct
 	__builtin_memcpy(reverse.source, key->destination, 16);
 	__builtin_memcpy(reverse.destination, key->source, 16);
 	if (entry->translates) {
-		reverse.source_port = entry->destination_port;
-		reverse.destination_port = entry->source_port;
+		reverse.source_port = entry->destination_port ?: key->destination_port;
+		reverse.destination_port = entry->source_port ?: key->source_port;
 		__builtin_memcpy(reverse.source, entry->destination, 16);
 		__builtin_memcpy(reverse.destination, entry->source, 16);
 	}

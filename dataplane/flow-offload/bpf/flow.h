@@ -24,6 +24,8 @@
 #define MOST_BACKLOG (6 * BACKLOG)
 /* Bytes of a frame that opens a TCP connection: the longest headers, and no data. */
 #define OPENING_FRAME 120
+/* Places of a service's table in one value of `choices`. */
+#define CHOICE_PLACES 256
 /* Guards of an entry. */
 #define GUARDS 3
 /* Places of generations: one that never changes, that of services, those of ports. */
@@ -79,7 +81,7 @@ struct flow_entry {
 	__u32 egress;
 	/* Bytes of the largest IP packet that may leave there; 0 if any may. */
 	__u16 mtu;
-	/* Whether addresses and ports are rewritten to those below. */
+	/* Whether addresses and ports are rewritten to those below; a port of 0 stays what it is. */
 	__u8 translates;
 	/* Whether they leave by the interface, in place of going past it into the pod behind it. */
 	__u8 on_wire;
@@ -127,11 +129,32 @@ struct template_key {
 	__be16 destination_port;
 	__u8 protocol;
 	__u8 family;
+	/* The backend of the service that the destination is, counted from 1; else 0. */
+	__u32 backend;
+};
+
+/* A part of a service's choice among its backends. */
+struct choice_key {
+	__u8 destination[16];
+	__be16 destination_port;
+	__u8 protocol;
+	__u8 family;
+	/* The places from `part * CHOICE_PLACES` on. */
+	__u32 part;
+};
+
+struct choice {
+	/* The generation of services that it is of. */
+	__u32 generation;
+	/* Places of the whole table. */
+	__u32 size;
+	/* By place: a backend, counted from 0. */
+	__u8 backends[CHOICE_PLACES];
 };
 
 /* What opens a connection like one that the switch has allowed, while the same generations hold. */
 struct template {
-	/* Both entries, as they begin; no ports and addresses are read of them. */
+	/* Both entries, as they begin. */
 	struct flow_entry forward;
 	struct flow_entry reverse;
 	/* Number of the interface that the responder's packets enter by. */
@@ -149,6 +172,11 @@ enum report {
 struct opened {
 	__u32 report;
 	__u32 length;
+	/* The end that it leads to, and what `struct template_key` has. */
+	__u8 responder[16];
+	__be16 responder_port;
+	__u16 zero;
+	__u32 backend;
 	__u8 frame[OPENING_FRAME];
 };
 
@@ -245,9 +273,11 @@ _Static_assert(sizeof(struct tunnel) == 48, "as in layout.rs");
 _Static_assert(sizeof(struct port) == 20, "as in layout.rs");
 _Static_assert(sizeof(struct share) == 24, "as in layout.rs");
 _Static_assert(sizeof(struct settings) == 40, "as in layout.rs");
-_Static_assert(sizeof(struct template_key) == 40, "as in layout.rs");
+_Static_assert(sizeof(struct template_key) == 44, "as in layout.rs");
+_Static_assert(sizeof(struct choice_key) == 24, "as in layout.rs");
+_Static_assert(sizeof(struct choice) == 264, "as in layout.rs");
 _Static_assert(sizeof(struct template) == 344, "as in layout.rs");
-_Static_assert(sizeof(struct opened) == 128, "as in layout.rs");
+_Static_assert(sizeof(struct opened) == 152, "as in layout.rs");
 _Static_assert(sizeof(struct ended) == 112, "as in layout.rs");
 
 #endif

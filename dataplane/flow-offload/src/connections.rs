@@ -358,13 +358,13 @@ impl Connections {
         }
         let mut keys = Vec::with_capacity(2 * admitted.len());
         let mut values = Vec::with_capacity(2 * admitted.len());
-        for (Candidate { id, tuples, made, .. }, _) in &admitted {
+        for (Candidate { id, made, .. }, _) in &admitted {
             // What was counted goes on. (The old entry counts no more: its generations are old.)
             let known = self.installed.get(id);
             for (key, entry) in made.both.iter().flatten() {
                 // A template may have opened it, under an earlier snapshot. Its FINs may be an earlier one's.
-                let is_plain = entry.role != role::NONE && !tuples.is_translated();
-                let old = if known.is_some() || is_plain { context.kernel.flow(key) } else { None };
+                let has_role = entry.role != role::NONE;
+                let old = if known.is_some() || has_role { context.kernel.flow(key) } else { None };
                 let Reading { packets, bytes, used_ns, had_fin, role, by_template } =
                     Reading::of(&old.unwrap_or_default());
                 let had_fin = if known.is_some() { had_fin } else { 0 };

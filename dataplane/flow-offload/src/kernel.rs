@@ -15,8 +15,9 @@ use linux_net::Netlink;
 use crate::handshake::Handshakes;
 use crate::ingress::{self, Ingress};
 use crate::layout::{
-    COUNTERS, FORWARDED, FORWARDED_BYTES, FlowEntry, FlowKey, GUARD_PORTS, NO_PORT, OPENED,
-    OVER_SHARE, PORTS, PortShare, PuntedPort, Reason, Settings, Template, TemplateKey,
+    COUNTERS, Choice, ChoiceKey, FORWARDED, FORWARDED_BYTES, FlowEntry, FlowKey, GUARD_PORTS,
+    NO_PORT, OPENED, OVER_SHARE, PORTS, PortShare, PuntedPort, Reason, Settings, Template,
+    TemplateKey,
 };
 use crate::openings::Openings;
 use crate::progress::{Progress, PuntQueue};
@@ -39,6 +40,7 @@ pub struct Kernel {
     ports: Map<u32, PuntedPort>,
     shares: Map<u32, PortShare>,
     templates: Map<TemplateKey, Template>,
+    choices: Map<ChoiceKey, Choice>,
     pub(crate) reports: Arc<Reports>,
     settings: Map<u32, Settings>,
     counters: Counts,
@@ -142,6 +144,7 @@ impl Kernel {
                 ports: object.map(c"ports")?,
                 shares: object.map(c"shares")?,
                 templates: object.map(c"templates")?,
+                choices: object.map(c"choices")?,
                 reports,
                 settings: object.map(c"settings")?,
                 counters: object.counts(c"counters")?,
@@ -395,6 +398,21 @@ impl Kernel {
     pub fn remove_template(&self, key: &TemplateKey) {
         // One that is not there is removed.
         let _ = self.templates.remove(key);
+    }
+
+    /// Enters a part of a service's choice in place of any other.
+    ///
+    /// # Errors
+    /// If the map is full.
+    pub fn put_choice(&self, key: &ChoiceKey, choice: &Choice) -> Result<(), Error> {
+        let failed = |cause| Error::new("enter the backends of a service", cause);
+        self.choices.put(key, choice).map_err(failed)
+    }
+
+    /// Removes a part of a service's choice.
+    pub fn remove_choice(&self, key: &ChoiceKey) {
+        // One that is not there is removed.
+        let _ = self.choices.remove(key);
     }
 
     /// Number of templates.

@@ -2,6 +2,7 @@
 //! sizes; numbers are in host byte order, ports and addresses in that of the wire.
 
 use acl::Address;
+use dataplane::services::Backends;
 use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{Flow, Mac};
 
@@ -67,7 +68,7 @@ pub struct FlowEntry {
     pub egress: u32,
     /// Bytes of the largest IP packet that may leave there; 0 if any may.
     pub mtu: u16,
-    /// Whether addresses and ports are rewritten to those below.
+    /// Whether addresses and ports are rewritten to those below; a port of 0 stays what it is.
     pub translates: u8,
     /// Whether they leave by the interface, in place of going past it into the pod behind it.
     pub on_wire: u8,
@@ -125,13 +126,43 @@ pub struct TemplateKey {
     destination_port: [u8; 2],
     protocol: u8,
     family: u8,
+    backend: u32,
+}
+
+/// A part of a service's choice among its backends (`struct choice_key`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(C)]
+pub struct ChoiceKey {
+    destination: [u8; 16],
+    destination_port: [u8; 2],
+    protocol: u8,
+    family: u8,
+    part: u32,
+}
+
+/// Places of a service's table in one value (`CHOICE_PLACES`).
+const CHOICE_PLACES: usize = 256;
+
+/// `struct choice`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Choice {
+    generation: u32,
+    size: u32,
+    backends: [u8; CHOICE_PLACES],
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        Self { generation: 0, size: 0, backends: [0; CHOICE_PLACES] }
+    }
 }
 
 /// What opens a connection like one that the switch has allowed (`struct template`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Template {
-    /// Both entries, as they begin; no ports and addresses are read of them.
+    /// Both entries, as they begin.
     pub forward: FlowEntry,
     /// The responder's.
     pub reverse: FlowEntry,
@@ -143,9 +174,20 @@ pub struct Template {
 /// What the switch reads of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report<'a> {
-    /// A template has opened a connection: the frame, with its port's tag (`struct opened`).
-    Opened(&'a [u8]),
+    /// A template has opened a connection.
+    Opened(Opened<'a>),
     Ended(Ended),
+}
+
+/// A connection that a template has opened (`struct opened`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Opened<'a> {
+    /// The end that it leads to.
+    pub(crate) responder: (Address, u16),
+    /// What the template's key has.
+    pub(crate) backend: u32,
+    /// The first packet, with its port's tag.
+    pub(crate) frame: &'a [u8],
 }
 
 /// The entries of a connection that both ends have closed, as they were last (`struct ended`).
@@ -220,6 +262,12 @@ unsafe impl Plain for TemplateKey {}
 // SAFETY: as above.
 #[allow(unsafe_code, reason = "bytes that the kernel reads")]
 unsafe impl Plain for Template {}
+// SAFETY: as above.
+#[allow(unsafe_code, reason = "bytes that the kernel reads")]
+unsafe impl Plain for ChoiceKey {}
+// SAFETY: as above.
+#[allow(unsafe_code, reason = "bytes that the kernel reads")]
+unsafe impl Plain for Choice {}
 
 const _: () = {
     assert!(size_of::<FlowKey>() == 44);
@@ -228,7 +276,9 @@ const _: () = {
     assert!(size_of::<PuntedPort>() == 20);
     assert!(size_of::<PortShare>() == 24);
     assert!(size_of::<Settings>() == 40);
-    assert!(size_of::<TemplateKey>() == 40);
+    assert!(size_of::<TemplateKey>() == 44);
+    assert!(size_of::<ChoiceKey>() == 24);
+    assert!(size_of::<Choice>() == 264);
     assert!(size_of::<Template>() == 344);
 };
 
@@ -319,7 +369,30 @@ impl TemplateKey {
     pub fn new(ingress: u32, flow: &Flow) -> Self {
         let FlowKey { ingress, source, destination, destination_port, protocol, family, .. } =
             FlowKey::new(ingress, flow);
-        Self { ingress, source, destination, destination_port, protocol, family }
+        Self { ingress, source, destination, destination_port, protocol, family, backend: 0 }
+    }
+
+    /// The same of those that lead to this backend of a service, counted from 1.
+    #[must_use]
+    pub fn of_backend(self, backend: u32) -> Self {
+        Self { backend, ..self }
+    }
+}
+
+impl ChoiceKey {
+    /// The parts of the choice among `backends` of the service that `flow` is for, in this generation of services;
+    /// `None` if there are too many of them.
+    pub fn parts(flow: &Flow, backends: &Backends, generation: u32) -> Option<Vec<(Self, Choice)>> {
+        let places = backends.places()?;
+        let FlowKey { destination, destination_port, protocol, family, .. } = FlowKey::new(0, flow);
+        let size = places.len() as u32;
+        let part = |(part, places): (usize, &[u8])| {
+            let mut choice = Choice { generation, size, ..Choice::default() };
+            choice.backends[..places.len()].copy_from_slice(places);
+            let part = part as u32;
+            (Self { destination, destination_port, protocol, family, part }, choice)
+        };
+        Some(places.chunks(CHOICE_PLACES).enumerate().map(part).collect())
     }
 }
 
@@ -332,7 +405,10 @@ impl Template {
             (guards[GUARDS - 1], generations[GUARDS - 1]) = (GUARD_SERVICES, services);
             FlowEntry { guards, generations, role, by_template: 1, ..entry }
         };
-        let (forward, reverse) = (entry(forward, role::INITIATOR), entry(reverse, role::ASKED));
+        let (mut forward, mut reverse) =
+            (entry(forward, role::INITIATOR), entry(reverse, role::ASKED));
+        // Those that the initiator chooses.
+        (forward.source_port, reverse.destination_port) = ([0; 2], [0; 2]);
         Self { forward, reverse, responder, zero: 0 }
     }
 }
@@ -381,7 +457,14 @@ impl<'a> Report<'a> {
             Some([at(place)?, at(place + 8)?])
         };
         if word(0)? == OPENED {
-            return Some(Self::Opened(bytes.get(8..)?.get(..word(4)? as usize)?));
+            let responder =
+                Address::from_bits(u128::from_be_bytes(*bytes.get(8..)?.first_chunk()?));
+            let port = u16::from_be_bytes(*bytes.get(24..)?.first_chunk()?);
+            return Some(Self::Opened(Opened {
+                responder: (responder, port),
+                backend: word(28)?,
+                frame: bytes.get(32..)?.get(..word(4)? as usize)?,
+            }));
         }
         Some(Self::Ended(Ended {
             by_template: word(4)? != 0,
@@ -421,6 +504,25 @@ fn family(address: Address) -> u8 {
 }
 
 impl FlowEntry {
+    /// The key of packets in the other direction of the connection whose packets enter by `key`, between two pods.
+    pub fn reverse_key(&self, key: &FlowKey) -> FlowKey {
+        let mut reverse = FlowKey {
+            ingress: self.egress,
+            source: key.destination,
+            destination: key.source,
+            source_port: key.destination_port,
+            destination_port: key.source_port,
+            ..*key
+        };
+        if self.translates != 0 {
+            (reverse.source, reverse.destination) = (self.destination, self.source);
+            let stays = |port: [u8; 2], own| if port == [0; 2] { own } else { port };
+            reverse.source_port = stays(self.destination_port, key.destination_port);
+            reverse.destination_port = stays(self.source_port, key.source_port);
+        }
+        reverse
+    }
+
     /// Rewrites packets that enter as `from` to `to`.
     #[must_use]
     pub fn rewriting(self, from: &Flow, to: &Flow) -> Self {

@@ -12,18 +12,22 @@ use dataplane::wire::{Flow, parse, tcp_flags};
 use dataplane::{Frame, PortId, Switch};
 
 use crate::engine::Engine;
-use crate::layout::{Ended, FlowKey, GUARD_PORTS, Report};
+use crate::layout::{Ended, FlowKey, GUARD_PORTS, Opened, Report, TemplateKey};
 use crate::reports::Reports;
 
 /// Connections whose frames are in a vector that the graph has not seen yet.
 #[derive(Default)]
 pub(crate) struct Openings {
-    opened: AHashMap<Flow, Opened>,
+    opened: AHashMap<Flow, Pending>,
     ended: Vec<Ended>,
 }
 
-struct Opened {
+struct Pending {
     port: PortId,
+    /// As the responder gets it.
+    responder: Flow,
+    /// Number of the service's backend, counted from 1, or 0.
+    backend: u32,
     /// Whether it has ended as well.
     has_ended: bool,
 }
@@ -33,9 +37,16 @@ impl Openings {
     pub(crate) fn begin(&mut self, engine: &Engine, reports: &Reports) {
         reports.release();
         let switch = &engine.context.switch;
-        for (flow, Opened { port, has_ended }) in self.opened.drain() {
-            if !has_ended && find(switch, &flow).is_none() {
-                withdraw(engine, &flow, port);
+        for (flow, pending) in self.opened.drain() {
+            if pending.has_ended {
+                continue;
+            }
+            match find(switch, &flow) {
+                None => withdraw(engine, &flow, pending.port),
+                Some(found) if !leads_to(switch, &found, &pending.responder) => {
+                    leave_to_switch(engine, &flow, &pending);
+                }
+                Some(_) => {}
             }
         }
         self.ended.drain(..).for_each(|ended| note_end(engine, ended));
@@ -57,7 +68,7 @@ impl Openings {
     ) {
         let most = frames.len() + most;
         let mut one = |report: Report<'_>| match report {
-            Report::Opened(bytes) => {
+            Report::Opened(Opened { responder, backend, frame: bytes }) => {
                 // One that cannot be read is none.
                 let Ok(headers) = parse(bytes) else { return true };
                 let is_again = self.opened.contains_key(&headers.flow);
@@ -67,7 +78,10 @@ impl Openings {
                 let Some(frame) = buffers.filled(bytes) else { return false };
                 let port = Tag::of(buffers.memory, &frame).map_or(PortId::NONE, Tag::port);
                 frames.push(frame.copied());
-                self.opened.insert(headers.flow, Opened { port, has_ended: false });
+                let (destination, destination_port) = responder;
+                let responder = Flow { destination, destination_port, ..headers.flow };
+                let pending = Pending { port, responder, backend, has_ended: false };
+                self.opened.insert(headers.flow, pending);
                 true
             }
             Report::Ended(ended) => {
@@ -94,6 +108,23 @@ fn find(switch: &Switch, flow: &Flow) -> Option<Found> {
     sessions.find(sessions.hash(flow), flow, TupleOrigin::Entering, now_s)
 }
 
+/// Whether the session of a connection has this responder. Its port may belong to another connection of the initiator
+/// with the same backend, which the programs do not know any more; then the session has another one.
+fn leads_to(switch: &Switch, found: &Found, responder: &Flow) -> bool {
+    switch.sessions().tuples(found).is_some_and(|tuples| tuples.responder == *responder)
+}
+
+/// Leaves a connection to the switch that leads elsewhere, and others like it until the next template: the
+/// initiator's packet will be sent again.
+#[cold]
+fn leave_to_switch(engine: &Engine, flow: &Flow, pending: &Pending) {
+    if let Some(ifindex) = engine.interfaces.lock().get(&pending.port).copied() {
+        let key = TemplateKey::new(ifindex, flow).of_backend(pending.backend);
+        engine.context.kernel.remove_template(&key);
+    }
+    withdraw(engine, flow, pending.port);
+}
+
 /// Removes the entries of a connection that the graph has refused: there is no room for its session, or a
 /// snapshot that denies it came just behind its first packet.
 #[cold]
@@ -102,7 +133,7 @@ fn withdraw(engine: &Engine, flow: &Flow, port: PortId) {
     let Some(ifindex) = engine.interfaces.lock().get(&port).copied() else { return };
     let key = FlowKey::new(ifindex, flow);
     let Some(entry) = kernel.flow(&key).filter(|entry| entry.by_template != 0) else { return };
-    let both = [key, FlowKey::new(entry.egress, &flow.reversed())];
+    let both = [key, entry.reverse_key(&key)];
     let last = both.map(|key| kernel.remove_flow(&key).ok().flatten().unwrap_or_default());
     let ended = Ended {
         by_template: true,

@@ -143,7 +143,7 @@ mod tests {
     use testkit::packet;
 
     use super::*;
-    use crate::layout::{Ended, FlowEntry, FlowKey, PuntedPort, Template, TemplateKey};
+    use crate::layout::{Ended, FlowEntry, FlowKey, Opened, PuntedPort, Template, TemplateKey};
     use crate::{At, Kernel};
 
     const TAG: [u8; 6] = [6, 1, 0, 1, 0, 3];
@@ -186,7 +186,10 @@ mod tests {
         assert!(!reports.is_empty());
         assert!(!reports.next(|_| false), "one that stays");
         let seen = |report: Report<'_>| {
-            let Report::Opened(frame) = report else { panic!("{report:?}") };
+            let Report::Opened(Opened { frame, responder, backend }) = report else {
+                panic!("{report:?}")
+            };
+            assert_eq!((responder, backend), ((flow.destination, flow.destination_port), 0));
             assert_eq!(frame[..6], TAG);
             assert_eq!(frame[6..], syn[6..]);
             true

@@ -8,17 +8,22 @@
 //! A connection that a pod of this node has accepted of another one leaves a template for those that
 //! differ in the initiator's port alone, which no policy of a cluster asks for. It has the generations of the
 //! snapshot that allowed the connection and that of services, and counts for no longer than an entry with them.
+//!
+//! Where a service leads to several backends, each has a template, and the program chooses among all of them by the
+//! table that the switch has, so that both choose alike. A backend without a template is the switch's.
 
 use std::collections::VecDeque;
 
 use ahash::AHashMap;
 use dataplane::PortId;
+use dataplane::services::{Backend, Backends, choice_hash};
 use dataplane::session::Tuples;
+use dataplane::wire::{Flow, Mac};
 use dataplane::{AclBinding, Snapshot};
 
 use crate::context::Context;
 use crate::entries::Entries;
-use crate::layout::{GUARD_SERVICES, GUARDS, Template, TemplateKey, role};
+use crate::layout::{ChoiceKey, GUARD_SERVICES, GUARDS, Template, TemplateKey, role};
 use crate::published::Published;
 
 /// Templates of one initiator; its oldest one gives way to a further one.
@@ -32,10 +37,20 @@ pub(crate) struct Templates {
     entered: AHashMap<TemplateKey, Entered>,
     /// Of each initiator's port, in the order in which they were entered.
     of_ports: AHashMap<PortId, VecDeque<TemplateKey>>,
-    wanted: Vec<(TemplateKey, Template, PortId)>,
+    wanted: Vec<Wanted>,
+    /// The first parts of the choices that programs have, with their generation and all parts.
+    choices: AHashMap<ChoiceKey, (u32, Vec<ChoiceKey>)>,
     /// Guards of templates that gave way, and of how many readings the last was then. Their connections may have
     /// entries that are not known yet.
     left: Vec<([u32; GUARDS], u64)>,
+}
+
+struct Wanted {
+    key: TemplateKey,
+    template: Template,
+    port: PortId,
+    /// The service that the initiator asks for.
+    service: Option<(Flow, Backends)>,
 }
 
 struct Entered {
@@ -55,10 +70,14 @@ impl Templates {
     pub(crate) fn want(&mut self, published: &Published, tuples: &Tuples, made: &Entries) {
         let [Some((_, forward)), Some((key, reverse))] = &made.both else { return };
         let (from, responder) = (made.ports[0], key.ingress());
-        if forward.role != role::INITIATOR || tuples.is_translated() {
+        let backend = match tuples.is_translated() {
+            true => backend_of(&published.snapshot, tuples),
+            false => Some((0, None)),
+        };
+        let Some((backend, service)) = backend.filter(|_| forward.role == role::INITIATOR) else {
             return;
-        }
-        let key = TemplateKey::new(reverse.egress, &tuples.initiator);
+        };
+        let key = TemplateKey::new(reverse.egress, &tuples.initiator).of_backend(backend);
         let services = published.generation(GUARD_SERVICES);
         let template = Template::new([*forward, *reverse], responder, services);
         let is_known = self.entered.get(&key);
@@ -68,12 +87,18 @@ impl Templates {
         {
             return;
         }
-        self.wanted.push((key, template, from));
+        let service = service.map(|backends| (tuples.initiator, backends.clone()));
+        self.wanted.push(Wanted { key, template, port: from, service });
     }
 
     /// Enters what is wanted, and removes what counts no more.
     pub(crate) fn write(&mut self, context: &Context, published: &Published, readings: u64) {
-        for (key, template, port) in std::mem::take(&mut self.wanted) {
+        self.remove_choices(context, published.generation(GUARD_SERVICES));
+        for Wanted { key, template, port, service } in std::mem::take(&mut self.wanted) {
+            let services = template.forward.generations[GUARDS - 1];
+            if !service.is_none_or(|service| self.has_choice(context, &service, services)) {
+                continue;
+            }
             self.remove(context, &key, None);
             while self.of_ports.get(&port).is_some_and(|keys| keys.len() >= MOST_OF_PORT) {
                 let oldest = self.of_ports.get(&port).and_then(VecDeque::front).copied();
@@ -101,6 +126,44 @@ impl Templates {
         void.iter().for_each(|key| self.remove(context, key, None));
     }
 
+    /// Enters the choice of a service, unless the programs have it; whether they do then.
+    fn has_choice(
+        &mut self,
+        context: &Context,
+        (flow, backends): &(Flow, Backends),
+        generation: u32,
+    ) -> bool {
+        let Some(parts) = ChoiceKey::parts(flow, backends, generation) else { return false };
+        let keys: Vec<ChoiceKey> = parts.iter().map(|(key, _)| *key).collect();
+        let Some(first) = keys.first().copied() else { return false };
+        if self.choices.get(&first).is_some_and(|(known, _)| *known == generation) {
+            return true;
+        }
+        // The first one, by which the others are found, comes last.
+        let mut parts = parts.iter().rev();
+        let all_entered = parts.all(|(key, choice)| context.kernel.put_choice(key, choice).is_ok());
+        let keys = match all_entered {
+            true => keys,
+            false => {
+                keys.iter().for_each(|key| context.kernel.remove_choice(key));
+                return false;
+            }
+        };
+        self.choices.insert(first, (generation, keys));
+        true
+    }
+
+    /// Removes the choices of other generations of services.
+    fn remove_choices(&mut self, context: &Context, generation: u32) {
+        self.choices.retain(|_, (known, keys)| {
+            let is_current = *known == generation;
+            if !is_current {
+                keys.iter().for_each(|key| context.kernel.remove_choice(key));
+            }
+            is_current
+        });
+    }
+
     /// Removes a template. Of one that still counts it matters how many readings of entries there were.
     fn remove(&mut self, context: &Context, key: &TemplateKey, current: Option<u64>) {
         let Some(Entered { guards, port, .. }) = self.entered.remove(key) else { return };
@@ -116,6 +179,24 @@ impl Templates {
             None => context.count(&guards, -1),
         }
     }
+}
+
+/// The number of the backend that a connection to a service has, counted from 1, and all of them; `None` if the
+/// service's choice depends on more than the connection, or if more than the destination is translated.
+fn backend_of<'a>(snapshot: &'a Snapshot, tuples: &Tuples) -> Option<(u32, Option<&'a Backends>)> {
+    let Tuples { initiator, responder, return_mac } = *tuples;
+    let Flow { destination: address, destination_port: port, .. } = responder;
+    let translated = Flow { destination: address, destination_port: port, ..initiator };
+    let service = snapshot.service(&initiator)?;
+    if translated != responder || return_mac != Mac::default() || service.port.affinity_s.is_some()
+    {
+        return None;
+    }
+    let backends = service.backends(false);
+    let backend = Backend { address, port };
+    let number = backends.list().binary_search(&backend).ok()?;
+    let is_chosen = backends.choose(choice_hash(&initiator)) == Some(backend);
+    is_chosen.then_some((number as u32 + 1, Some(backends)))
 }
 
 /// Whether an ACL of these pods asks for source ports. None that is made of objects of a cluster does.

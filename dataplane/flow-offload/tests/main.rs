@@ -3,6 +3,7 @@
 mod entries;
 mod ingress;
 mod rewrite;
+mod services;
 mod tags;
 mod templates;
 mod unfinished;

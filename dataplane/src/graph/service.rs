@@ -9,7 +9,7 @@ use acl::Address;
 use super::{Context, Next, Node, Translation};
 use crate::packet::Packet;
 use crate::policy;
-use crate::services::{Backend, Entry, Kept};
+use crate::services::{Backend, Entry, Kept, choice_hash};
 use crate::session::Tuples;
 use crate::wire::{Flow, Mac, Role, protocol};
 use crate::{Adjacency, Outcome, PortKind, Snapshot};
@@ -24,16 +24,7 @@ pub(super) fn is_wanted(snapshot: &Snapshot, flow: &Flow) -> bool {
 #[inline(never)]
 fn is_for_any(snapshot: &Snapshot, flow: &Flow) -> bool {
     let services = snapshot.services();
-    services.is_claimed(flow.destination) || find(snapshot, flow).is_some()
-}
-
-/// The service that a flow is for.
-pub(super) fn find<'a>(snapshot: &'a Snapshot, flow: &Flow) -> Option<&'a Entry> {
-    let services = snapshot.services();
-    services.find(flow).or_else(|| {
-        let is_own = snapshot.is_own_node(flow.destination);
-        is_own.then(|| services.find_node_port(flow)).flatten()
-    })
+    services.is_claimed(flow.destination) || snapshot.service(flow).is_some()
 }
 
 /// Whether the service that a flow is for admits its client: `loadBalancerSourceRanges`.
@@ -61,7 +52,7 @@ pub(super) fn has_lost_its_backend(context: &Context<'_>, tuples: &Tuples) -> bo
     {
         return false;
     }
-    let Some(entry) = find(context.snapshot, &tuples.initiator) else { return true };
+    let Some(entry) = context.snapshot.service(&tuples.initiator) else { return true };
     let lists = [entry.backends(false), entry.backends(true)];
     !lists.iter().any(|backends| backends.list().binary_search(&Backend { address, port }).is_ok())
 }
@@ -75,7 +66,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         return Next::End(Outcome::SourceNotAdmitted);
     }
     let outside = is_outside(context.snapshot, packet);
-    let chosen = find(context.snapshot, &initiator).and_then(|entry| {
+    let chosen = context.snapshot.service(&initiator).and_then(|entry| {
         choose(context, entry, &initiator, is_external(context.snapshot, packet))
     });
     let Some(backend) = chosen else {
@@ -142,33 +133,21 @@ fn choose(
     outside: bool,
 ) -> Option<Backend> {
     let backends = entry.backends(outside);
-    let Some(affinity_s) = entry.port.affinity_s else { return backends.choose(hash(initiator)) };
+    let Some(affinity_s) = entry.port.affinity_s else {
+        return backends.choose(choice_hash(initiator));
+    };
     let (affinities, now_s) = (context.sessions.affinities(), context.now.seconds());
     let is_backend = |it: &Backend| backends.list().binary_search(it).is_ok();
     let backend = match affinities.find(initiator, now_s) {
         Kept::Now(backend) if is_backend(&backend) => backend,
         // The affinity has expired: chosen as for any connection.
-        Kept::Over => backends.choose(hash(initiator))?,
+        Kept::Over => backends.choose(choice_hash(initiator))?,
         // Hashes the client alone, so that it reaches the same backend where the affinity table is
         // full.
         Kept::Now(_) | Kept::Never => {
-            backends.choose(hash(&Flow { source_port: 0, ..*initiator }))?
+            backends.choose(choice_hash(&Flow { source_port: 0, ..*initiator }))?
         }
     };
     affinities.note(initiator, backend, affinity_s, now_s);
     Some(backend)
-}
-
-/// The same on every node. It needs no key: choosing one's backend gains nothing.
-fn hash(flow: &Flow) -> u64 {
-    let mix = |hash: u64, word: u64| {
-        let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15;
-        product as u64 ^ (product >> 64) as u64
-    };
-    let address = flow.source.bits();
-    let ends = u64::from(flow.source_port) << 32
-        | u64::from(flow.destination_port) << 16
-        | u64::from(flow.protocol);
-    let hash = mix(0x2545_f491_4f6c_dd1d, address as u64);
-    mix(mix(mix(hash, (address >> 64) as u64), ends), flow.destination.bits() as u64)
 }

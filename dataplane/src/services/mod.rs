@@ -53,6 +53,16 @@ impl Backends {
         self.0.list.get(self.0.choice.choose(hash)).copied()
     }
 
+    /// The places of the table of the choice, each with the number of a backend in the list; `None` if there are more
+    /// than 255. A connection has the place of [`choice_hash`] in the upper half of its product with their number.
+    pub fn places(&self) -> Option<&[u8]> {
+        match (&self.0.list[..], &self.0.choice) {
+            ([], _) | (_, Maglev::Many(_)) => None,
+            ([_], _) => Some(&[0]),
+            (_, Maglev::Few(places)) => Some(places),
+        }
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.list.is_empty()
@@ -62,6 +72,21 @@ impl Backends {
     pub fn list(&self) -> &[Backend] {
         &self.0.list
     }
+}
+
+/// The hash by which a connection chooses its backend: the same on every node, and in the programs of flow offload. It
+/// needs no key: choosing one's backend gains nothing.
+pub fn choice_hash(flow: &Flow) -> u64 {
+    let mix = |hash: u64, word: u64| {
+        let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15;
+        product as u64 ^ (product >> 64) as u64
+    };
+    let address = flow.source.bits();
+    let ends = u64::from(flow.source_port) << 32
+        | u64::from(flow.destination_port) << 16
+        | u64::from(flow.protocol);
+    let hash = mix(0x2545_f491_4f6c_dd1d, address as u64);
+    mix(mix(mix(hash, (address >> 64) as u64), ends), flow.destination.bits() as u64)
 }
 
 /// One port of a service.

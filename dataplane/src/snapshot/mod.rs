@@ -19,7 +19,8 @@ pub(crate) use port::PortLine;
 pub use port::{AclBinding, DeniedReply, PortId, PortKind, PortState, StagedAcls};
 pub use routes::{Peer, Routes};
 
-use crate::services::Services;
+use crate::services::{Entry, Services};
+use crate::wire::Flow;
 use crate::wire::vxlan::Vxlan;
 pub(crate) use node_addresses::is_link_local;
 use node_addresses::{NodeAddresses, Prefixes};
@@ -327,6 +328,14 @@ impl Snapshot {
     #[inline]
     pub fn services(&self) -> &Services {
         &self.services
+    }
+
+    /// The service that a flow is for: at one of its addresses, or a node port.
+    pub fn service(&self, flow: &Flow) -> Option<&Entry> {
+        self.services.find(flow).or_else(|| {
+            let is_own = self.is_own_node(flow.destination);
+            is_own.then(|| self.services.find_node_port(flow)).flatten()
+        })
     }
 
     /// The address that the node is known by, of the family of `like`.

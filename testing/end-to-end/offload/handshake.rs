@@ -53,7 +53,7 @@ fn short_connections_take_the_kernels_way() {
     node.eventually("the end of their entries", || (connections(&node) == 0).then_some(()));
 }
 
-fn of_reasons(offload: &serde_json::Value) -> u64 {
+pub(super) fn of_reasons(offload: &serde_json::Value) -> u64 {
     let punted = offload["punted"].as_object().unwrap();
     punted.values().map(|count| count.as_u64().unwrap()).sum()
 }

@@ -5,6 +5,7 @@ mod checksums;
 mod following;
 mod handshake;
 mod host;
+mod services;
 mod sharing;
 mod uplink;
 

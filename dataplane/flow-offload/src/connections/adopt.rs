@@ -4,7 +4,7 @@
 //! reading finds entries that no connection is known for yet.
 
 use dataplane::PortId;
-use dataplane::session::{SessionId, TupleOrigin};
+use dataplane::session::{SessionId, TupleOrigin, Tuples};
 
 use super::Connections;
 use crate::connection::Connection;
@@ -18,12 +18,14 @@ impl Connections {
     pub(super) fn adopt(&mut self, context: &Context, published: &Published, key: &FlowKey) {
         let flow = key.flow();
         let Some(forward) = context.kernel.flow(key) else { return };
-        let both = [*key, FlowKey::new(forward.egress, &flow.reversed())];
+        let both = [*key, forward.reverse_key(key)];
         let (sessions, now_s) = (context.switch.sessions(), context.switch.now().seconds());
         let found = sessions.find(sessions.hash(&flow), &flow, TupleOrigin::Entering, now_s);
         let found = found.filter(|it| it.forward && !self.installed.contains_key(&it.id));
         let tuples = found.as_ref().and_then(|it| sessions.tuples(it));
-        let (Some(found), Some(tuples)) = (found, tuples.filter(|it| !it.is_translated())) else {
+        // Both know of the same connection.
+        let is_same = |it: &Tuples| both[1].flow().reversed() == it.responder;
+        let (Some(found), Some(tuples)) = (found, tuples.filter(is_same)) else {
             // A worker may be about to read of it. Otherwise the graph has refused it, which counts.
             if self.strangers.insert(*key, self.readings).is_some() {
                 self.withdraw(context, &both, &forward);

@@ -150,7 +150,23 @@ pub(super) struct Requests {
 pub(super) fn requests(forwarder: Forwarder, way: &Connection) -> Result<Requests> {
     let rig = Rig::new(1500, 0);
     let running = forwarder.start_beside(&rig, way.beside)?;
-    rig.a.exec(["sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65000"]);
+    let (asked, all) = requests_between(&rig.a, &rig.b, way.to)?;
+    // The last counters are of a moment later.
+    std::thread::sleep(WARM_UP);
+    let counted = running.counted();
+    drop(running);
+    Ok(Requests { packets: counted.map(|both| both.map(|packets| packets / all)), ..asked })
+}
+
+/// As [`requests`], between pods of two nodes, in a tunnel or routed.
+pub(super) fn requests_of_nodes(between: Between, tunnel: bool) -> Result<Requests> {
+    let nodes = between.start(tunnel)?;
+    Ok(requests_between(&nodes.pods[0], &nodes.pods[1], &pod_address(2))?.0)
+}
+
+/// What was measured, and the number of all requests.
+fn requests_between(from: &Namespace, to: &Namespace, address: &str) -> Result<(Requests, f64)> {
+    from.exec(["sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65000"]);
     let folder = TempDir::new("bench-nginx");
     let at = folder.path().display();
     let config = folder.path().join("nginx.conf");
@@ -164,20 +180,15 @@ pub(super) fn requests(forwarder: Forwarder, way: &Connection) -> Result<Request
              scgi_temp_path {at}/e; server {{ listen 5201 backlog=4096; return 200 'hello'; }} }}\n"
         ),
     )?;
-    let mut nginx = rig.b.spawn(["nginx", "-c", &config.display().to_string()]);
+    let mut nginx = to.spawn(["nginx", "-c", &config.display().to_string()]);
     let before = busy_seconds()?;
-    let mut asking = end(&rig.a, &["requests", way.to])?;
+    let mut asking = end(from, &["requests", address])?;
     let line = asking.wait_for_line("requests: ", PATIENCE);
     let spent = busy_seconds()? - before;
     asking.wait(PATIENCE);
     nginx.kill();
-    // The last counters are of a moment later.
-    std::thread::sleep(WARM_UP);
-    let counted = running.counted();
-    drop(running);
     let mut numbers = line.split_whitespace().skip(1).map(str::parse::<f64>);
     let mut next = || numbers.next().ok_or("no rate");
     let (rate, all) = (next()??, next()??);
-    let spent = spent * 1e6 / all;
-    Ok(Requests { rate, spent, packets: counted.map(|both| both.map(|packets| packets / all)) })
+    Ok((Requests { rate, spent: spent * 1e6 / all, packets: None }, all))
 }

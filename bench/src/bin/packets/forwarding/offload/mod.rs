@@ -18,8 +18,8 @@ use testkit::has_program;
 use super::Result;
 pub(crate) use ends::run as run_end;
 use measure::{
-    BBR, CORE_EACH, CUBIC, Connection, direct_round_trips, requests, round_trips, settings,
-    small_datagrams, stream, stream_of_nodes,
+    BBR, CORE_EACH, CUBIC, Connection, direct_round_trips, requests, requests_of_nodes,
+    round_trips, settings, small_datagrams, stream, stream_of_nodes,
 };
 
 /// Rounds, where nothing else is said: about two minutes each.
@@ -222,39 +222,85 @@ fn print_variants(variants: &[Variant]) {
     print_table(&head, &lines.collect::<Vec<_>>());
 }
 
-/// Connections of one request, with flow offload, by the kernel's bridge, and without either.
+/// Connections of one request, with flow offload, by the kernel's bridge, and without either; the first two ways of
+/// the switch through a ClusterIP too.
 pub(crate) fn print_requests(rounds: usize) -> Result<()> {
-    let forwarders = [Forwarder::Offload, Forwarder::BridgeUncut, Forwarder::Podgate];
-    let mut all = [const { [Samples::new(), Samples::new(), Samples::new()] }; 3];
-    let mut packets = [Samples::new(), Samples::new()];
+    let ways = [
+        ("flow offload", Forwarder::Offload, RECEIVER),
+        ("flow offload, a ClusterIP", Forwarder::Offload, SERVICE),
+        (Forwarder::BridgeUncut.name(), Forwarder::BridgeUncut, RECEIVER),
+        (Forwarder::Podgate.name(), Forwarder::Podgate, RECEIVER),
+        ("the same, a ClusterIP", Forwarder::Podgate, SERVICE),
+    ];
+    // Rate, processor time, the bridge's ratio, packets in the kernel and punted.
+    let mut all = [const { [const { Samples::new() }; 5] }; 5];
     for round in 1..=rounds {
-        let mut first = 0.0;
-        for (place, forwarder) in forwarders.iter().enumerate() {
-            eprintln!("round {round} of {rounds}: HTTP, {}", forwarder.name());
-            let measured = requests(*forwarder, &Connection::direct())?;
-            first = if place == 0 { measured.rate } else { first };
-            let [rates, spent, ratios] = &mut all[place];
-            rates.add(measured.rate);
-            spent.add(measured.spent);
-            ratios.add(first / measured.rate);
+        let mut rates = Vec::new();
+        for ((name, forwarder, to), samples) in ways.iter().zip(&mut all) {
+            eprintln!("round {round} of {rounds}: HTTP, {name}");
+            let measured = requests(*forwarder, &Connection { to, ..Connection::direct() })?;
+            rates.push(measured.rate);
+            samples[0].add(measured.rate);
+            samples[1].add(measured.spent);
             if let Some(both) = measured.packets {
-                packets.iter_mut().zip(both).for_each(|(samples, count)| samples.add(count));
+                samples[3..].iter_mut().zip(both).for_each(|(samples, count)| samples.add(count));
+            }
+        }
+        for (samples, rate) in all.iter_mut().zip(&rates) {
+            samples[2].add(rate / rates[2]);
+        }
+    }
+    let cell = |it: &Samples| if it.is_empty() { "–".to_owned() } else { it.to_string() };
+    let line = |((name, ..), samples): (&(&str, Forwarder, &str), &[Samples; 5])| {
+        let cells = samples.iter().map(cell);
+        std::iter::once((*name).to_owned()).chain(cells).collect()
+    };
+    let lines: Vec<Vec<String>> = ways.iter().zip(&all).map(line).collect();
+    println!();
+    let head = [
+        "HTTP, a connection a request",
+        "1/s",
+        "processor time (µs)",
+        "this : the bridge",
+        "packets of one in the kernel",
+        "punted",
+    ];
+    print_table(&head, &lines);
+    Ok(())
+}
+
+/// Connections of one request between pods of two nodes: two ways of the switch beside the kernel's.
+pub(crate) fn print_requests_of_nodes(rounds: usize) -> Result<()> {
+    let forwarders = [Between::Offload, Between::Kernel, Between::Podgate];
+    let underlays = [(true, "VXLAN"), (false, "routed")];
+    // Rates, processor time, and the ratio to the kernel.
+    let mut all = [const { [const { [const { Samples::new() }; 3] }; 3] }; 2];
+    for round in 1..=rounds {
+        for ((tunnel, underlay), figures) in underlays.iter().zip(&mut all) {
+            let mut rates = Vec::new();
+            for (forwarder, figures) in forwarders.iter().zip(figures.iter_mut()) {
+                eprintln!("round {round} of {rounds}: HTTP, {underlay}, {}", forwarder.name());
+                let measured = requests_of_nodes(*forwarder, *tunnel)?;
+                rates.push(measured.rate);
+                figures[0].add(measured.rate);
+                figures[1].add(measured.spent);
+            }
+            for (figures, rate) in figures.iter_mut().zip(&rates) {
+                figures[2].add(rate / rates[1]);
             }
         }
     }
-    let line = |(forwarder, measured): (&Forwarder, &[Samples; 3])| {
-        let mut line = vec![forwarder.name().to_owned()];
-        line.extend(measured.iter().map(Samples::to_string));
-        line
-    };
-    let lines: Vec<Vec<String>> = forwarders.iter().zip(&all).map(line).collect();
+    let mut lines = Vec::new();
+    for ((_, underlay), figures) in underlays.iter().zip(&all) {
+        for (forwarder, figures) in forwarders.iter().zip(figures) {
+            let mut line = vec![format!("{underlay}: {}", forwarder.name())];
+            line.extend(figures.iter().map(Samples::to_string));
+            lines.push(line);
+        }
+    }
     println!();
-    let head = ["HTTP, a connection a request", "1/s", "processor time (µs)", "the first : this"];
+    let head = ["HTTP between two nodes", "1/s", "processor time (µs)", "this : the kernel"];
     print_table(&head, &lines);
-    let [forwarded, punted] = packets;
-    println!(
-        "\nWith flow offload, packets of a request: {forwarded} in the kernel, {punted} punted"
-    );
     Ok(())
 }
 
