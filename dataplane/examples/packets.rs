@@ -40,7 +40,7 @@ enum Finds {
 
 use Finds::{Established, New, Reevaluated, Refused};
 
-const CASES: [(&str, Kind, Rules, Finds); 13] = [
+const CASES: [(&str, Kind, Rules, Finds); 15] = [
     ("established", Kind::Udp, Rules::Ports(1000), Established),
     ("tcp", Kind::Tcp, Rules::Ports(1000), Established),
     ("ipv6", Kind::Ipv6, Rules::Ports(1000), Established),
@@ -51,12 +51,16 @@ const CASES: [(&str, Kind, Rules, Finds); 13] = [
     ("re-evaluated", Kind::Udp, Rules::Ports(1000), Reevaluated),
     ("new", Kind::Udp, Rules::Ports(1000), New),
     ("new-cluster-ip", Kind::ClusterIp, Rules::Ports(100), New),
+    ("established-staged", Kind::Udp, Rules::Ports(1000), Established),
+    ("new-staged", Kind::Udp, Rules::Ports(1000), New),
     ("refused-ports", Kind::Udp, Rules::Ports(1000), Refused),
     ("refused-peers", Kind::Udp, Rules::Peers(1000), Refused),
     ("refused-uplink", Kind::Uplink, Rules::Ports(1000), Refused),
 ];
+/// The ending of cases with staged ACLs beside the enforced ones.
+const STAGED: &str = "-staged";
 /// Those that a whole worker handles too.
-const WORKER: [&str; 3] = ["established", "new", "refused-ports"];
+const WORKER: [&str; 4] = ["established", "new", "new-staged", "refused-ports"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -71,7 +75,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (through, case) = name.split_once('-').ok_or("graph-CASE or worker-CASE")?;
     let (_, kind, rules, finds) =
         *CASES.iter().find(|(name, ..)| *name == case).ok_or("no such case")?;
-    let source = move || Source { traffic: Traffic::new(kind, rules, 2 * CLIENTS), finds, next: 0 };
+    let is_staged = case.ends_with(STAGED);
+    let source = move || {
+        let traffic = Traffic::new(kind, rules, 2 * CLIENTS);
+        Source { traffic, finds, is_staged, next: 0 }
+    };
     match through {
         "graph" => through_graph(source(), vectors),
         _ => through_worker(source, vectors),
@@ -83,6 +91,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 struct Source {
     traffic: Traffic,
     finds: Finds,
+    is_staged: bool,
     next: u32,
 }
 
@@ -95,8 +104,9 @@ impl Source {
         }
     }
 
-    fn action(&self) -> Action {
-        if self.finds == Refused { Action::Deny } else { Action::Permit }
+    fn snapshot(&self) -> Snapshot {
+        let action = if self.finds == Refused { Action::Deny } else { Action::Permit };
+        self.traffic.snapshot(action, self.is_staged)
     }
 
     fn has_sessions(&self) -> bool {
@@ -135,7 +145,7 @@ fn generate_frames(source: &mut Source, client: u32, memory: &Memory, frames: &m
 
 fn through_graph(mut source: Source, vectors: u32) {
     let (memory, mut frames) = Memory::heap(2048, VECTOR as u32);
-    let mut snapshot = source.traffic.snapshot(source.action());
+    let mut snapshot = source.snapshot();
     let sessions = sessions(&source, vectors);
     establish(&source, &snapshot, &sessions);
     let (mut graph, counters) = (Graph::default(), Counters::default());
@@ -194,7 +204,7 @@ fn establish(source: &Source, snapshot: &Snapshot, sessions: &Sessions) {
 fn through_worker(source: impl Fn() -> Source, vectors: u32) {
     let (memory, frames) = Memory::heap(2048, FRAMES);
     let first = source();
-    let snapshot = first.traffic.snapshot(first.action());
+    let snapshot = first.snapshot();
     let sessions = sessions(&first, vectors);
     establish(&first, &snapshot, &sessions);
     let mut worker = Worker::alone(memory, frames, sessions, None);

@@ -14,7 +14,7 @@ use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{Mac, checksum, protocol};
 use dataplane::{
     AclBinding, Frame, Memory, Packet, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot,
-    Underlay,
+    StagedAcls, Underlay,
 };
 use ipnet::IpNet;
 
@@ -160,18 +160,23 @@ impl Traffic {
         }
     }
 
-    /// The snapshot whose rules do this with every connection.
-    pub(crate) fn snapshot(&self, action: Action) -> Snapshot {
+    /// The snapshot whose rules do this with every connection; with staged ones that do the same if
+    /// `is_staged`.
+    pub(crate) fn snapshot(&self, action: Action, is_staged: bool) -> Snapshot {
         let mut sets = AddressMapBuilder::default();
-        let list = self.rules(action, &mut sets);
+        let list: Arc<[Rule]> = self.rules(action, &mut sets).into();
         let map = Arc::new(sets.build());
-        let table = AclBinding::Table(Arc::new(Table::compile(list.into(), &map)));
+        let compile = || AclBinding::Table(Arc::new(Table::compile(Arc::clone(&list), &map)));
+        let table = compile();
+        let staged = is_staged
+            .then(|| Arc::new(StagedAcls { to_pod: compile(), from_pod: AclBinding::Open }));
         let pod = |n: u32| {
             let is_server = n >= self.pairs;
             Some(PortState {
                 addresses: vec![Address::from_v4_bits(local(n)), v6(local(n))],
                 to_pod: if is_server { table.clone() } else { AclBinding::Open },
                 from_pod: AclBinding::Open,
+                staged: staged.clone().filter(|_| is_server),
                 mac: Some(mac(n)),
                 mtu: 1500,
                 ..PortState::new(format!("default/pod{n}"), PortKind::Pod)

@@ -186,7 +186,7 @@ impl Rig {
         let action = if finds == Finds::Refused { Action::Deny } else { Action::Permit };
         let mut rig = Self {
             name,
-            snapshot: traffic.snapshot(action),
+            snapshot: traffic.snapshot(action, false),
             traffic,
             finds,
             graph: Graph::default(),
