@@ -8,4 +8,5 @@ mod flow;
 mod grpc;
 mod high_availability;
 mod hostile;
+mod services;
 mod unauthenticated;

@@ -6,11 +6,13 @@ use std::path::PathBuf;
 use konnectivity::client::Tunnel;
 use konnectivity::packet::Packet;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use serde_json::Value;
+use serde_json::{Value, json};
 use testkit::{Namespace, Process, TempDir};
 use tokio::runtime::Runtime;
 
 use crate::cluster_node::{PATIENCE, PODGATE};
+use crate::lan::Lan;
+use crate::pod::Pod;
 use crate::{ClusterNode, requires_the_machine};
 
 const NOTHING_IN: &str = "
@@ -154,6 +156,104 @@ fn one_policy_denies_a_packet_and_a_proxied_connection() {
         proxy.ping_redis(&mut open);
         Some(())
     });
+}
+
+/// A service of `db` by every kind of address, and a host port of the pod.
+fn services_of(lan: &Lan, db: &Pod<'_>) {
+    let ips: Vec<Value> = db.addresses.iter().map(|ip| json!({"ip": ip})).collect();
+    lan.write(
+        "pod-db",
+        &json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": db.name, "namespace": "default", "labels": {"role": "db"}},
+        "spec": {"nodeName": "node1", "containers": [{"name": "c", "image": "x",
+            "ports": [{"containerPort": 6379, "hostPort": 8080}]}]},
+        "status": {"podIPs": ips}}),
+    );
+    lan.write(
+        "slice",
+        &json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "db-1", "namespace": "default",
+            "labels": {"kubernetes.io/service-name": "db"}},
+        "endpoints": [{"addresses": [db.v4()], "nodeName": "node1", "conditions": {"ready": true}}],
+        "ports": [{"port": 6379}]}),
+    );
+    lan.apply(
+        "service",
+        &json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "db", "namespace": "default"},
+        "spec": {"type": "LoadBalancer", "clusterIPs": ["10.96.0.10"], "externalIPs": ["203.0.113.7"],
+            "ports": [{"port": 80, "targetPort": 6379, "nodePort": 30080}]},
+        "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.8"}]}}}),
+    );
+}
+
+#[test]
+fn no_address_of_a_service_leads_past_a_policy() {
+    requires_the_machine!("redis-server", "nft");
+    let lan = Lan::start(&["--external-ips", "203.0.113.0/24"]);
+    let node = &lan.nodes[0];
+    let (db, other) = (node.pod("db", "db"), node.pod("other", "other"));
+    let _redis = db.serve_redis();
+    services_of(&lan, &db);
+    let proxy = Proxy::start(node, &node.namespace, "127.0.0.1");
+    proxy.agent.wait_for_line("connected with server", PATIENCE);
+    let targets = [
+        format!("{}:6379", db.v4()),
+        "10.96.0.10:80".to_owned(),
+        "[::ffff:10.96.0.10]:80".to_owned(),
+        "203.0.113.7:80".to_owned(),
+        "203.0.113.8:80".to_owned(),
+        "192.0.2.1:30080".to_owned(),
+        "[::ffff:192.0.2.1]:30080".to_owned(),
+        "192.0.2.1:8080".to_owned(),
+        "[::ffff:192.0.2.1]:8080".to_owned(),
+    ];
+    let mut open: Vec<_> = targets
+        .iter()
+        .map(|target| {
+            let open = node.eventually(target, || proxy.dial(target).ok());
+            (target, open)
+        })
+        .collect();
+    open.iter_mut().for_each(|(_, open)| proxy.ping_redis(open));
+    // The port of the switch's own address by which the kernel leads processes of the node to it.
+    let redirected = "169.254.1.2:30080";
+    proxy.ping_redis(&mut proxy.dial(redirected).unwrap());
+
+    lan.apply("policy", &serde_saphyr::from_str(NOTHING_IN).unwrap());
+    let by = "default-deny of NetworkPolicy default/closed-db";
+    for (target, (mut tunnel, _)) in open {
+        let closed = proxy.runtime.block_on(async {
+            tokio::time::timeout(PATIENCE, tunnel.receive()).await.expect("it is closed")
+        });
+        match closed {
+            Some(Packet::CloseResponse { error, .. }) => {
+                assert!(error.contains(by), "{target}: {error}")
+            }
+            unexpected => panic!("{target}: {unexpected:?}"),
+        }
+    }
+    for target in targets.iter().map(String::as_str).chain([redirected]) {
+        let denied = proxy.dial(target).err().expect(target);
+        assert!(
+            denied.contains("denied by session rule") && denied.contains(by),
+            "{target}: {denied}"
+        );
+    }
+    // A second endpoint that no policy closes is the one that connections get.
+    let _redis = other.serve_redis();
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "addressType": "IPv4", "metadata": {"name": "db-2", "namespace": "default",
+            "labels": {"kubernetes.io/service-name": "db"}},
+        "endpoints": [{"addresses": [other.v4()], "nodeName": "node1", "conditions": {"ready": true}}],
+        "ports": [{"port": 6379}]});
+    lan.apply("slice-2", &slice);
+    for target in ["10.96.0.10:80", "203.0.113.7:80", "192.0.2.1:30080"] {
+        node.eventually(target, || proxy.dial(target).ok());
+        for _ in 0..6 {
+            proxy.ping_redis(&mut proxy.dial(target).unwrap());
+        }
+    }
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Events of the control loop.
 
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use control::{Object, PodKey, SessionRules};
+use dataplane::services::Services;
 use dataplane::wire::Mac;
 use local_api::{Answer, Request};
 
@@ -18,8 +20,9 @@ pub(crate) enum Event {
     Source(control::api_server::Event, Slot),
     /// A request of the local API, and where its answer goes.
     Request(Request, Sender<Answer>),
-    /// A request for the session rules of a pod, or of all; the requesting thread computes them.
-    SessionRules(Option<PodKey>, Sender<Option<SessionRules>>),
+    /// A request for the session rules of a pod, or of all, and the node's services; the requesting thread
+    /// computes the rules.
+    SessionRules(Option<PodKey>, Sender<Option<(SessionRules, Arc<Services>)>>),
     /// A request for all objects that policies are made of.
     Objects(Sender<Vec<Object>>),
     /// An event of the kernel's interfaces.

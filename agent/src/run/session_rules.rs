@@ -2,17 +2,21 @@
 //! enforces them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 use control::{PodKey, SessionRules};
+use dataplane::services::{Entry, Services};
+use dataplane::wire::protocol;
 use serde_json::Value;
-use session_rules::{Action, Change, End, Installed, Ports, Rule, Scope, Tags, Transport, changes};
+use session_rules::{
+    Action, Change, End, Installed, Ports, Rule, Scope, Service, Tags, Transport, changes,
+};
 
 use super::events::Event;
 use super::table::Table;
-use local_api::{ApiError, ErrorKind, SessionRule, SessionRuleStep};
+use local_api::{ApiError, ErrorKind, SessionRule, SessionRuleStep, SessionService};
 
 /// Maximum of rules shown.
 const MOST: usize = 100_000;
@@ -30,7 +34,7 @@ pub(crate) fn table(events: &Sender<Event>, pod: Option<&str>) -> Result<Table, 
     let ending = || ApiError::new(ErrorKind::NotReady, "podgate is ending");
     events.send(Event::SessionRules(key.clone(), reply)).map_err(|_| ending())?;
     match (answer.recv().map_err(|_| ending())?, key) {
-        (Some(rules), _) => in_table(&rules),
+        (Some((rules, _)), _) => in_table(&rules),
         (None, key) => {
             let key = key.map(|key| key.to_string()).unwrap_or_default();
             let text = format!(
@@ -48,15 +52,18 @@ pub(crate) struct Follower {
     installed: Installed,
     tags: Tags,
     pods: Option<BTreeMap<String, Vec<IpAddr>>>,
+    services: BTreeMap<(SocketAddr, Transport), Service>,
 }
 
-/// Maximum of rules in one step, which keeps a line far below the client's limit.
+/// Maximum of rules, or of services and their endpoints, in one step, which keeps a line far below the
+/// client's limit.
 const STEP: usize = 2_000;
 
 impl Follower {
     /// A follower without rules.
     pub(crate) fn new() -> Self {
-        Self { installed: Installed::default(), tags: Tags::new("podgate-"), pods: None }
+        let (installed, tags) = (Installed::default(), Tags::new("podgate-"));
+        Self { installed, tags, pods: None, services: BTreeMap::new() }
     }
 
     /// Returns the steps from the follower's rules to the current ones; none if nothing changed.
@@ -70,7 +77,8 @@ impl Follower {
         let (reply, answer) = channel();
         let ending = || ApiError::new(ErrorKind::NotReady, "podgate is ending");
         events.send(Event::SessionRules(None, reply)).map_err(|_| ending())?;
-        let source = answer.recv().ok().flatten().ok_or_else(ending)?;
+        let (source, services) = answer.recv().ok().flatten().ok_or_else(ending)?;
+        let services = translations(&services);
         let wanted: Vec<Rule> = source.of_pods().map(|(_, rule)| rule).collect();
         let pods: BTreeMap<String, Vec<IpAddr>> =
             source.pods().map(|(key, addresses)| (key.to_string(), addresses.to_vec())).collect();
@@ -78,7 +86,8 @@ impl Follower {
         let by: HashMap<Rule, Arc<str>> =
             wanted.iter().map(|rule| (untagged(rule), Arc::clone(&rule.tag))).collect();
         let changes = changes(&self.installed.dump(), &wanted, &mut self.tags);
-        if changes.is_empty() && self.pods.as_ref() == Some(&pods) {
+        let same_services = self.services == services;
+        if changes.is_empty() && same_services && self.pods.as_ref() == Some(&pods) {
             return Ok(Vec::new());
         }
         let mut steps = Vec::new();
@@ -95,6 +104,17 @@ impl Follower {
             }
             steps.push(step);
         }
+        for sent in service_changes(&self.services, &services) {
+            let size = |it: &SessionService| 1 + it.endpoints.as_ref().map_or(0, Vec::len);
+            match steps.last_mut() {
+                Some(last) if last.services.iter().map(size).sum::<usize>() < STEP => {
+                    last.services.push(sent);
+                }
+                _ => steps
+                    .push(SessionRuleStep { services: vec![sent], ..SessionRuleStep::default() }),
+            }
+        }
+        self.services = services;
         for change in changes {
             // Both sides start empty, and each tag is made once.
             self.installed
@@ -108,6 +128,46 @@ impl Follower {
         }
         Ok(steps)
     }
+}
+
+/// Where the node translates connections of its own processes.
+fn translations(services: &Services) -> BTreeMap<(SocketAddr, Transport), Service> {
+    let by_address = services.iter().filter_map(|(address, protocol, port, entry)| {
+        Some((address?.to_ip(), protocol, port, entry))
+    });
+    let by_node = services.node_ports().map(|(v6, protocol, port, entry)| {
+        let any: IpAddr = match v6 {
+            false => Ipv4Addr::UNSPECIFIED.into(),
+            true => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        (any, protocol, port, entry)
+    });
+    let translation = |(address, protocol, port, entry): (IpAddr, u8, u16, &Entry)| {
+        let transport = match protocol {
+            protocol::TCP => Transport::Tcp,
+            protocol::UDP => Transport::Udp,
+            _ => return None,
+        };
+        let endpoints = entry.backends(false).list().iter();
+        let service = Service {
+            sources: services.sources(address.into(), protocol, port).map(|it| it.to_vec()),
+            affinity: entry.port.affinity_s.is_some(),
+            endpoints: endpoints.map(|it| (it.address.to_ip(), it.port).into()).collect(),
+        };
+        Some(((SocketAddr::new(address, port), transport), service))
+    };
+    by_address.chain(by_node).filter_map(translation).collect()
+}
+
+/// The changes from the known services to the current ones.
+fn service_changes<'s>(
+    known: &'s BTreeMap<(SocketAddr, Transport), Service>,
+    now: &'s BTreeMap<(SocketAddr, Transport), Service>,
+) -> impl Iterator<Item = SessionService> + use<'s> {
+    let gone = known.keys().filter(|key| !now.contains_key(key)).map(|key| (key, None));
+    let set = now.iter().filter(|(key, service)| known.get(key) != Some(service));
+    let set = set.map(|(key, service)| (key, Some(service)));
+    gone.chain(set).map(|((at, transport), service)| SessionService::new(*at, *transport, service))
 }
 
 fn in_table(rules: &SessionRules) -> Result<Table, ApiError> {

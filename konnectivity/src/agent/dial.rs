@@ -52,12 +52,13 @@ async fn connect(
     let mut attempts = JoinSet::new();
     loop {
         if let Some(address) = left.next() {
-            if let Some(rules) = rules
-                && let Err(text) = rules.evaluate(address)
-            {
-                error.get_or_insert(failed("denied_by_rule", text));
-                continue;
-            }
+            let address = match rules.map_or(Ok(address), |rules| rules.choose(address)) {
+                Ok(address) => address,
+                Err(text) => {
+                    error.get_or_insert(failed("denied_by_rule", text));
+                    continue;
+                }
+            };
             attempts.spawn(async move { (address, TcpStream::connect(address).await) });
         }
         let patience = if left.len() > 0 { ATTEMPT_DELAY } else { Duration::MAX };

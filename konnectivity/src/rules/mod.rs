@@ -5,6 +5,9 @@
 //! local rules of that pod apply too. Without a matching rule, or with `do-nothing`, the
 //! connection is allowed.
 //!
+//! The node translates connections to services. So the rules are evaluated for the target and for the endpoint
+//! that is dialled in its place.
+//!
 //! Rules come from the switch on the same node (`switch.rs`), from a file (`file.rs`), or
 //! from both; a denial by either counts.
 //!
@@ -20,13 +23,14 @@
 mod file;
 mod switch;
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 
 use file::FileRules;
 pub use file::parse;
-use session_rules::{Action, Connection, Scope, Table, Transport};
+use session_rules::{Action, Connection, Scope, Services, Table, Transport};
 use switch::SwitchRules;
 
 /// All rules that apply.
@@ -65,25 +69,64 @@ impl Rules {
         }
     }
 
-    /// Evaluates the rules for a target; the error names the rule that denies.
+    /// Evaluates the rules for a target, and for every endpoint where the node has a service there; the
+    /// error names the rule that denies.
     pub(crate) fn evaluate(&self, target: SocketAddr) -> Result<(), String> {
+        let Some(service) = self.evaluate_address(target)? else { return Ok(()) };
+        service.endpoints.iter().try_for_each(|endpoint| self.evaluate_endpoint(*endpoint))
+    }
+
+    /// Evaluates the rules for a target; returns the address to connect to. Where the node has a service, that is
+    /// an endpoint that the rules allow, so that the one asked about is the one reached.
+    pub(crate) fn choose(&self, target: SocketAddr) -> Result<SocketAddr, String> {
+        let service = match self.evaluate_address(target)? {
+            Some(service) if service.is_chosen_from => service,
+            _ => return self.evaluate(target).map(|()| target),
+        };
+        let endpoints = &service.endpoints;
+        let mut denied = Ok(target);
+        for nth in 0..endpoints.len() {
+            let endpoint = endpoints[(service.first + nth) % endpoints.len()];
+            match self.evaluate_endpoint(endpoint) {
+                Ok(()) => return Ok(endpoint),
+                Err(why) => denied = Err(why),
+            }
+        }
+        // The node refuses connections to a service without endpoints.
+        denied
+    }
+
+    /// Evaluates the rules for one address, as it is; returns the service that the node has there.
+    fn evaluate_address(&self, target: SocketAddr) -> Result<Option<Translated>, String> {
         let target = SocketAddr::new(reached(target.ip()), target.port());
         let source = source_towards(target);
         if let Some(file) = &self.file {
             check_arrival(&file.current(), source, target)?;
         }
-        let Some(switch) = &self.switch else { return Ok(()) };
+        let Some(switch) = &self.switch else { return Ok(None) };
         let known =
             switch.known().map_err(|error| format!("dial tcp {target}: denied: {error}"))?;
         check_arrival(&known.table, source, target)?;
-        let Some(pod) = known.pods.get(&source) else { return Ok(()) };
+        let Some(pod) = known.pods.get(&source) else {
+            return translated(&known.services, source, target);
+        };
         let connection = Connection {
             scope: Scope::Local(Arc::clone(pod)),
             transport: Transport::Tcp,
             local: (source, 0),
             remote: (target.ip(), target.port()),
         };
-        check(&known.table, &connection, target)
+        // The switch decides about a pod's packets, those to services too.
+        check(&known.table, &connection, target).map(|()| None)
+    }
+
+    /// Evaluates the rules for an endpoint of a service.
+    fn evaluate_endpoint(&self, endpoint: SocketAddr) -> Result<(), String> {
+        match self.evaluate_address(endpoint)? {
+            None => Ok(()),
+            // A connection is translated once.
+            Some(_) => Err(format!("dial tcp {endpoint}: denied: the endpoint is a service")),
+        }
     }
 
     /// Fails while every dial is denied because the switch's rules have not arrived.
@@ -96,6 +139,40 @@ impl Rules {
         let file = self.file.as_ref().map_or(0, FileRules::generation);
         file + self.switch.as_ref().map_or(0, |switch| switch.generation())
     }
+}
+
+/// A service where the node translates connections.
+struct Translated {
+    endpoints: Vec<SocketAddr>,
+    /// The endpoint to try first.
+    first: usize,
+    /// Whether to connect to an endpoint instead. At a port of a loopback address a process may listen, or
+    /// another proxy of services translate.
+    is_chosen_from: bool,
+}
+
+/// The service that connections from `source` to `target` reach, if there is one.
+fn translated(
+    services: &Services,
+    source: IpAddr,
+    target: SocketAddr,
+) -> Result<Option<Translated>, String> {
+    let is_loopback = target.ip().is_loopback();
+    let is_named = services.find(target, Transport::Tcp, || false).is_some();
+    // The kernel takes the address itself as the source of connections to it.
+    let is_of_node = || is_loopback || source == target.ip();
+    let Some(service) = services.find(target, Transport::Tcp, is_of_node) else { return Ok(None) };
+    if !service.admits(source) {
+        let why = "is not in the loadBalancerSourceRanges of the service";
+        return Err(format!("dial tcp {target}: denied: {source} {why}"));
+    }
+    let endpoints = service.endpoints.clone();
+    let hash = match service.affinity {
+        true => BuildHasherDefault::<DefaultHasher>::default().hash_one(source),
+        false => RandomState::new().hash_one(source),
+    };
+    let first = (hash % endpoints.len().max(1) as u64) as usize;
+    Ok(Some(Translated { endpoints, first, is_chosen_from: is_named || !is_loopback }))
 }
 
 /// Evaluates the rules for connections that arrive at `target`.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use local_api::{Client, Request, SessionRuleStep};
-use session_rules::{Change, Installed, Rule, Table};
+use session_rules::{Change, Installed, Rule, Services, Table};
 
 /// Rules that the switch sends.
 #[derive(Debug)]
@@ -28,6 +28,8 @@ pub(super) struct Known {
     pub(super) table: Table,
     /// Pods of this node by address.
     pub(super) pods: HashMap<IpAddr, Arc<str>>,
+    /// What the node translates.
+    pub(super) services: Services,
 }
 
 /// Timeout of connecting to the switch.
@@ -74,7 +76,8 @@ impl SwitchRules {
     fn publish(&self, mirror: &Mirror, pods: HashMap<IpAddr, Arc<str>>) {
         let rules = mirror.rules();
         tracing::info!("{} session rules of {} are in force", rules.len(), self.socket.display());
-        *self.lock() = Some(Arc::new(Known { table: Table::compile(rules), pods }));
+        let (table, services) = (Table::compile(rules), mirror.services.clone());
+        *self.lock() = Some(Arc::new(Known { table, pods, services }));
         self.generation.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -118,6 +121,7 @@ struct Mirror {
     installed: Installed,
     /// The policies behind each tag.
     by: HashMap<Arc<str>, Arc<str>>,
+    services: Services,
 }
 
 impl Mirror {
@@ -135,6 +139,10 @@ impl Mirror {
             let rule = sent.rule()?;
             self.by.insert(Arc::clone(&rule.tag), sent.by.into());
             self.installed.apply(Change::Add(rule)).map_err(|error| error.to_string())?;
+        }
+        for sent in step.services {
+            let (at, transport) = (sent.at, sent.transport.into());
+            self.services.set(at, transport, sent.service());
         }
         Ok(step.pods.map(|pods| {
             let of_pod = |(pod, addresses): (String, Vec<IpAddr>)| {

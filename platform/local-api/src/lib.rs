@@ -38,7 +38,7 @@ mod listener;
 mod request;
 mod session_rules;
 
-pub use self::session_rules::{Protocol, RuleEnd, SessionRule, SessionRuleStep};
+pub use self::session_rules::{Protocol, RuleEnd, SessionRule, SessionRuleStep, SessionService};
 pub use answer::{Answer, ApiError, AttachedPod, ErrorKind};
 pub use attachment::{AttachPod, Attachment};
 pub use capture::{CaptureStarted, CaptureSummary, CapturedPacket, Direction};

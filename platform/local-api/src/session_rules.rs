@@ -1,11 +1,11 @@
 //! Session rules on the wire, for proxies on the node.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use session_rules::{Action, End, Ports, Rule, Scope, Transport};
+use session_rules::{Action, End, Ports, Rule, Scope, Service, Transport};
 
 /// One step towards the rules in force. A stream begins with steps that add all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +16,9 @@ pub struct SessionRuleStep {
     /// New rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub add: Vec<SessionRule>,
+    /// Services that are new, changed or removed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<SessionService>,
     /// Set in the last step of a change: the pods of this node, `NAMESPACE/NAME`, with
     /// their addresses. The steps before it take effect together with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,6 +46,43 @@ pub struct SessionRule {
     pub allow: bool,
 }
 
+/// A service at one destination.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionService {
+    /// The destination; an unspecified address stands for all of the node's own.
+    pub at: SocketAddr,
+    /// TCP or UDP.
+    pub transport: Protocol,
+    /// Clients that it admits; without them all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sources: Option<Vec<IpNet>>,
+    /// Whether a client keeps its endpoint.
+    #[serde(default)]
+    pub affinity: bool,
+    /// Where connections go; without them the service is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoints: Option<Vec<SocketAddr>>,
+}
+
+impl SessionService {
+    /// Converts a service for sending; `None` is a removed one.
+    pub fn new(at: SocketAddr, transport: Transport, service: Option<&Service>) -> Self {
+        Self {
+            at,
+            transport: transport.into(),
+            sources: service.and_then(|it| it.sources.clone()),
+            affinity: service.is_some_and(|it| it.affinity),
+            endpoints: service.map(|it| it.endpoints.clone()),
+        }
+    }
+
+    /// Converts to a service of a stack; `None` is a removed one.
+    pub fn service(self) -> Option<Service> {
+        let Self { sources, affinity, .. } = self;
+        self.endpoints.map(|endpoints| Service { sources, affinity, endpoints })
+    }
+}
+
 /// Protocols that have session rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Protocol {
@@ -52,6 +92,24 @@ pub enum Protocol {
     /// UDP.
     #[serde(rename = "UDP")]
     Udp,
+}
+
+impl From<Transport> for Protocol {
+    fn from(transport: Transport) -> Self {
+        match transport {
+            Transport::Tcp => Self::Tcp,
+            Transport::Udp => Self::Udp,
+        }
+    }
+}
+
+impl From<Protocol> for Transport {
+    fn from(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Tcp => Self::Tcp,
+            Protocol::Udp => Self::Udp,
+        }
+    }
 }
 
 /// One end of a connection.
@@ -75,10 +133,7 @@ impl SessionRule {
                 Scope::Local(pod) => Some(pod.to_string()),
                 Scope::Global => None,
             },
-            transport: match rule.transport {
-                Transport::Tcp => Protocol::Tcp,
-                Transport::Udp => Protocol::Udp,
-            },
+            transport: rule.transport.into(),
             local: end(&rule.local),
             remote: end(&rule.remote),
             allow: rule.action != Action::Deny,
@@ -101,10 +156,7 @@ impl SessionRule {
                 Some(pod) => Scope::Local(pod.as_str().into()),
                 None => Scope::Global,
             },
-            transport: match self.transport {
-                Protocol::Tcp => Transport::Tcp,
-                Protocol::Udp => Transport::Udp,
-            },
+            transport: self.transport.into(),
             local: end(&self.local)?,
             remote: end(&self.remote)?,
             action: if self.allow { Action::Allow } else { Action::Deny },
@@ -131,6 +183,22 @@ mod tests {
         let text = serde_json::to_string(&sent).unwrap();
         let received: SessionRule = serde_json::from_str(&text).unwrap();
         assert_eq!((received.rule(), received), (Ok(rule), sent));
+    }
+
+    #[test]
+    fn services_survive_the_wire() {
+        let at = "0.0.0.0:30080".parse().unwrap();
+        let service = Service {
+            sources: Some(vec!["192.0.2.0/24".parse().unwrap()]),
+            affinity: true,
+            endpoints: vec!["10.1.0.2:8080".parse().unwrap()],
+        };
+        for service in [Some(service), Some(Service::default()), None] {
+            let sent = SessionService::new(at, Transport::Tcp, service.as_ref());
+            let text = serde_json::to_string(&sent).unwrap();
+            let received: SessionService = serde_json::from_str(&text).unwrap();
+            assert_eq!((received.clone(), received.service()), (sent, service));
+        }
     }
 
     #[test]

@@ -176,7 +176,8 @@ impl ControlLoop {
             Event::SessionRules(pod, reply) => {
                 let view = self.control.view();
                 let is_known = pod.as_ref().is_none_or(|pod| view.pods.contains_key(pod));
-                let source = || self.control.session_rule_source(pod.as_ref());
+                let services = self.services.services(&view, &self.shared.config.node_name);
+                let source = || (self.control.session_rule_source(pod.as_ref()), services);
                 // The client may have disconnected.
                 let _ = reply.send(is_known.then(source));
             }
