@@ -72,6 +72,7 @@ impl Object {
             sys::BPF_MAP_TYPE_LPM_TRIE,
             sys::BPF_MAP_TYPE_XSKMAP,
             sys::BPF_MAP_TYPE_ARRAY_OF_MAPS,
+            sys::BPF_MAP_TYPE_CGROUP_STORAGE,
         ];
         if !has_one_value.contains(&kind) || sizes != (size_of::<K>() as u32, size_of::<V>() as u32)
         {
