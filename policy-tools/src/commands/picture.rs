@@ -20,9 +20,11 @@ Examples:
   podgate policy picture --manifests deploy/ -o html -f policies.html
   podgate policy picture --manifests deploy/ --collapse '*' -o dot | dot -Tpdf > overview.pdf
   podgate policy picture --manifests deploy/ --observed live -o html -f policies.html
+  podgate policy picture --manifests deploy/ --focus shop/db > db.svg
 
-What was observed and denied is drawn in red. Workloads are nodes, grouped by namespace; the ports of a node are where edges end. Between two ends
-that no policy selects everything is allowed, and no edge is drawn.
+Workloads are nodes, grouped by namespace; the ports of a node are where edges end. Between two ends that no
+policy selects everything is allowed, and no edge is drawn. Pods that policies name and the files do not have
+are dashed. What was observed and denied is red.
 
 Exit code: 0, or 2 if the input cannot be used.")]
 pub struct Draw {
@@ -43,6 +45,12 @@ pub struct Draw {
     /// Draw this namespace as one node, * for each; may be repeated
     #[arg(long, value_name = "NAMESPACE")]
     collapse: Vec<String>,
+    /// Draw only this workload and what it is connected with
+    #[arg(long, value_name = "NAMESPACE/WORKLOAD")]
+    focus: Option<String>,
+    /// Draw no pods that the files do not have
+    #[arg(long)]
+    existing_only: bool,
     #[command(flatten)]
     observed: Observed,
 }
@@ -83,8 +91,13 @@ impl Draw {
             port: self.port,
             observed: flows(&manifests, &events).into_iter().collect(),
             with_internet: false,
+            with_possible: !self.existing_only,
         };
         let mut drawn = picture(manifests, &options).map_err(|problem| vec![problem])?;
+        if let Some(workload) = &self.focus {
+            let none = || vec![format!("--focus {workload}: there is no such workload")];
+            drawn = drawn.focused(workload).ok_or_else(none)?;
+        }
         let known = drawn.namespaces();
         let unknown = self.collapse.iter().filter(|it| *it != "*" && !known.contains(*it));
         let unknown: Vec<String> = unknown

@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 use acl::Origin;
 use acl::Table;
-use control::model::{Direction, Pod};
+use control::model::Direction;
 use control::{Object, PodKey};
 use ipnet::IpNet;
 use serde::Serialize;
 
 use super::changed::Changed;
 use super::matrix::{self, Decision, Matrix};
-use super::representatives::{self, Kinds, Selectors};
+use super::representatives::{self, General, Kinds, Selectors};
 use crate::input::Manifests;
 use crate::probe::Protocol;
 use crate::probe::complete::complete;
@@ -305,40 +305,6 @@ fn is_pair(from: &End, to: &End) -> bool {
 /// Whether the first end is the node of the second.
 fn is_own_node(from: &End, to: &End) -> bool {
     from.pod.is_none() && from.node.is_some() && from.node == to.node
-}
-
-/// Whether an end stands for pods that are in no file, its namespace, and its labels.
-type Selected = (bool, Arc<str>, BTreeSet<(Arc<str>, Arc<str>)>);
-
-/// The labels behind the names of ends, as far as selectors name them.
-struct General(HashMap<String, Selected>);
-
-impl General {
-    fn new(names: &Manifests, policies: &[Object]) -> Self {
-        let keys = Selectors::of(policies).keys();
-        let of_pod = |pod: &Pod| {
-            let labels = pod.labels.iter().filter(|(key, _)| keys.contains(*key));
-            let labels = labels.map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect();
-            let stands = names.representatives.contains_key(&pod.key);
-            (names.workload(&pod.key), (stands, Arc::clone(&pod.key.namespace), labels))
-        };
-        Self(names.pods().map(of_pod).collect())
-    }
-
-    /// The ends less those for which another one stands: pods of the same namespace that have all
-    /// labels of that one and more.
-    fn least(&self, from: BTreeSet<String>) -> BTreeSet<String> {
-        let known: Vec<_> = from.iter().filter_map(|name| self.0.get(name)).collect();
-        let is_special = |name: &&String| {
-            self.0.get(*name).is_some_and(|(stands, namespace, labels)| {
-                let is_more = |(_, other, fewer): &&&Selected| {
-                    other == namespace && fewer.len() < labels.len() && fewer.is_subset(labels)
-                };
-                *stands && known.iter().any(|it| is_more(&it))
-            })
-        };
-        from.iter().filter(|name| !is_special(name)).cloned().collect()
-    }
 }
 
 impl Difference {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -210,60 +211,82 @@ fn three_hundred_pods_are_readable() {
 }
 
 /// Appended to a page: what a reader sees, as JSON.
-const LOOK: &str = r#"<script>
-const shown = () => [...document.querySelectorAll('section')].filter(s => getComputedStyle(s).display != 'none');
+const LOOK: &str = r#"<script>{
+const visible = () => [...document.querySelectorAll('section')].filter(s => getComputedStyle(s).display != 'none');
 const look = () => {
-  const svg = shown()[0].querySelector('svg');
+  const svg = visible()[0].querySelector('svg');
   const nodes = [...svg.querySelectorAll('[data-node]')];
   const spilt = nodes.flatMap(g => {
     const box = g.querySelector('rect').getBBox();
     return [...g.querySelectorAll('text')].filter(t => t.getBBox().x + t.getBBox().width > box.x + box.width);
   });
-  return {shown: shown().map(s => s.id), nodes: nodes.length, spilt: spilt.map(t => t.textContent)};
+  return {shown: visible().map(s => s.id), nodes: nodes.length, spilt: spilt.map(t => t.textContent)};
 };
 const first = look();
 location.hash = '#ns-space3';
+const enter = (id, value) => { byId(id).value = value; byId(id).onchange({target: byId(id)}); };
 setTimeout(() => {
   const second = look();
-  const node = shown()[0].querySelector('[data-node]');
+  const node = visible()[0].querySelector('[data-node]');
   node.onmouseenter();
-  const marked = shown()[0].querySelectorAll('.marked').length;
-  document.body.innerHTML = '';
-  document.body.textContent = 'SEEN ' + JSON.stringify({first, second, marked}) + ' SEEN';
+  const marked = visible()[0].querySelectorAll('.marked').length;
+  enter('find', 'space5/app1');
+  setTimeout(() => {
+    const third = look();
+    const found = [...visible()[0].querySelectorAll('.found')].map(g => g.dataset.name);
+    const edge = visible()[0].querySelector('.edge[data-from]');
+    const width = visible()[0].querySelector('svg').getBoundingClientRect().width;
+    byId('in').onclick();
+    const zoomed = visible()[0].querySelector('svg').getBoundingClientRect().width / width;
+    const visibility = verdict => { enter('verdict', verdict); return getComputedStyle(edge).display; };
+    const filtered = ['allowed', 'denied', ''].map(visibility);
+    document.body.innerHTML = '';
+    document.body.textContent = 'SEEN ' + JSON.stringify({first, second, third, marked, found, zoomed, filtered}) + ' SEEN';
+  }, 50);
 }, 50);
-</script>"#;
+}</script>"#;
+
+/// Runs a headless browser, if there is one; returns what it prints.
+fn browse(folder: &TempDir, arguments: &[&str], page: &Path) -> Option<String> {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let is_there = |it: &&str| Command::new(it).arg("--version").output().is_ok();
+    let browser = names.into_iter().find(is_there)?;
+    let profile = format!("--user-data-dir={}", folder.path().join("profile").display());
+    let output = Command::new(browser)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000"])
+        .arg(profile)
+        .args(arguments)
+        .arg(format!("file://{}", page.display()))
+        .output()
+        .unwrap();
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
 
 #[test]
 fn a_browser_shows_one_drawing_and_follows_the_links() {
-    let Some(chromium) = ["chromium", "chromium-browser", "google-chrome"]
-        .into_iter()
-        .find(|it| Command::new(it).arg("--version").output().is_ok())
-    else {
+    let folder = TempDir::new("page");
+    let page = folder.path().join("page.html");
+    let drawn = draw(&large(), &Options::default());
+    fs::write(&page, drawn.html().replace("</body>", &(LOOK.to_owned() + "</body>"))).unwrap();
+    let Some(dom) = browse(&folder, &["--dump-dom"], &page) else {
         return testkit::skipped(
             "a_browser_shows_one_drawing_and_follows_the_links",
             "chromium is not installed",
         );
     };
-    let folder = TempDir::new("page");
-    let page = folder.path().join("page.html");
-    let drawn = draw(&large(), &Options::default());
-    fs::write(&page, drawn.html().replace("</body>", &(LOOK.to_owned() + "</body>"))).unwrap();
-    let profile = format!("--user-data-dir={}", folder.path().join("profile").display());
-    let output = Command::new(chromium)
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000"])
-        .args([&*profile, "--dump-dom", &format!("file://{}", page.display())])
-        .output()
-        .unwrap();
-    let dom = String::from_utf8_lossy(&output.stdout).into_owned();
-    let seen = dom.split("SEEN ").nth(1).unwrap_or_else(|| panic!("{dom} {output:?}"));
+    let seen = dom.split("SEEN ").nth(1).unwrap_or_else(|| panic!("{dom}"));
     let seen: serde_json::Value =
         serde_json::from_str(seen.split(" SEEN").next().unwrap()).unwrap();
     // Sixty workloads are too many to begin with: the page shows ten namespaces.
     assert_eq!(seen["first"], serde_json::json!({"shown": ["overview"], "nodes": 10, "spilt": []}));
+    let namespace = |name| serde_json::json!({"shown": [name], "nodes": 8, "spilt": []});
     assert_eq!(
-        seen["second"],
-        serde_json::json!({"shown": ["ns-space3"], "nodes": 15, "spilt": []})
+        (&seen["second"], &seen["third"]),
+        (&namespace("ns-space3"), &namespace("ns-space5"))
     );
+    assert_eq!(seen["found"], serde_json::json!(["space5/app1"]));
+    assert_eq!(seen["zoomed"], 1.25);
+    assert_eq!(seen["filtered"], serde_json::json!(["inline", "none", "inline"]));
     assert_eq!(seen["marked"], 1);
 }
 
@@ -279,4 +302,147 @@ fn the_image_is_xml() {
     parser.stdin.take().unwrap().write_all(svg.as_bytes()).unwrap();
     let output = parser.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Workloads whose policies name pods that are in no file.
+fn with_possible() -> String {
+    let open = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{namespaceSelector: {matchLabels: \
+                {team: ops}}}], ports: [{port: 5432}]}, {from: [{podSelector: {matchLabels: {role: \
+                debug}}}], ports: [{port: 22}]}]";
+    let out = "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress], egress: [{to: [{podSelector: \
+               {matchLabels: {app: cache}}}], ports: [{port: 6379}]}]";
+    deployment("shop", "db", "")
+        + &deployment("shop", "web", "")
+        + &policy("shop", "db", open)
+        + &policy("shop", "web", out)
+}
+
+#[test]
+fn pods_that_could_exist_are_dashed() {
+    let options = Options { with_possible: true, ..Options::default() };
+    let drawn = draw(&with_possible(), &options);
+    assert_eq!(
+        edges(&drawn),
+        [
+            "other namespaces/any pod of any namespace with team=ops (none in these files) -> shop/db: \
+             TCP 5432",
+            "shop/any pod with role=debug of namespace shop (none in these files) -> shop/db: TCP 22",
+            "shop/web -> shop/any pod with app=cache of namespace shop (none in these files): TCP 6379",
+        ]
+    );
+    let svg = drawn.svg();
+    assert_eq!(svg.matches("<rect class=\"node possible\" x").count(), 3);
+    assert_eq!(svg.matches("class=\"edge dashed\" stroke=").count(), 3);
+    assert!(svg.contains(">any pod with role=debug</text>"), "the group says the rest: {svg}");
+    assert!(drawn.mermaid().contains("classDef possible"));
+    assert_eq!(edges(&draw(&with_possible(), &Options::default())), [""; 0]);
+}
+
+#[test]
+fn a_collapsed_namespace_has_one_node_for_them_unless_its_workloads_have_the_same_edges() {
+    let options = Options { with_possible: true, ..Options::default() };
+    let text = deployment("ops", "shell", "")
+        + &deployment("shop", "db", "")
+        + &policy(
+            "shop",
+            "db",
+            "podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: \
+             {kubernetes.io/metadata.name: ops}}}], ports: [{port: 5432}]}, {from: [{namespaceSelector: \
+             {matchLabels: {kubernetes.io/metadata.name: ops}}, podSelector: {matchLabels: {role: \
+             debug}}}], ports: [{port: 22}]}]",
+        );
+    let drawn = draw(&text, &options);
+    let overview = drawn.collapsed(&BTreeSet::from(["ops".to_owned()]));
+    assert_eq!(
+        edges(&overview),
+        [
+            "ops/pods not in these files -> shop/db: TCP 22, TCP 5432",
+            "ops/ops -> shop/db: TCP 5432",
+        ]
+    );
+    let only = Options { port: Some(5432), protocol: Some(Protocol::Tcp), ..options };
+    let overview = draw(&text, &only).collapsed(&BTreeSet::from(["ops".to_owned()]));
+    assert_eq!(edges(&overview), ["ops/ops -> shop/db: TCP 5432"]);
+    assert_eq!(overview.nodes.len(), 2);
+}
+
+#[test]
+fn a_focused_workload_has_its_own_edges_alone() {
+    let drawn = draw(&shop(), &Options::default());
+    let focused = drawn.focused("shop/db").unwrap();
+    assert_eq!(edges(&focused), ["shop/backend -> shop/db: TCP 5432"]);
+    assert_eq!(focused.nodes.len(), 2);
+    assert_eq!(drawn.focused("shop/nobody"), None);
+}
+
+/// A cluster with this many workloads: chains of applications in namespaces of up to fifteen, front ends that
+/// everybody or the front ends of one team may reach, and a few rules for pods that are in no file.
+fn cluster(workloads: usize) -> String {
+    const NAMES: [&str; 15] = [
+        "web", "api", "cart", "orders", "users", "search", "mail", "cache", "db", "queue", "auth",
+        "pay", "stock", "ship", "report",
+    ];
+    const SPACES: [&str; 5] = ["shop", "billing", "identity", "logistics", "platform"];
+    let of_space = (workloads / 10).clamp(5, NAMES.len());
+    let mut text = String::new();
+    for space in 0..workloads.div_ceil(of_space) {
+        let namespace =
+            SPACES.get(space).map_or_else(|| format!("team-{space}"), ToString::to_string);
+        let _ = writeln!(
+            text,
+            "---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}, labels: {{team: t{}}}}}",
+            space % 7
+        );
+        text += &policy(&namespace, "closed", "podSelector: {}, policyTypes: [Ingress]");
+        let count = of_space.min(workloads - space * of_space);
+        for (n, name) in NAMES[..count].iter().enumerate() {
+            text += &deployment(&namespace, name, "");
+            let mut from: Vec<String> = [n / 2, n.saturating_sub(1 + space % 3)]
+                .map(|it| format!("{{podSelector: {{matchLabels: {{app: {}}}}}}}", NAMES[it]))
+                .into();
+            if n == 0 {
+                let front = "{namespaceSelector: {matchLabels: {team: t0}}, podSelector: {matchLabels: \
+                             {app: web}}}";
+                from = if space % 3 == 0 { Vec::new() } else { vec![front.to_owned()] };
+            } else if n + 1 == count && space % 2 == 1 {
+                from.push("{namespaceSelector: {matchLabels: {team: ops}}}".to_owned());
+            }
+            let from = if from.is_empty() {
+                String::new()
+            } else {
+                format!("from: [{}], ", from.join(", "))
+            };
+            let rule = format!(
+                "podSelector: {{matchLabels: {{app: {name}}}}}, ingress: [{{{from}ports: [{{port: {}}}]}}]",
+                8000 + n
+            );
+            text += &policy(&namespace, name, &rule);
+        }
+    }
+    text
+}
+
+/// With `PODGATE_SCREENSHOTS=FOLDER` the pages at 5, 50, 300 and 3,000 workloads are photographed for docs.
+#[test]
+fn pages_stay_small() {
+    let folder = TempDir::new("pages");
+    let images = std::env::var_os("PODGATE_SCREENSHOTS").map(std::path::PathBuf::from);
+    for workloads in [5, 50, 300, 3000] {
+        if workloads > 300 && images.is_none() {
+            continue;
+        }
+        let options = Options { with_possible: true, ..Options::default() };
+        let started = Instant::now();
+        let html = draw(&cluster(workloads), &options).html();
+        println!("{workloads} workloads: {} bytes in {:?}", html.len(), started.elapsed());
+        assert!(html.len() < workloads * 8_000, "{workloads} workloads: {} bytes", html.len());
+        let page = folder.path().join(format!("{workloads}.html"));
+        fs::write(&page, html).unwrap();
+        if let Some(images) = &images {
+            let image = images.join(format!("policy-picture-{workloads}.png"));
+            let image = format!("--screenshot={}", image.display());
+            browse(&folder, &[&image, "--window-size=1400,900", "--hide-scrollbars"], &page)
+                .unwrap();
+        }
+    }
 }

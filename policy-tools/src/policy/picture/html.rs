@@ -1,9 +1,9 @@
 //! Pictures as a page that needs nothing else.
 //!
 //! The page has several drawings, of which it shows one: all namespaces collapsed, each namespace
-//! alone expanded, and everything. The title of a namespace leads to the drawing where it is
-//! expanded, or collapsed again. This works without scripts; one of a few lines marks the edges of
-//! the node under the pointer.
+//! expanded with what it is connected with, and everything where that is not too much. The title of a
+//! namespace leads to the drawing where it is expanded, or collapsed again. This works without scripts;
+//! `page.js` adds the search, the filter, zoom, and marks the edges of the node under the pointer.
 //!
 //! The page of a running switch adds tables, and a script (`live.js`) that fetches the switch's
 //! verdicts and draws them over the picture.
@@ -11,26 +11,32 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::{Edge, Picture, title, xml};
+use super::{Edge, Node, NodeKind, Picture, title, xml};
 
 const STYLE: &str = "\
-body{font:14px system-ui,sans-serif;margin:16px;color:#1e293b}nav a{margin-right:12px}\
+body{font:14px system-ui,sans-serif;margin:16px;color:#1e293b}\
+nav{display:flex;flex-wrap:wrap;gap:4px 12px;max-height:5.5em;overflow:auto}\
+.controls{display:flex;flex-wrap:wrap;gap:8px;margin:12px 0}\
 section{display:none;overflow:auto;border:1px solid #cbd5e1;margin:12px 0}\
-section:target{display:block}body:not(:has(section:target)) section.first{display:block}\
-.marked .edge{opacity:.08}.marked .edge.on{opacity:1;stroke-width:2.4}\
+section:target{display:block;outline:none}body:not(:has(section:target)) section.first{display:block}\
+.marked .edge{opacity:.08}.marked .edge.edge.on{opacity:1;stroke-width:2.4}.found .node{stroke:#2563eb;stroke-width:3}\
+[data-verdict=allowed] :is(path.denied,.live.drop,tr.denied,tr.drop){display:none}\
+[data-verdict=denied] :is(.edge:not(.denied),.live.forward,tr.allowed,tr.forward){display:none}\
 table{border-collapse:collapse}td,th{padding:2px 10px;text-align:left;border-bottom:1px solid #e2e8f0}\
 tr.denied td{color:#dc2626}summary{cursor:pointer}";
 
-const SCRIPT: &str = "\
-for (const svg of document.querySelectorAll('svg')) for (const g of svg.querySelectorAll('[data-node]')) {\
-const edges = svg.querySelectorAll(`[data-from=\"${g.dataset.node}\"],[data-to=\"${g.dataset.node}\"]`);\
-g.onmouseenter = () => { svg.classList.add('marked'); edges.forEach(e => e.classList.add('on')); };\
-g.onmouseleave = () => { svg.classList.remove('marked'); edges.forEach(e => e.classList.remove('on')); };}";
+const CONTROLS: &str = "\
+<div class=\"controls\"><input id=\"find\" list=\"names\" size=\"32\" placeholder=\"Find NAMESPACE/WORKLOAD\">\
+<select id=\"verdict\"><option value=\"\">Allowed and denied</option><option value=\"allowed\">Allowed</option>\
+<option value=\"denied\">Denied</option></select>\
+<button type=\"button\" id=\"in\">+</button><button type=\"button\" id=\"out\">\u{2212}</button>\
+<button type=\"button\" id=\"fit\">Fit</button></div>\n";
+const SCRIPT: &str = include_str!("page.js");
 
 /// A picture of more nodes is shown collapsed at first.
 const MOST: usize = 40;
-/// The page of a switch has the overview alone, where there are more nodes.
-const MOST_LIVE: usize = 300;
+/// One of more nodes is not drawn whole.
+const MOST_WHOLE: usize = 300;
 
 const LIVE_STYLE: &str = "\
 .live{fill:none;pointer-events:stroke}.live.forward{stroke:#16a34a}.live.drop{stroke:#dc2626}\
@@ -55,7 +61,7 @@ impl Picture {
 
     fn page(&self, live: Option<u64>) -> String {
         let namespaces = self.namespaces();
-        let is_overview = live.is_some() && self.nodes.len() > MOST_LIVE;
+        let is_whole = self.nodes.len() <= MOST_WHOLE;
         let (style, drawing) = match live {
             Some(drawing) => (LIVE_STYLE, format!(" data-drawing=\"{drawing}\"")),
             None => ("", String::new()),
@@ -69,31 +75,36 @@ impl Picture {
             text += LIVE_STATE;
         }
         text += "<nav><a href=\"#overview\">Overview</a>";
-        if !is_overview {
+        if is_whole {
             text += "<a href=\"#everything\">Everything</a>";
-            for space in &namespaces {
-                let _ = write!(text, "<a href=\"#ns-{0}\">{0}</a>", xml(space));
-            }
+        }
+        for space in &namespaces {
+            let _ = write!(text, "<a href=\"#ns-{0}\">{0}</a>", xml(space));
         }
         text += "</nav>\n";
+        text += CONTROLS;
+        self.names(&mut text);
         let is_small = self.nodes.len() <= MOST;
         let mut section = |id: &str, prefix: &str, is_first: bool, expanded: &BTreeSet<String>| {
             let rest = namespaces.difference(expanded).cloned().collect();
             let link = |space: &str| match expanded.contains(space) {
-                _ if space.is_empty() => None,
+                _ if !namespaces.contains(space) => None,
                 true => Some("#overview".to_owned()),
-                false if is_overview => None,
                 false => Some(format!("#ns-{space}")),
             };
-            let drawing = self.collapsed(&rest).drawn(prefix, &link);
+            let mut drawing = self.collapsed(&rest);
+            if let (Some(alone), 1) = (expanded.first(), expanded.len()) {
+                drawing = drawing.around(alone);
+            }
+            let drawing = drawing.drawn(prefix, &link);
             let class = if is_first { " class=\"first\"" } else { "" };
             let _ = writeln!(text, "<section id=\"{}\"{class}>\n{drawing}</section>", xml(id));
         };
-        if !is_overview {
+        if is_whole {
             section("everything", "e", is_small, &namespaces);
         }
         section("overview", "o", !is_small, &BTreeSet::new());
-        for (n, space) in namespaces.iter().enumerate().filter(|_| !is_overview) {
+        for (n, space) in namespaces.iter().enumerate() {
             let alone = BTreeSet::from([space.clone()]);
             section(&format!("ns-{space}"), &format!("n{n}-"), false, &alone);
         }
@@ -104,6 +115,16 @@ impl Picture {
         let script = if live.is_some() { LIVE_SCRIPT } else { "" };
         let _ = writeln!(text, "<script>{SCRIPT}\n{script}</script>\n</body>\n</html>");
         text
+    }
+
+    /// The names that the search completes.
+    fn names(&self, text: &mut String) {
+        *text += "<datalist id=\"names\">";
+        let workloads = self.nodes.iter().filter(|it| matches!(it.kind, NodeKind::Workload { .. }));
+        for place in workloads.filter_map(Node::place) {
+            let _ = write!(text, "<option value=\"{}\">", xml(&place));
+        }
+        *text += "</datalist>\n";
     }
 
     /// The same as lists: for each namespace what its workloads are reached from.
@@ -132,7 +153,7 @@ impl Picture {
                 let (from, to) = (&self.nodes[edge.from], &self.nodes[edge.to]);
                 let (class, verdict) = match edge.denied {
                     true => (" class=\"denied\"", "observed and denied"),
-                    false => ("", "allowed"),
+                    false => (" class=\"allowed\"", "allowed"),
                 };
                 let _ = writeln!(
                     text,

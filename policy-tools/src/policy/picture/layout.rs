@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ranks::ranks;
-use super::{NodeKind, Picture, title};
+use super::{ELSEWHERE, NodeKind, Picture, title};
 
 /// Width of a letter.
 const LETTER: f64 = 7.3;
@@ -285,13 +285,18 @@ fn items(picture: &Picture) -> (Vec<Item>, Vec<Link>, Groups) {
         (NodeKind::WholeCluster, _) => Side::Left,
         (NodeKind::Outside, true) => Side::Left,
         (NodeKind::Outside, false) => Side::Right,
+        (NodeKind::Possible, _) if picture.nodes[node].group == ELSEWHERE => match opens {
+            true => Side::Left,
+            false => Side::Right,
+        },
         _ => Side::Middle,
     };
     let mut pins: BTreeMap<(usize, Side), BTreeSet<(bool, &super::Ports)>> = BTreeMap::new();
     let used: BTreeSet<usize> =
         picture.edges.iter().flat_map(|edge| [edge.from, edge.to]).collect();
     for (n, node) in picture.nodes.iter().enumerate() {
-        if node.kind != NodeKind::Outside || !used.contains(&n) {
+        let is_twice = node.kind == NodeKind::Outside || node.group == ELSEWHERE;
+        if !is_twice || !used.contains(&n) {
             pins.entry((n, side(n, true))).or_default();
         }
     }

@@ -1,7 +1,4 @@
 // Draws what the switch decides over the picture of what policies allow, and fills the tables.
-'use strict';
-const byId = id => document.getElementById(id);
-const shown = () => [...document.querySelectorAll('section')].find(s => getComputedStyle(s).display != 'none');
 let before = null, traced = null, latest = null;
 
 // The node of a drawing that stands for a place; of a collapsed namespace it is the namespace's.
@@ -15,20 +12,29 @@ const nodeOf = (svg, name, last) => {
 
 const centre = box => ({x: box.x + box.width / 2, y: box.y + box.height / 2});
 
-const edge = (svg, from, to, kind, title, width) => {
+// The way of the allowed edge between two nodes, or a curve; nodes cover it.
+const way = (svg, from, to) => {
+  const drawn = [...svg.querySelectorAll('.edge[data-from]')].find(it =>
+    it.dataset.from === from.dataset.node && it.dataset.to === to.dataset.node);
+  if (drawn) return drawn.getAttribute('d');
   const a = from.querySelector('rect').getBBox(), b = to.querySelector('rect').getBBox();
   const [p, q] = [centre(a), centre(b)];
   const right = q.x >= p.x;
-  const x1 = right ? a.x + a.width : a.x, x2 = right ? b.x : b.x + b.width;
+  const x1 = right ? a.x + a.width : a.x, x2 = right ? b.x - 2 : b.x + b.width + 2;
   const bend = Math.max(40, Math.abs(x2 - x1) / 2) * (right ? 1 : -1);
+  return `M${x1},${p.y} C${x1 + bend},${p.y} ${x2 - bend},${q.y} ${x2},${q.y}`;
+};
+
+const edge = (svg, from, to, kind, title, width) => {
   const path = document.createElementNS(svg.namespaceURI, 'path');
   path.setAttribute('class', 'live ' + kind);
-  path.setAttribute('d', `M${x1},${p.y} C${x1 + bend},${p.y} ${x2 - bend},${q.y} ${x2},${q.y}`);
+  path.setAttribute('d', way(svg, from, to));
+  path.setAttribute('marker-end', `url(#live-${kind})`);
   path.style.strokeWidth = width;
   const text = document.createElementNS(svg.namespaceURI, 'title');
   text.textContent = title;
   path.append(text);
-  svg.append(path);
+  svg.insertBefore(path, svg.querySelector('[data-node]'));
 };
 
 const draw = () => {

@@ -10,10 +10,12 @@
 //! all of them, are one node.
 
 mod collapse;
+mod focus;
 mod html;
 mod layout;
 mod ranks;
 mod route;
+mod summary;
 mod survey;
 mod svg;
 mod text;
@@ -66,6 +68,8 @@ pub enum NodeKind {
         /// Number of those that no policy selects for ingress.
         open: usize,
     },
+    /// Pods that are in no manifest.
+    Possible,
     /// The internet, a network or a node.
     Outside,
 }
@@ -89,6 +93,12 @@ pub struct Ports(pub BTreeSet<(Protocol, u16, u16)>);
 
 /// The group of the node that stands for every workload; no namespace has such a name.
 const EVERYWHERE: &str = "all namespaces";
+
+/// The group of pods that are in no manifest, of namespaces that are in none.
+const ELSEWHERE: &str = "other namespaces";
+
+/// A protocol with a range of ports.
+type Range = (Protocol, u16, u16);
 
 /// The range of all ports.
 const ALL: (u16, u16) = (1, u16::MAX);
@@ -125,7 +135,7 @@ impl Picture {
     /// The names of the namespaces.
     pub fn namespaces(&self) -> BTreeSet<String> {
         let groups = self.nodes.iter().map(|node| node.group.clone());
-        groups.filter(|group| !group.is_empty() && group != EVERYWHERE).collect()
+        groups.filter(|group| !matches!(&**group, "" | EVERYWHERE | ELSEWHERE)).collect()
     }
 }
 
@@ -136,6 +146,7 @@ impl Node {
             NodeKind::WholeNamespace | NodeKind::WholeCluster => "every workload".into(),
             NodeKind::Workload { pods, .. } if pods > 1 => format!("{} ({pods} pods)", self.name),
             NodeKind::Workload { .. } | NodeKind::Outside => self.name.clone(),
+            NodeKind::Possible => self.short_words(),
             NodeKind::Collapsed { workloads: 1, .. } => format!("{} (1 workload)", self.name),
             NodeKind::Collapsed { workloads, .. } => {
                 format!("{} ({workloads} workloads)", self.name)
@@ -150,8 +161,16 @@ impl Node {
             NodeKind::Workload { .. } => Some(format!("{}/{}", self.group, self.name)),
             NodeKind::Collapsed { .. } => Some(format!("{}/*", self.name)),
             NodeKind::Outside => Some(self.name.clone()),
-            NodeKind::WholeNamespace | NodeKind::WholeCluster => None,
+            NodeKind::WholeNamespace | NodeKind::WholeCluster | NodeKind::Possible => None,
         }
+    }
+
+    /// The words of possible pods without what their group says.
+    fn short_words(&self) -> String {
+        let words = self.name.strip_suffix(" (none in these files)").unwrap_or(&self.name);
+        let of_group = format!(" of namespace {}", self.group);
+        let words = words.strip_suffix(&*of_group).unwrap_or(words);
+        words.strip_prefix("any pod of ").unwrap_or(words).to_owned()
     }
 
     /// The note on a node that policies leave open.

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The length of the longest way to each node, without the links against the order.
 pub(super) fn ranks(count: usize, links: &[(usize, usize)]) -> Vec<usize> {
-    let order = order(count, links);
+    let links: BTreeSet<(usize, usize)> = links.iter().filter(|(a, b)| a != b).copied().collect();
+    let order = order(count, &links);
     let place: BTreeMap<usize, usize> = order.iter().enumerate().map(|(at, n)| (*n, at)).collect();
     let mut ranks = vec![0; count];
     for n in order {
-        for (_, to) in links.iter().filter(|(from, to)| *from == n && place[to] > place[from]) {
+        let own = links.range((n, 0)..(n + 1, 0));
+        for (_, to) in own.filter(|(from, to)| place[to] > place[from]) {
             ranks[*to] = ranks[*to].max(ranks[n] + 1);
         }
     }
@@ -17,32 +19,37 @@ pub(super) fn ranks(count: usize, links: &[(usize, usize)]) -> Vec<usize> {
 
 /// An order that few links run against: nodes without outgoing links go last, those without
 /// incoming ones first, else the one with the most outgoing over incoming links.
-fn order(count: usize, links: &[(usize, usize)]) -> Vec<usize> {
+fn order(count: usize, links: &BTreeSet<(usize, usize)>) -> Vec<usize> {
     let (mut first, mut last) = (Vec::new(), Vec::new());
     let mut left: BTreeSet<usize> = (0..count).collect();
+    // Numbers of outgoing and incoming links among the nodes that are left.
+    let mut balances = vec![(0, 0); count];
+    for (from, to) in links {
+        balances[*from].0 += 1;
+        balances[*to].1 += 1;
+    }
     while !left.is_empty() {
-        let balance = |n: usize| {
-            let among =
-                links.iter().filter(|(a, b)| a != b && left.contains(a) && left.contains(b));
-            among.fold((0, 0), |(outgoing, incoming), (a, b)| {
-                (outgoing + usize::from(*a == n), incoming + usize::from(*b == n))
-            })
+        let is_last = |n: &&usize| balances[**n].0 == 0 && balances[**n].1 > 0;
+        let most = |n: &usize| {
+            let (out, incoming) = balances[*n];
+            (incoming == 0, out as i64 - incoming as i64, std::cmp::Reverse(*n))
         };
-        let balances: Vec<(usize, (usize, usize))> =
-            left.iter().map(|n| (*n, balance(*n))).collect();
-        if let Some((n, _)) =
-            balances.iter().find(|(_, (out, incoming))| *out == 0 && *incoming > 0)
-        {
-            last.push(*n);
-            left.remove(n);
-            continue;
+        let n = match left.iter().find(is_last) {
+            Some(n) => {
+                last.push(*n);
+                *n
+            }
+            None => {
+                let Some(n) = left.iter().copied().max_by_key(most) else { break };
+                first.push(n);
+                n
+            }
+        };
+        left.remove(&n);
+        for (from, to) in links.iter().filter(|(from, to)| *from == n || *to == n) {
+            balances[*from].0 -= 1;
+            balances[*to].1 -= 1;
         }
-        let most = balances.iter().max_by_key(|(n, (out, incoming))| {
-            (*incoming == 0, *out as i64 - *incoming as i64, std::cmp::Reverse(*n))
-        });
-        let Some((n, _)) = most else { break };
-        first.push(*n);
-        left.remove(n);
     }
     first.extend(last.into_iter().rev());
     first

@@ -87,8 +87,9 @@ impl<'a> Router<'a> {
             let between = (source.column + 1..target.column).map(|it| outer(it, true));
             return out.chain(between).chain(into).collect();
         }
-        let out = (0..=a).rev().map(|it| inner(from.group, it, false));
-        let between = (target.column..source.column).rev().map(|it| outer(it, false));
+        // Back, around the boxes of both columns.
+        let out = (a + 1..source.columns.len()).map(|it| inner(from.group, it, true));
+        let between = (target.column..=source.column).rev().map(|it| outer(it, false));
         out.chain(between).chain(into).collect()
     }
 

@@ -1,17 +1,19 @@
 //! Finds the nodes and edges of a picture.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use acl::Table;
+use acl::{Action, PeerSetId, Rule, Table};
 use control::PodKey;
 use ipnet::IpNet;
 
-use super::{Edge, Node, NodeKind, Picture, Ports};
+use super::summary::{place, summarize};
+use super::{ELSEWHERE, Edge, Node, NodeKind, Picture, Ports, Range};
 use crate::input::Manifests;
 use crate::policy::flows::{Flow, Party};
 use crate::policy::matrix::{self, Matrix};
+use crate::policy::representatives::{self, General, Kinds, Selectors};
 use crate::probe::Protocol;
 use crate::probe::complete::complete;
 
@@ -29,27 +31,26 @@ pub struct Options {
     pub observed: Vec<Flow>,
     /// Whether the internet is drawn also where nothing leads to it.
     pub with_internet: bool,
-}
-
-/// One end of connections.
-struct End {
-    node: Node,
-    /// Addresses that policies may treat differently, with the pod that has each.
-    addresses: Vec<(IpAddr, Option<PodKey>)>,
+    /// Whether pods that are in no manifest are drawn too, one for each class that selectors tell apart.
+    pub with_possible: bool,
 }
 
 /// Draws what the policies of these manifests allow.
 ///
 /// # Errors
-/// When there are more pods than addresses or ports for them.
+/// When there are more pods than addresses or ports for them, or more classes of possible pods than
+/// [`representatives::MOST`].
 pub fn picture(mut manifests: Manifests, options: &Options) -> Result<Picture, String> {
+    if options.with_possible {
+        let selectors = Selectors::of(&manifests.objects);
+        representatives::add(&mut manifests, &selectors, &mut Kinds::default())?;
+    }
     complete(&mut manifests, [])?;
     let survey = Survey::new(Matrix::new(manifests.control().view())?, &manifests);
-    let ends = survey.ends(&manifests);
-    let mut picture =
-        Picture { nodes: ends.iter().map(|end| end.node.clone()).collect(), edges: Vec::new() };
-    let allowed = survey.allowed(&ends, options);
-    let allowed = summarize(&mut picture.nodes, allowed);
+    let mut picture = Picture { nodes: survey.nodes.clone(), edges: Vec::new() };
+    let allowed = survey.allowed(options);
+    let general = General::new(&manifests, &manifests.objects);
+    let allowed = summarize(&mut picture.nodes, allowed, &general);
     picture.add_edges(allowed, false);
     let denied = options.observed.iter().filter(|flow| flow.denied);
     let denied: Vec<_> = denied
@@ -65,112 +66,189 @@ pub fn picture(mut manifests: Manifests, options: &Options) -> Result<Picture, S
     Ok(picture)
 }
 
-type Range = (Protocol, u16, u16);
-
-/// Tables and identity of an address: addresses with equal ones are decided about alike.
-type Class = ([Option<*const Table>; 2], acl::Identity, Vec<bool>);
-
 struct Survey {
     matrix: Matrix,
     nets: Vec<IpNet>,
-    outside: BTreeMap<IpAddr, String>,
+    nodes: Vec<Node>,
+    classes: Vec<Class>,
+}
+
+/// Addresses of one family that all tables treat alike.
+struct Class {
+    /// One of them, and another one if there is one.
+    addresses: Vec<IpAddr>,
+    sending: Option<Arc<Table>>,
+    receiving: Option<Arc<Table>>,
+    sets: Vec<PeerSetId>,
+    /// The nodes that have such an address.
+    nodes: BTreeSet<usize>,
 }
 
 impl Survey {
     fn new(matrix: Matrix, manifests: &Manifests) -> Self {
         let nets = matrix::networks(&manifests.objects).into_iter().collect();
-        let pods = matrix.view().pods.values();
-        let v4 = pods.clone().next().is_none_or(|pod| pod.addresses.iter().any(IpAddr::is_ipv4));
-        let outside = matrix::outside(&manifests.objects, v4);
-        Self { matrix, nets, outside }
+        let mut survey = Self { matrix, nets, nodes: Vec::new(), classes: Vec::new() };
+        survey.find_classes(manifests);
+        survey
     }
 
-    fn class(&self, address: IpAddr, pod: Option<&PodKey>) -> Class {
+    fn find_classes(&mut self, manifests: &Manifests) {
         let view = self.matrix.view();
-        let tables = pod.map_or([None, None], |pod| matrix::tables(view, pod));
-        let tables = tables.each_ref().map(|table| table.as_ref().map(Arc::as_ptr));
-        let identity = view.addresses.lookup(address.into());
-        (tables, identity, self.nets.iter().map(|net| net.contains(&address)).collect())
-    }
-
-    fn ends(&self, manifests: &Manifests) -> Vec<End> {
-        let view = self.matrix.view();
-        let mut ends: BTreeMap<(String, String), End> = BTreeMap::new();
-        let mut classes = BTreeSet::new();
-        for (address, name) in &self.outside {
-            let node = Node { name: name.clone(), group: String::new(), kind: NodeKind::Outside };
-            let end = End { node, addresses: Vec::new() };
-            let end = ends.entry((String::new(), name.clone())).or_insert(end);
-            end.addresses.push((*address, None));
-        }
-        for (key, pod) in view.pods.iter() {
-            let Some(address) = pod.addresses.first() else { continue };
-            let workload = manifests.workload(key);
-            let name = workload.split_once('/').map_or(&*workload, |(_, name)| name).to_owned();
-            let is_open = matrix::tables(view, key)[1].is_none();
-            let group = key.namespace.to_string();
-            let end = ends.entry((group.clone(), name.clone())).or_insert_with(|| End {
-                node: Node { name, group, kind: NodeKind::Workload { pods: 0, is_open: false } },
-                addresses: Vec::new(),
+        let of_pods = view.pods.values();
+        let v4 = of_pods.clone().next().is_none_or(|pod| pod.addresses.iter().any(IpAddr::is_ipv4));
+        let outside = matrix::outside(&manifests.objects, v4).into_iter().map(|(address, name)| {
+            (Node { name, group: String::new(), kind: NodeKind::Outside }, address, None)
+        });
+        let pods = view.pods.iter().filter_map(|(key, pod)| {
+            Some((workload(manifests, key), *pod.addresses.first()?, Some(key)))
+        });
+        let (mut places, mut classes) = (HashMap::new(), HashMap::new());
+        for (node, address, pod) in outside.chain(pods) {
+            let [sending, receiving] = pod.map_or([None, None], |pod| matrix::tables(view, pod));
+            let key = (node.group.clone(), node.name.clone());
+            let nodes = &mut self.nodes;
+            let at = *places.entry(key).or_insert_with(|| {
+                nodes.push(node);
+                nodes.len() - 1
             });
-            if let NodeKind::Workload { pods, is_open: any_open } = &mut end.node.kind {
+            if let NodeKind::Workload { pods, is_open } = &mut nodes[at].kind {
                 *pods += 1;
-                *any_open |= is_open;
+                *is_open |= receiving.is_none();
             }
-            if classes.insert((workload, self.class(*address, Some(key)))) {
-                end.addresses.push((*address, Some(key.clone())));
+            let identity = view.addresses.lookup(address.into());
+            let pointers = [&sending, &receiving].map(|it| it.as_ref().map(Arc::as_ptr));
+            let found = &mut self.classes;
+            let at_class = classes.entry((pointers, identity, address.is_ipv4()));
+            let class = *at_class.or_insert_with(|| {
+                let sets = view.addresses.members(identity).to_vec();
+                let (addresses, nodes) = (Vec::new(), BTreeSet::new());
+                found.push(Class { addresses, sending, receiving, sets, nodes });
+                found.len() - 1
+            });
+            let class = &mut found[class];
+            if class.addresses.len() < 2 {
+                class.addresses.push(address);
             }
+            class.nodes.insert(at);
         }
-        ends.into_values().collect()
     }
 
-    /// The ranges of ports that policies allow, of each pair of ends that a policy is about.
-    fn allowed(&self, ends: &[End], options: &Options) -> Vec<(usize, usize, Range)> {
-        let mut known: HashMap<(Class, Class), BTreeSet<Range>> = HashMap::new();
+    /// The classes that the permissions of a table are about at one end; `None` for all.
+    fn partners(
+        &self,
+        of_sets: &HashMap<PeerSetId, Vec<usize>>,
+        table: &Table,
+        end: fn(&Rule) -> acl::End,
+    ) -> Option<HashSet<usize>> {
+        let mut found = HashSet::new();
+        for rule in table.rules().iter().filter(|rule| rule.action == Action::Permit) {
+            match end(rule) {
+                acl::End::Any => return None,
+                acl::End::Set(set) => found.extend(of_sets.get(&set).into_iter().flatten()),
+            }
+        }
+        Some(found)
+    }
+
+    /// The ranges of ports that policies allow, of each pair of nodes that a policy is about.
+    fn allowed(&self, options: &Options) -> Vec<(usize, usize, Range)> {
+        let classes = &self.classes;
+        let mut of_sets: HashMap<PeerSetId, Vec<usize>> = HashMap::new();
+        for (n, class) in classes.iter().enumerate() {
+            class.sets.iter().for_each(|set| of_sets.entry(*set).or_default().push(n));
+        }
+        let reached = classes.iter().map(|class| {
+            let table = class.sending.as_ref()?;
+            self.partners(&of_sets, table, |rule| rule.destination)
+        });
+        let reached: Vec<Option<HashSet<usize>>> = reached.collect();
+        let named =
+            |table: &Option<Arc<Table>>, end: fn(&Rule) -> acl::End| -> HashSet<PeerSetId> {
+                let ends = table.iter().flat_map(|table| table.rules()).map(end);
+                ends.filter_map(|end| match end {
+                    acl::End::Any => None,
+                    acl::End::Set(set) => Some(set),
+                })
+                .collect()
+            };
+        let named_by_sending: Vec<_> =
+            classes.iter().map(|it| named(&it.sending, |rule| rule.destination)).collect();
+        let mut known: HashMap<_, BTreeSet<Range>> = HashMap::new();
         let mut found = Vec::new();
-        for (from, source) in ends.iter().enumerate() {
-            for (to, target) in ends.iter().enumerate().filter(|(to, _)| *to != from) {
-                let mut ranges = BTreeSet::new();
-                for (a, sender) in &source.addresses {
-                    for (b, receiver) in &target.addresses {
-                        let is_pair = a.is_ipv4() == b.is_ipv4();
-                        if !is_pair || sender.is_none() && receiver.is_none() {
-                            continue;
-                        }
-                        let classes =
-                            (self.class(*a, sender.as_ref()), self.class(*b, receiver.as_ref()));
-                        let of_pair = known.entry(classes).or_insert_with(|| {
-                            self.ranges((*a, sender.as_ref()), (*b, receiver.as_ref()), options)
-                        });
-                        ranges.extend(of_pair.iter().copied());
+        for (n, target) in classes.iter().enumerate() {
+            let table = target.receiving.as_ref();
+            let senders = table.and_then(|it| self.partners(&of_sets, it, |rule| rule.source));
+            let senders: Vec<usize> = match senders {
+                Some(some) => some.into_iter().collect(),
+                None => (0..classes.len()).collect(),
+            };
+            let named_by_target = named(&target.receiving, |rule| rule.source);
+            for sender in senders {
+                let source = &classes[sender];
+                let is_decided = source.sending.is_some() || target.receiving.is_some();
+                let is_reached = reached[sender].as_ref().is_none_or(|it| it.contains(&n));
+                let is_same_family = source.addresses[0].is_ipv4() == target.addresses[0].is_ipv4();
+                if !is_decided || !is_reached || !is_same_family {
+                    continue;
+                }
+                let Some(to) = target.addresses.iter().find(|it| **it != source.addresses[0])
+                else {
+                    continue;
+                };
+                let among = |sets: &[PeerSetId], named: &HashSet<PeerSetId>| -> Vec<PeerSetId> {
+                    sets.iter().filter(|set| named.contains(set)).copied().collect()
+                };
+                // What the rules of both tables ask for.
+                let pointer = |table: &Option<Arc<Table>>| table.as_ref().map(Arc::as_ptr);
+                let key = (
+                    (pointer(&source.sending), pointer(&target.receiving), to.is_ipv4()),
+                    among(&source.sets, &named_by_target),
+                    among(&target.sets, &named_by_sending[sender]),
+                );
+                let ranges = known.entry(key).or_insert_with(|| {
+                    let tables = [&source.sending, &target.receiving].into_iter().flatten();
+                    self.ranges(
+                        &tables.cloned().collect::<Vec<_>>(),
+                        source.addresses[0],
+                        *to,
+                        options,
+                    )
+                });
+                let is_drawn = |from: usize, to: usize| {
+                    let kinds = [from, to].map(|node| self.nodes[node].kind);
+                    let is_of_files = |kind: &NodeKind| matches!(kind, NodeKind::Workload { .. });
+                    // A policy of the other end lets possible pods in, or lets it out to them.
+                    from != to
+                        && kinds.iter().any(is_of_files)
+                        && (kinds[0] != NodeKind::Possible || target.receiving.is_some())
+                        && (kinds[1] != NodeKind::Possible || source.sending.is_some())
+                };
+                for from in &source.nodes {
+                    for to in target.nodes.iter().filter(|to| is_drawn(*from, **to)) {
+                        found.extend(ranges.iter().map(|range| (*from, *to, *range)));
                     }
                 }
-                found.extend(ranges.into_iter().map(|range| (from, to, range)));
             }
         }
+        found.sort_unstable();
+        found.dedup();
         found
     }
 
     fn ranges(
         &self,
-        (from, sender): (IpAddr, Option<&PodKey>),
-        (to, receiver): (IpAddr, Option<&PodKey>),
+        tables: &[Arc<Table>],
+        from: IpAddr,
+        to: IpAddr,
         options: &Options,
     ) -> BTreeSet<Range> {
-        let tables = |pod: Option<&PodKey>, n: usize| {
-            pod.and_then(|pod| matrix::tables(self.matrix.view(), pod)[n].clone())
-        };
-        let tables: Vec<_> = tables(sender, 0).into_iter().chain(tables(receiver, 1)).collect();
         let mut found = BTreeSet::new();
-        if tables.is_empty() {
-            return found;
-        }
         let protocols = Protocol::ALL.into_iter();
         for protocol in protocols.filter(|it| options.protocol.is_none_or(|wanted| wanted == *it)) {
             let mut last_one: Option<Range> = None;
             let firsts: Vec<u16> = match options.port {
                 Some(port) => vec![port],
-                None => matrix::port_ranges(&tables, protocol).into_iter().collect(),
+                None => matrix::port_ranges(tables, protocol).into_iter().collect(),
             };
             for (n, first) in firsts.iter().enumerate() {
                 let next = firsts.get(n + 1).map_or(u16::MAX, |next| next - 1);
@@ -189,90 +267,17 @@ impl Survey {
     }
 }
 
-/// Makes one source of all workloads of a namespace or of the cluster, one target of all workloads
-/// of a namespace, and one end of everything outside.
-fn summarize(
-    nodes: &mut Vec<Node>,
-    edges: Vec<(usize, usize, Range)>,
-) -> Vec<(usize, usize, Range)> {
-    let mut spaces: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
-    for (n, node) in nodes.iter().enumerate().filter(|(_, node)| !node.group.is_empty()) {
-        spaces.entry(node.group.clone()).or_default().insert(n);
+/// The node of a pod: its workload, or the pods that it stands for.
+fn workload(manifests: &Manifests, pod: &PodKey) -> Node {
+    let workload = manifests.workload(pod);
+    if manifests.representatives.contains_key(pod) {
+        let is_elsewhere = manifests.representative_namespaces.contains(&pod.namespace);
+        let group = if is_elsewhere { ELSEWHERE.to_owned() } else { pod.namespace.to_string() };
+        return Node { name: workload, group, kind: NodeKind::Possible };
     }
-    let all: BTreeSet<usize> = spaces.values().flatten().copied().collect();
-    let outside = (0..nodes.len()).filter(|n| nodes[*n].kind == NodeKind::Outside);
-    let outside: BTreeSet<usize> = outside.collect();
-    let mut by_target: BTreeMap<(usize, Range), BTreeSet<usize>> = BTreeMap::new();
-    for (from, to, range) in edges {
-        by_target.entry((to, range)).or_default().insert(from);
-    }
-    let mut by_source: BTreeMap<(usize, Range), BTreeSet<usize>> = BTreeMap::new();
-    for ((to, range), mut froms) in by_target {
-        let mut whole = Vec::new();
-        let is_all = |of: &BTreeSet<usize>, froms: &BTreeSet<usize>| {
-            of.iter().filter(|it| **it != to).count() > 1
-                && of.iter().all(|it| *it == to || froms.contains(it))
-        };
-        if spaces.len() > 1 && is_all(&all, &froms) {
-            froms.retain(|it| !all.contains(it));
-            whole.push((super::EVERYWHERE.to_owned(), "*", NodeKind::WholeCluster));
-        }
-        for (space, of) in &spaces {
-            if is_all(of, &froms) {
-                froms.retain(|it| !of.contains(it));
-                whole.push((space.clone(), "*", NodeKind::WholeNamespace));
-            }
-        }
-        most_of_outside(nodes, &outside, &mut froms);
-        for (group, name, kind) in whole {
-            froms.insert(place(nodes, Node { name: name.into(), group, kind }));
-        }
-        for from in froms {
-            by_source.entry((from, range)).or_default().insert(to);
-        }
-    }
-    let mut found = Vec::new();
-    for ((from, range), mut tos) in by_source {
-        most_of_outside(nodes, &outside, &mut tos);
-        for (space, of) in &spaces {
-            let others: Vec<&usize> = of.iter().filter(|it| **it != from).collect();
-            if others.len() > 1 && others.iter().all(|it| tos.contains(it)) {
-                tos.retain(|it| !of.contains(it));
-                let node =
-                    Node { name: "*".into(), group: space.clone(), kind: NodeKind::WholeNamespace };
-                tos.insert(place(nodes, node));
-            }
-        }
-        found.extend(tos.into_iter().map(|to| (from, to, range)));
-    }
-    found
-}
-
-/// Makes one end of the internet with most of the networks outside.
-fn most_of_outside(nodes: &mut Vec<Node>, outside: &BTreeSet<usize>, ends: &mut BTreeSet<usize>) {
-    const MOST_LEFT_OUT: usize = 3;
-    let within = outside.iter().filter(|it| ends.contains(it)).count();
-    let has_internet = outside.iter().any(|it| ends.contains(it) && nodes[*it].name == INTERNET);
-    let left_out: Vec<&str> =
-        outside.iter().filter(|it| !ends.contains(it)).map(|it| &*nodes[*it].name).collect();
-    if !has_internet || within < 2 || left_out.len() > MOST_LEFT_OUT {
-        return;
-    }
-    let name = match left_out.is_empty() {
-        true => "every address".to_owned(),
-        false => format!("every address but {}", left_out.join(", ")),
-    };
-    ends.retain(|it| !outside.contains(it));
-    ends.insert(place(nodes, Node { name, group: String::new(), kind: NodeKind::Outside }));
-}
-
-/// The place of a node, which is added where it is new.
-fn place(nodes: &mut Vec<Node>, node: Node) -> usize {
-    let same = |it: &Node| (&it.name, &it.group) == (&node.name, &node.group);
-    nodes.iter().position(same).unwrap_or_else(|| {
-        nodes.push(node);
-        nodes.len() - 1
-    })
+    let name = workload.split_once('/').map_or(&*workload, |(_, name)| name).to_owned();
+    let kind = NodeKind::Workload { pods: 0, is_open: false };
+    Node { name, group: pod.namespace.to_string(), kind }
 }
 
 /// The place of the node that an observed end belongs to.
@@ -313,7 +318,7 @@ impl Picture {
         let mut order: Vec<usize> = (0..self.nodes.len())
             .filter(|n| {
                 let node = &self.nodes[*n];
-                node.kind != NodeKind::Outside
+                !matches!(node.kind, NodeKind::Outside | NodeKind::Possible)
                     || used.contains(n)
                     || with_internet && node.name == INTERNET
             })

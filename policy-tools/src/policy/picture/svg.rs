@@ -10,14 +10,17 @@ use super::{NodeKind, Picture, xml};
 const COLOURS: [&str; 8] =
     ["#2563eb", "#059669", "#7c3aed", "#0891b2", "#a16207", "#db2777", "#4d7c0f", "#475569"];
 
+/// Of a drawing with more edges, those of a node stand out under the pointer alone.
+const MOST_EDGES: usize = 400;
+
 const STYLE: &str = "\
 text{font:12px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#1e293b}\
 .bg{fill:#fff}.group{fill:#f8fafc;stroke:#cbd5e1}.title{font-weight:bold}\
 .node{fill:#fff;stroke:#94a3b8}.open{stroke:#d97706;stroke-width:2;stroke-dasharray:5 3}\
-.whole{fill:#f1f5f9;stroke-dasharray:2 2}.outside{fill:#fefce8}\
+.whole{fill:#f1f5f9;stroke-dasharray:2 2}.possible{fill:#fff;stroke:#64748b;stroke-dasharray:6 3}.outside{fill:#fefce8}\
 .pin{fill:#475569}.note{fill:#b45309;font-style:italic}.red{fill:#dc2626}\
 .edge{fill:none;stroke-width:1.4;opacity:.75}.denied{stroke:#dc2626;stroke-dasharray:6 3;opacity:1}\
-.hint{fill:#64748b}a text{fill:#2563eb}";
+.busy .edge{opacity:.2}.dashed{stroke-dasharray:6 3}.hint{fill:#64748b}a text{fill:#2563eb}";
 
 impl Picture {
     /// As SVG.
@@ -30,8 +33,9 @@ impl Picture {
     pub(super) fn drawn(&self, prefix: &str, link: &dyn Fn(&str) -> Option<String>) -> String {
         let layout = Layout::new(self);
         let Layout { width, height, .. } = layout;
+        let busy = if layout.links.len() > MOST_EDGES { " class=\"busy\"" } else { "" };
         let mut text = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\"{busy} width=\"{width:.0}\" height=\"{height:.0}\" \
              viewBox=\"0 0 {width:.0} {height:.0}\">\n<style>{STYLE}</style>\n<defs>"
         );
         for (n, colour) in COLOURS.iter().chain(&["#dc2626"]).enumerate() {
@@ -64,9 +68,15 @@ impl Picture {
         for link in &layout.links {
             let edge = &self.edges[link.edge];
             let group = layout.items[link.from].group;
+            let is_possible =
+                [edge.from, edge.to].iter().any(|it| self.nodes[*it].kind == NodeKind::Possible);
             let (class, stroke, marker) = match edge.denied {
                 true => (" denied", String::new(), COLOURS.len()),
-                false => ("", format!(" stroke=\"{}\"", colour(group)), group % COLOURS.len()),
+                false => (
+                    if is_possible { " dashed" } else { "" },
+                    format!(" stroke=\"{}\"", colour(group)),
+                    group % COLOURS.len(),
+                ),
             };
             let name = |node: usize| {
                 let node = &self.nodes[node];
@@ -101,6 +111,7 @@ impl Picture {
         let class = match node.kind {
             NodeKind::Workload { is_open: true, .. } => "node open",
             NodeKind::WholeNamespace | NodeKind::WholeCluster => "node whole",
+            NodeKind::Possible => "node possible",
             NodeKind::Outside => "node outside",
             _ => "node",
         };
@@ -155,6 +166,11 @@ impl Picture {
         if has(|kind| matches!(kind, NodeKind::Workload { is_open: true, .. })) {
             let mark = "<rect class=\"node open\" y=\"1\" width=\"34\" height=\"14\" rx=\"3\"/>";
             word(text, mark, "open to every source");
+        }
+        if has(|kind| *kind == NodeKind::Possible) {
+            let mark =
+                "<rect class=\"node possible\" y=\"1\" width=\"34\" height=\"14\" rx=\"3\"/>";
+            word(text, mark, "could exist: in none of the files");
         }
         if self.edges.iter().any(|edge| edge.denied) {
             let denied = line("denied", &format!("marker-end=\"url(#{prefix}{})\"", COLOURS.len()));

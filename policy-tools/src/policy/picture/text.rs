@@ -20,8 +20,11 @@ impl Picture {
             );
             for n in nodes {
                 let node = &self.nodes[n];
-                let open =
-                    if node.openness().is_some() { ", style=dashed, color=orange" } else { "" };
+                let open = match node.kind {
+                    NodeKind::Possible => ", style=dashed",
+                    _ if node.openness().is_some() => ", style=dashed, color=orange",
+                    _ => "",
+                };
                 let _ = writeln!(text, "    n{n} [label=\"{}\"{open}];", quoted(&node.label()));
             }
             text += "  }\n";
@@ -53,16 +56,18 @@ impl Picture {
             let _ = writeln!(text, "  n{} {arrow}|\"{ports}\"| n{}", edge.from, edge.to);
             denied.extend(edge.denied.then(|| n.to_string()));
         }
-        let open = self
-            .nodes
-            .iter()
-            .enumerate()
-            .filter(|(_, node)| matches!(node.kind, NodeKind::Workload { is_open: true, .. }));
-        let open: Vec<String> = open.map(|(n, _)| format!("n{n}")).collect();
-        if !open.is_empty() {
-            text += "  classDef open stroke:#d97706,stroke-dasharray:4\n";
-            let _ = writeln!(text, "  class {} open", open.join(","));
-        }
+        let mut class = |name: &str, style: &str, has: &dyn Fn(&NodeKind) -> bool| {
+            let nodes = self.nodes.iter().enumerate().filter(|(_, node)| has(&node.kind));
+            let nodes: Vec<String> = nodes.map(|(n, _)| format!("n{n}")).collect();
+            if !nodes.is_empty() {
+                let _ =
+                    writeln!(text, "  classDef {name} {style}\n  class {} {name}", nodes.join(","));
+            }
+        };
+        class("open", "stroke:#d97706,stroke-dasharray:4", &|kind| {
+            matches!(kind, NodeKind::Workload { is_open: true, .. })
+        });
+        class("possible", "stroke-dasharray:4", &|kind| *kind == NodeKind::Possible);
         if !denied.is_empty() {
             let _ = writeln!(text, "  linkStyle {} stroke:#dc2626", denied.join(","));
         }

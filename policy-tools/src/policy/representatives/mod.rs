@@ -10,11 +10,13 @@
 //! firewalls select them by labels, or where firewalls are there and no node is.
 //!
 //! - `classes`: the labels of each class,
+//! - `general`: the most general of several classes,
 //! - `ports`: numbers of named ports, where rules have names,
 //! - `addresses`: parts of pods' networks, where policies name networks.
 
 mod addresses;
 mod classes;
+mod general;
 mod ports;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -35,6 +37,7 @@ use crate::probe::complete::families;
 
 pub use addresses::Parts;
 use classes::classes;
+pub use general::General;
 pub use ports::PortRule;
 
 /// Classes of which more than this many are too many.

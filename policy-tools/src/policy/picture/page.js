@@ -1,0 +1,45 @@
+// Marks the edges of the node under the pointer; finds workloads, filters by verdict, zooms.
+'use strict';
+const byId = id => document.getElementById(id);
+const shown = () => [...document.querySelectorAll('section')].find(s => getComputedStyle(s).display != 'none');
+for (const svg of document.querySelectorAll('section svg')) for (const g of svg.querySelectorAll('[data-node]')) {
+  const edges = svg.querySelectorAll(`[data-from="${g.dataset.node}"],[data-to="${g.dataset.node}"]`);
+  g.onmouseenter = () => { svg.classList.add('marked'); edges.forEach(e => e.classList.add('on')); };
+  g.onmouseleave = () => { svg.classList.remove('marked'); edges.forEach(e => e.classList.remove('on')); };
+}
+
+let scale = 1;
+const zoom = to => {
+  scale = Math.min(4, Math.max(.1, to));
+  document.querySelectorAll('section svg').forEach(svg => {
+    svg.style.width = svg.viewBox.baseVal.width * scale + 'px';
+    svg.style.height = 'auto';
+  });
+};
+byId('in').onclick = () => zoom(scale * 1.25);
+byId('out').onclick = () => zoom(scale / 1.25);
+byId('fit').onclick = () => {
+  const section = shown(), svg = section?.querySelector('svg');
+  if (svg) zoom(section.clientWidth / svg.viewBox.baseVal.width);
+};
+addEventListener('wheel', event => {
+  if (!event.ctrlKey || !event.target.closest('section')) return;
+  event.preventDefault();
+  zoom(scale * (event.deltaY < 0 ? 1.1 : 1 / 1.1));
+}, {passive: false});
+
+byId('verdict').onchange = event => { document.body.dataset.verdict = event.target.value; };
+
+// The drawing that has a workload, `NAMESPACE/NAME`, or the one of its namespace.
+const find = wanted => {
+  document.querySelectorAll('.found').forEach(g => g.classList.remove('found'));
+  const own = section => section && [...section.querySelectorAll('[data-name]')].find(g => g.dataset.name === wanted);
+  const space = byId('ns-' + wanted.split('/')[0]);
+  const section = own(shown()) ? shown() : space;
+  if (!section) return;
+  location.hash = section.id;
+  const g = own(section);
+  g?.classList.add('found');
+  (g || section).scrollIntoView({block: 'center', inline: 'center'});
+};
+byId('find').onchange = event => find(event.target.value.trim());

@@ -1,0 +1,45 @@
+//! The most general of several classes.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use control::Object;
+use control::model::Pod;
+
+use super::Selectors;
+use crate::input::Manifests;
+
+/// Whether an end stands for pods that are in no file, its namespace, and its labels.
+type Selected = (bool, Arc<str>, BTreeSet<(Arc<str>, Arc<str>)>);
+
+/// The labels behind the names of ends, as far as selectors name them.
+pub struct General(HashMap<String, Selected>);
+
+impl General {
+    /// Of the pods of manifests, and the selectors of these policies.
+    pub fn new(names: &Manifests, policies: &[Object]) -> Self {
+        let keys = Selectors::of(policies).keys();
+        let of_pod = |pod: &Pod| {
+            let labels = pod.labels.iter().filter(|(key, _)| keys.contains(*key));
+            let labels = labels.map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect();
+            let stands = names.representatives.contains_key(&pod.key);
+            (names.workload(&pod.key), (stands, Arc::clone(&pod.key.namespace), labels))
+        };
+        Self(names.pods().map(of_pod).collect())
+    }
+
+    /// The ends less those for which another one stands: pods of the same namespace that have all
+    /// labels of that one and more.
+    pub fn least(&self, from: BTreeSet<String>) -> BTreeSet<String> {
+        let known: Vec<_> = from.iter().filter_map(|name| self.0.get(name)).collect();
+        let is_special = |name: &&String| {
+            self.0.get(*name).is_some_and(|(stands, namespace, labels)| {
+                let is_more = |(_, other, fewer): &&&Selected| {
+                    other == namespace && fewer.len() < labels.len() && fewer.is_subset(labels)
+                };
+                *stands && known.iter().any(|it| is_more(&it))
+            })
+        };
+        from.iter().filter(|name| !is_special(name)).cloned().collect()
+    }
+}
