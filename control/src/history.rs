@@ -56,6 +56,8 @@ struct Present {
     first: u64,
     /// Bytes of the file.
     bytes: u64,
+    /// The moment of the last change in it.
+    last: Timestamp,
 }
 
 /// A line that is no object.
@@ -110,7 +112,12 @@ impl History {
         let objects: HashMap<ObjectRef, StoredObject> =
             snapshot.0.into_iter().map(|object| (object.reference(), object)).collect();
         let is_full = |it: &Present| it.bytes > it.first + it.first.max(LEAST);
-        let written = match self.present.as_mut().filter(|it| !is_full(it)) {
+        // After the clock was set back, the file of a later moment would answer for what is written now.
+        let hidden = files(&self.folder).unwrap_or_default();
+        let is_hidden = |it: &Present| {
+            it.last > now || hidden.iter().any(|(first, path)| *first <= now && *path > it.path)
+        };
+        let written = match self.present.as_mut().filter(|it| !is_full(it) && !is_hidden(it)) {
             Some(present) => append(present, &self.known, &objects, now),
             None => self.begin(&objects, now),
         };
@@ -131,13 +138,20 @@ impl History {
         fs::create_dir_all(&self.folder)?;
         let second = Timestamp::from_second(now.as_second()).map_err(io::Error::other)?;
         let path = self.folder.join(format!("{second}{ENDING}"));
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
-        let bytes = member(&file, |out| {
+        // Whatever has this name, such as a link or a FIFO, is not written to.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        let written = member(&file, |out| {
             writeln!(out, "{HEAD}")?;
             objects.values().try_for_each(|object| line(out, object))?;
             line(out, &Mark::At(second.as_second()))
-        })?;
-        self.present = Some(Present { path, first: bytes, bytes });
+        });
+        // Half of it would hide the file before, and a full disk would be full of halves.
+        let bytes = written.inspect_err(|_| drop(fs::remove_file(&path)))?;
+        self.present = Some(Present { path, first: bytes, bytes, last: second });
         Ok(())
     }
 
@@ -179,11 +193,14 @@ fn append(
         return Ok(());
     }
     let file = OpenOptions::new().append(true).open(&present.path)?;
-    present.bytes += member(&file, |out| {
+    let written = member(&file, |out| {
         line(out, &Mark::At(now.as_second()))?;
         changed.try_for_each(|(_, object)| line(out, object))?;
         gone.try_for_each(|reference| line(out, &Mark::Gone(reference.clone())))
-    })?;
+    });
+    // A part of the changes is no moment that there was.
+    present.bytes += written.inspect_err(|_| drop(file.set_len(present.bytes)))?;
+    present.last = now;
     Ok(())
 }
 
@@ -213,11 +230,15 @@ pub fn size(folder: &Path) -> io::Result<u64> {
     files(folder)?.iter().map(|(_, path)| Ok(fs::metadata(path)?.len())).sum()
 }
 
-/// The files of a folder with their first moments, oldest first.
+/// The regular files of a folder with their first moments, oldest first.
 fn files(folder: &Path) -> io::Result<Vec<(Timestamp, PathBuf)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
+        let entry = entry?;
+        if !entry.file_type().is_ok_and(|it| it.is_file()) {
+            continue;
+        }
+        let path = entry.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if let Some(time) = name.strip_suffix(ENDING).and_then(|time| time.parse().ok()) {
             files.push((time, path));
@@ -426,6 +447,108 @@ mod tests {
         let refused = history.write(ObjectSnapshot::of(&control), second(99)).unwrap_err();
         assert!(refused.to_string().ends_with("and their history has 100"), "{refused}");
         assert_eq!(files(folder.path()).unwrap(), []);
+    }
+
+    #[test]
+    fn links_fifos_and_folders_with_names_of_files_are_passed_over() {
+        let folder = TempDir::new("history-odd");
+        let outside = TempDir::new("history-outside");
+        let victim = outside.path().join("victim");
+        fs::write(&victim, "kept").unwrap();
+        let name = |at: u64| {
+            let time = Timestamp::try_from(second(at)).unwrap();
+            folder.path().join(format!("{time}{ENDING}"))
+        };
+        std::os::unix::fs::symlink(&victim, name(20)).unwrap();
+        std::os::unix::fs::symlink("/nowhere", name(5)).unwrap();
+        fs::create_dir(name(6)).unwrap();
+        let fifo = |at: u64| {
+            assert!(std::process::Command::new("mkfifo").arg(name(at)).status().unwrap().success());
+        };
+        [7, 30, 60].into_iter().for_each(fifo);
+        let mut control = Control::new(Scope::All);
+        apply(&mut control, pod("a", "web"));
+        // Where a link is, and where a FIFO is.
+        for at in [20, 30] {
+            let mut history = History::new(folder.path(), 1 << 20);
+            history.write(ObjectSnapshot::of(&control), second(at)).unwrap();
+        }
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "kept");
+        assert_eq!(files(folder.path()).unwrap().len(), 2);
+        assert_eq!(pods(folder.path(), 10), None);
+        assert_eq!(pods(folder.path(), 25).unwrap().1, second(20));
+        assert_eq!(pods(folder.path(), 90).unwrap().1, second(30));
+        // Room is made of files alone.
+        let mut history = History::new(folder.path(), size(folder.path()).unwrap() + 8);
+        history.write(ObjectSnapshot::of(&control), second(40)).unwrap();
+        assert_eq!(files(folder.path()).unwrap().len(), 2);
+        assert!(name(6).is_dir());
+    }
+
+    #[test]
+    fn after_a_clock_that_was_wrong_the_newest_objects_answer() {
+        let folder = TempDir::new("history-clock");
+        let mut control = Control::new(Scope::All);
+        let mut history = History::new(folder.path(), 1 << 20);
+        let mut write = |control: &mut Control, role: &str, at: u64| {
+            apply(control, pod("a", role));
+            history.write(ObjectSnapshot::of(control), second(at)).unwrap();
+        };
+        let role = |at: u64| pods(folder.path(), at).map(|(pods, _)| pods[0].clone());
+        write(&mut control, "one", 1000);
+        write(&mut control, "two", 1100);
+        // Set back by some seconds, and to before the file's first.
+        write(&mut control, "three", 1050);
+        assert_eq!(role(1200).as_deref(), Some("a three"));
+        write(&mut control, "four", 900);
+        assert_eq!(role(950).as_deref(), Some("a four"));
+        write(&mut control, "five", 1300);
+        assert_eq!(role(1300).as_deref(), Some("a five"));
+        // An hour ahead, and back.
+        write(&mut control, "six", 5000);
+        write(&mut control, "seven", 1400);
+        assert_eq!(role(1400).as_deref(), Some("a seven"));
+        write(&mut control, "eight", 1500);
+        assert_eq!(role(4000).as_deref(), Some("a eight"));
+        write(&mut control, "nine", 6000);
+        assert_eq!(role(6000).as_deref(), Some("a nine"));
+    }
+
+    /// A file system that is full leaves what was written before, and nothing of what was not.
+    #[test]
+    fn a_full_disk_costs_no_earlier_moment() {
+        testkit::requires_root!();
+        let folder = TempDir::new("history-full");
+        let disk = folder.path().to_str().unwrap();
+        let run = |program: &str, arguments: &[&str]| {
+            assert!(
+                std::process::Command::new(program).args(arguments).status().unwrap().success()
+            );
+        };
+        run("mount", &["-t", "tmpfs", "-o", "size=64k", "podgate-history", disk]);
+        let tried = std::panic::catch_unwind(|| {
+            let mut control = Control::new(Scope::All);
+            apply(&mut control, pod("a", "web"));
+            let mut history = History::new(folder.path(), 1 << 20);
+            history.write(ObjectSnapshot::of(&control), second(10)).unwrap();
+            let noise = |n: u64| -> String {
+                let mut state = n;
+                let mut letter = |_| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(n | 1);
+                    char::from(b'a' + ((state >> 33) % 26) as u8)
+                };
+                (0..4000).map(&mut letter).collect()
+            };
+            (0..60).for_each(|n| apply(&mut control, pod(&format!("p{n}"), &noise(n))));
+            for at in 20..25 {
+                history.write(ObjectSnapshot::of(&control), second(at)).unwrap_err();
+            }
+            let before = at(folder.path(), second(100)).unwrap().unwrap();
+            assert_eq!((before.objects.len(), before.since), (1, second(10)));
+            assert_eq!(files(folder.path()).unwrap().len(), 1);
+        });
+        run("umount", &[disk]);
+        assert!(tried.is_ok());
     }
 
     #[test]
