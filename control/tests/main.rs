@@ -14,6 +14,7 @@ mod failures;
 mod fuzz;
 mod host_services;
 mod hostile;
+mod hostile_switches;
 mod incremental;
 mod lease;
 mod node_addresses;

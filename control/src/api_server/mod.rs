@@ -72,7 +72,9 @@ pub use readiness::{TAINT, report_ready};
 pub use report::report;
 pub use review::{Review, Reviewer};
 pub use stream::{parse_watch, parse_watch_protobuf};
-pub use switches::{Deployment, SwitchPod, Switches, generation, node_of, nodes_with, pods_with};
+pub use switches::{
+    Deployment, Lines, SwitchPod, Switches, generation, node_of, nodes_with, pods_with,
+};
 pub use warning::{Warning, Warnings};
 
 use crate::{Control, Fault, FieldFault, Kind, Object, ObjectRef};

@@ -9,17 +9,19 @@
 //! The API server keeps the caller's credentials to itself. The caller requests a token of a service
 //! account instead, for the switches alone, and sends it beside them.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::AsyncBufReadExt;
+use futures_util::io::{AsyncBufRead, AsyncReadExt};
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::Connection;
-use super::call::{Failure, call, send};
+use super::answer::{Framing, read_part};
+use super::call::{Failure, call};
 use super::warning::path;
 use super::watch::escaped;
 use crate::ObjectRef;
@@ -66,6 +68,8 @@ pub struct Switches {
 const AT_ONCE: usize = 32;
 /// Timeout of one.
 const TIMEOUT: Duration = Duration::from_secs(15);
+/// Bytes of a page at most.
+const LONGEST_PAGE: u64 = 64 << 20;
 /// Seconds that a token is valid; the least that API servers grant.
 const TOKEN_SECONDS: u32 = 600;
 
@@ -138,39 +142,34 @@ impl Switches {
     }
 
     async fn page(&self, switch: &SwitchPod, path: &str) -> Result<Value, String> {
-        let request = self.request(switch, path)?;
-        send(&self.client, request, TIMEOUT).await.map_err(|failure| failure.to_string())
+        let read = async {
+            let mut page = Vec::new();
+            let answer = self.answer(switch, path).await?.take(LONGEST_PAGE + 1);
+            let read = std::pin::pin!(answer).read_to_end(&mut page).await;
+            read.map_err(|error| error.to_string())?;
+            match page.len() as u64 > LONGEST_PAGE {
+                true => Err(format!("the answer is longer than {LONGEST_PAGE} bytes")),
+                false => serde_json::from_slice(&page).map_err(|error| format!("answer: {error}")),
+            }
+        };
+        let late = |_| Err(Failure::Late(TIMEOUT).to_string());
+        tokio::time::timeout(TIMEOUT, read).await.unwrap_or_else(late)
     }
 
-    /// Passes on the lines at `path` of a switch, until it ends or `take` returns `false`.
+    /// The lines at `path` of a switch.
     ///
     /// # Errors
-    /// Why there are none, or no more.
-    pub async fn lines(
-        &self,
-        switch: &SwitchPod,
-        path: &str,
-        mut take: impl FnMut(Value) -> bool,
-    ) -> Result<(), String> {
-        let stream = self.client.request_stream(self.request(switch, path)?);
-        let stream = match tokio::time::timeout(TIMEOUT, stream).await {
-            Ok(stream) => stream.map_err(|error| Failure::from(error).to_string())?,
-            Err(_) => return Err(Failure::Late(TIMEOUT).to_string()),
-        };
-        let mut stream = std::pin::pin!(stream);
-        let mut line = String::new();
-        loop {
-            line.clear();
-            match stream.read_line(&mut line).await {
-                Ok(0) => return Ok(()),
-                Ok(_) => {}
-                Err(error) => return Err(error.to_string()),
-            }
-            let value = serde_json::from_str(&line).map_err(|error| format!("answer: {error}"))?;
-            if !take(value) {
-                return Ok(());
-            }
+    /// Why there are none.
+    pub async fn lines(&self, switch: &SwitchPod, path: &str) -> Result<Lines, String> {
+        match tokio::time::timeout(TIMEOUT, self.answer(switch, path)).await {
+            Ok(answer) => Ok(Lines { answer: answer?, line: Vec::new() }),
+            Err(_) => Err(Failure::Late(TIMEOUT).to_string()),
         }
+    }
+
+    async fn answer(&self, switch: &SwitchPod, path: &str) -> Result<Answer, String> {
+        let answer = self.client.request_stream(self.request(switch, path)?).await;
+        Ok(Box::pin(answer.map_err(|error| Failure::from(error).to_string())?))
     }
 
     fn request(&self, switch: &SwitchPod, path: &str) -> Result<http::Request<Vec<u8>>, String> {
@@ -180,6 +179,32 @@ impl Switches {
             .header(self.deployment.header, format!("Bearer {}", self.token))
             .body(Vec::new())
             .map_err(|error| error.to_string())
+    }
+}
+
+/// A body as it comes.
+type Answer = Pin<Box<dyn AsyncBufRead + Send>>;
+
+/// The lines of an answer, each a JSON value. A line of more than 32 MiB is an error: the node of the switch may
+/// be somebody else's by now.
+pub struct Lines {
+    answer: Answer,
+    line: Vec<u8>,
+}
+
+impl Lines {
+    /// The next line; `None` at the end.
+    ///
+    /// # Errors
+    /// Why there are no more.
+    pub async fn next(&mut self) -> Result<Option<Value>, String> {
+        self.line.clear();
+        let read = read_part(&mut self.answer, &mut self.line, Framing::Lines).await;
+        read.map_err(|error| error.to_string())?;
+        if self.line.is_empty() {
+            return Ok(None);
+        }
+        serde_json::from_slice(&self.line).map(Some).map_err(|error| format!("answer: {error}"))
     }
 }
 

@@ -47,6 +47,11 @@ pub fn fail(code: u8, message: impl Display) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// Text without control characters, which a terminal would act on.
+pub fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
 /// Writes an answer to stdout. A reader that has closed the pipe is the end, not an error.
 pub fn print(text: &str) -> ExitCode {
     match write(text) {

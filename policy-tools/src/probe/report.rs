@@ -1,5 +1,7 @@
 //! Answers as lines for scripts and as a table for people.
 
+pub use cli_runtime::plain;
+
 use std::io::{self, Write};
 
 use acl::Origin;
@@ -99,11 +101,6 @@ fn row((case, answer): (&Case, &Answer)) -> [String; 7] {
         answer.reason.to_string(),
         Origin::list(&answer.by),
     ]
-}
-
-/// Text without control characters, which a terminal would act on.
-pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use control::api_server::{node_of, pods_with};
 use serde_json::json;
 
 use super::output::{self, Format};
-use super::{Cluster, Failure, Scope, page, write};
+use super::{Cluster, Failure, Scope, page, warn, write};
 use agent::run::Table;
 
 /// Arguments of `kubectl podgate explain`.
@@ -75,7 +75,7 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
         let table = match table {
             Ok(table) => table,
             Err(why) => {
-                eprintln!("podgate: {}: {why}", switch.node);
+                warn(format_args!("{}: {why}", switch.node));
                 code = ExitCode::from(NO);
                 continue;
             }
@@ -88,7 +88,7 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
                 rows.push(row);
             }
             if rows.len() == known && args.pod.is_some() {
-                eprintln!("podgate: {}: has no port for {pod}", switch.node);
+                warn(format_args!("{}: has no port for {pod}", switch.node));
                 code = ExitCode::from(NO);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use cli_runtime::{NO, Output};
+use cli_runtime::{NO, Output, plain};
 use control::api_server::{SwitchPod, Switches};
 use observe::journal::Row;
 use observe::time::{utc, utc_seconds};
@@ -11,7 +11,7 @@ use policy_tools::commands::moment;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use super::{Cluster, Failure, page, write};
+use super::{Cluster, Failure, page, warn, write};
 
 /// Arguments of `kubectl podgate journal`.
 #[derive(Debug, clap::Args)]
@@ -61,7 +61,7 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
     while let Some(ended) = tasks.join_next().await {
         match ended {
             Ok(Err(Failure::Failed(error))) => {
-                eprintln!("podgate: {error}");
+                warn(error);
                 code = ExitCode::from(NO);
             }
             Ok(Err(failure)) => return Err(failure),
@@ -80,18 +80,17 @@ async fn read(
     output: Output,
 ) -> Result<(), Failure> {
     let node = &switch.node;
-    let mut printed = Ok(());
-    let take = |value: Value| {
-        if let Some(lost) = value.get("lost").and_then(Value::as_u64) {
-            eprintln!("podgate: {node}: {lost} connections are in no row of the journal");
-        } else {
-            printed = print(value, output);
+    let failed = |error| Failure::Failed(format!("{node}: {error}"));
+    let mut lines = switches.lines(&switch, &path).await.map_err(failed)?;
+    while let Some(value) = lines.next().await.map_err(failed)? {
+        match value.get("lost").and_then(Value::as_u64) {
+            Some(lost) => {
+                warn(format_args!("{node}: {lost} connections are in no row of the journal"))
+            }
+            None => print(value, output)?,
         }
-        printed.is_ok()
-    };
-    let read = switches.lines(&switch, &path, take).await;
-    printed?;
-    read.map_err(|error| Failure::Failed(format!("{node}: {error}")))
+    }
+    Ok(())
 }
 
 fn print(value: Value, output: Output) -> Result<(), Failure> {
@@ -100,7 +99,7 @@ fn print(value: Value, output: Output) -> Result<(), Failure> {
         Output::Text => {
             let row = serde_json::from_value(value).map_err(|error| format!("answer: {error}"))?;
             let Row { event, count, last } = row;
-            format!("{} {event}  ({count} connections, last {})", event.node, utc(last))
+            plain(&format!("{} {event}  ({count} connections, last {})", event.node, utc(last)))
         }
     };
     write(&(text + "\n"))

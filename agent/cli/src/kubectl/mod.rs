@@ -15,11 +15,12 @@ mod wait;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use cli_runtime::{NO, UNUSABLE, fail};
+use cli_runtime::{NO, UNUSABLE, fail, plain};
 use control::api_server::{
     Access, Connection, Deployment, Switches, connect, nodes_with, pods_with,
 };
@@ -212,9 +213,14 @@ impl Cli {
         match done {
             Ok(code) | Err(Failure::Code(code)) => code,
             Err(Failure::Unusable(text)) => fail(UNUSABLE, text),
-            Err(Failure::Failed(text)) => fail(NO, text),
+            Err(Failure::Failed(text)) => fail(NO, plain(&text)),
         }
     }
+}
+
+/// Prints a line to stderr. What a switch answers is no sequence for the terminal: its node may be somebody else's.
+fn warn(message: impl fmt::Display) {
+    eprintln!("podgate: {}", plain(&message.to_string()));
 }
 
 /// Writes to stdout.

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use cli_runtime::NO;
+use cli_runtime::{NO, plain};
 use control::api_server::{Connection, Switches};
 use local_api::ObserveFilters;
 use observe::verdicts::Event;
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::output::{self, Format};
-use super::{Cluster, Failure, Scope, page, write};
+use super::{Cluster, Failure, Scope, page, warn, write};
 use crate::commands::filters::Filters;
 
 /// Arguments of `kubectl podgate observe`.
@@ -89,7 +89,7 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut code = ExitCode::SUCCESS;
     while let Some(ended) = tasks.join_next().await {
         if let Ok(Some(error)) = ended {
-            eprintln!("podgate: {error}");
+            warn(error);
             code = ExitCode::from(NO);
         }
     }
@@ -102,25 +102,21 @@ fn begin(switches: &Switches, path: &str, events: &mpsc::Sender<Event>) -> JoinS
     for switch in switches.all().iter().cloned() {
         let (switches, path, events) = (switches.clone(), path.to_owned(), events.clone());
         tasks.spawn(async move {
-            let node = switch.node.clone();
-            let (sender, mut lines) = mpsc::unbounded_channel::<Value>();
+            let node = &switch.node;
             let read = async {
-                let take = move |value: Value| sender.send(value).is_ok();
-                switches.lines(&switch, &path, take).await
-            };
-            let pass_on = async {
-                while let Some(value) = lines.recv().await {
+                let mut lines = switches.lines(&switch, &path).await?;
+                while let Some(value) = lines.next().await? {
                     if let Some(lost) = value.get("lost").and_then(Value::as_u64) {
-                        eprintln!("podgate: {node}: {lost} verdicts came too fast");
+                        warn(format_args!("{node}: {lost} verdicts came too fast"));
                     } else if let Ok(event) = serde_json::from_value(value)
                         && events.send(event).await.is_err()
                     {
-                        return;
+                        break;
                     }
                 }
+                Ok(())
             };
-            let (result, ()) = tokio::join!(read, pass_on);
-            result.err().map(|error| format!("{}: {error}", switch.node))
+            read.await.err().map(|error: String| format!("{node}: {error}"))
         });
     }
     tasks
@@ -129,8 +125,8 @@ fn begin(switches: &Switches, path: &str, events: &mpsc::Sender<Event>) -> JoinS
 fn print(event: &Event, output: Format) -> Result<(), Failure> {
     let value = || serde_json::to_value(event).map_err(|error| error.to_string());
     let text = match output {
-        Format::Text => format!("{event}\n"),
-        Format::Wide => format!("{} {event}\n", event.node),
+        Format::Text => plain(&event.to_string()) + "\n",
+        Format::Wide => plain(&format!("{} {event}", event.node)) + "\n",
         Format::Json => format!("{}\n", value()?),
         Format::Yaml => format!("---\n{}", output::document(&value()?, output)),
     };

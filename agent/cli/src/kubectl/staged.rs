@@ -6,7 +6,7 @@ use cli_runtime::NO;
 use serde_json::json;
 
 use super::output::{self, Format};
-use super::{Cluster, Failure, page, write};
+use super::{Cluster, Failure, page, warn, write};
 use crate::commands::staged::Wanted;
 use agent::run::{STAGED_COLUMNS, Table};
 
@@ -54,7 +54,7 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
                 }
                 if table.left_out > 0 {
                     let (node, count) = (&switch.node, table.left_out);
-                    eprintln!("podgate: {node}: {count} more connections are in no row");
+                    warn(format_args!("{node}: {count} more connections are in no row"));
                 }
                 rows.extend(table.rows.into_iter().map(|mut row| {
                     row.push(json!(switch.node));
@@ -62,7 +62,7 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
                 }));
             }
             Err(why) => {
-                eprintln!("podgate: {}: {why}", switch.node);
+                warn(format_args!("{}: {why}", switch.node));
                 code = ExitCode::from(NO);
             }
         }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::output::{self, Format};
 use super::status::INTERVAL;
-use super::{Cluster, Failure, Scope, page, write};
+use super::{Cluster, Failure, Scope, page, warn, write};
 use agent::config::Span;
 use agent::run::{PortStatus, Status};
 
@@ -109,7 +109,7 @@ async fn ports(switches: &Switches) -> (Ports, bool) {
                 status.ports.into_iter().map(|it| ((switch.node.clone(), it.name.clone()), it)),
             ),
             Err(why) => {
-                eprintln!("podgate: {}: {why}", switch.node);
+                warn(format_args!("{}: {why}", switch.node));
                 is_whole = false;
             }
         }

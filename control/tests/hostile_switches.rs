@@ -1,0 +1,117 @@
+//! Switches whose nodes are somebody else's by now: what they answer through the API server is bounded.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use control::api_server::{Access, Deployment, Switches, connect};
+use testkit::TempDir;
+
+/// What a request is about.
+fn read_request(stream: &TcpStream) -> Option<String> {
+    let mut reader = BufReader::new(stream);
+    let (mut first, mut length) = (String::new(), 0);
+    reader.read_line(&mut first).ok().filter(|read| *read > 0)?;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        if line.trim().is_empty() {
+            break;
+        }
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+    }
+    reader.read_exact(&mut vec![0; length]).ok()?;
+    Some(first)
+}
+
+fn respond(mut stream: TcpStream, answer: fn(&mut TcpStream) -> std::io::Result<()>) -> Option<()> {
+    let request = read_request(&stream)?;
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n";
+    let body = if request.contains("/proxy/") {
+        write!(stream, "{head}\r\n").ok()?;
+        return answer(&mut stream).ok();
+    } else if request.contains("/token") {
+        r#"{"status":{"token":"t"}}"#
+    } else {
+        r#"{"items":[{"metadata":{"name":"p","namespace":"n"},"spec":{"nodeName":"n1"}}]}"#
+    };
+    write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).ok()
+}
+
+/// The one switch of a cluster, whose answers are these bytes.
+async fn switches(answer: fn(&mut TcpStream) -> std::io::Result<()>) -> (TempDir, Switches) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || respond(stream, answer));
+        }
+    });
+    let folder = TempDir::new("hostile-switch");
+    let path = folder.path().join("kubeconfig");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+         clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\n\
+         users: [{{name: c, user: {{}}}}]\ncontexts: [{{name: c, context: {{cluster: c, user: c}}}}]\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    let access = Access::User { kubeconfig: Some(path), context: None };
+    let connection = connect(&access).await.unwrap();
+    let deployment = Deployment {
+        namespace: "n".into(),
+        selector: "app=podgate".into(),
+        account: "viewer".into(),
+        audience: "podgate".into(),
+        header: "x-podgate-authorization",
+        port_name: "metrics".into(),
+        port: 9471,
+    };
+    (folder, Switches::find(&connection, deployment, None).await.unwrap())
+}
+
+fn runs<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(work)
+}
+
+/// Bytes without a line's end, for as long as they are read.
+fn without_end(stream: &mut TcpStream) -> std::io::Result<()> {
+    stream.write_all(b"{\"lost\":1}\n\"")?;
+    loop {
+        stream.write_all(&[b'x'; 1 << 16])?;
+    }
+}
+
+#[test]
+fn a_line_without_an_end_ends_the_lines() {
+    runs(async {
+        let (_folder, switches) = switches(without_end).await;
+        let mut lines = switches.lines(&switches.all()[0], "/podgate/v1/journal").await.unwrap();
+        assert_eq!(lines.next().await.unwrap().unwrap()["lost"], 1);
+        let error = lines.next().await.unwrap_err();
+        assert!(error.contains("has no end"), "{error}");
+    });
+}
+
+#[test]
+fn a_page_without_an_end_is_an_error() {
+    runs(async {
+        let (_folder, switches) = switches(without_end).await;
+        let pages = switches.pages(switches.all(), "/podgate/v1/policies").await;
+        let error = pages[0].as_ref().unwrap_err();
+        // On a busy machine the time ends first.
+        assert!(error.contains("is longer than") || error.contains("no answer within"), "{error}");
+    });
+}
+
+#[test]
+fn an_answer_that_is_no_json_is_an_error() {
+    runs(async {
+        let (_folder, switches) = switches(|stream| stream.write_all(b"\xff\n[[[[")).await;
+        let mut lines = switches.lines(&switches.all()[0], "/x").await.unwrap();
+        assert!(lines.next().await.unwrap_err().starts_with("answer: "));
+        let pages = switches.pages(switches.all(), "/x").await;
+        assert!(pages[0].as_ref().unwrap_err().starts_with("answer: "));
+    });
+}
