@@ -64,6 +64,33 @@ pub(super) fn identities(shared: &SharedStatus) -> Table {
     table
 }
 
+/// Peer sets that a rule in force on this node names, with the known addresses that are in them: those of one
+/// address, or all.
+pub(super) fn peer_sets(shared: &SharedStatus, only: Option<IpAddr>) -> Table {
+    let snapshot = &shared.state().rules;
+    let naming = Naming::new(snapshot);
+    let mut known: BTreeMap<PeerSetId, (u64, Arc<str>)> = BTreeMap::new();
+    for (address, name) in shared.broker.directory().names() {
+        for set in naming.map.members(naming.map.lookup(address.into())) {
+            known.entry(*set).or_insert_with(|| (0, Arc::clone(&name))).0 += 1;
+        }
+    }
+    let of = only.map(|address| naming.map.members(naming.map.lookup(address.into())));
+    let mut table = Table::new(&["peer_set", "addresses", "example", "by"]);
+    for (set, by) in &naming.rules {
+        if of.is_some_and(|sets| !sets.contains(set)) {
+            continue;
+        }
+        let (addresses, example) = match known.get(set) {
+            Some((addresses, example)) => (*addresses, (**example).into()),
+            None => (0, Value::Null),
+        };
+        let by: Vec<Origin> = by.iter().copied().cloned().collect();
+        table.add(vec![set.0.into(), addresses.into(), example, Origin::list(&by).into()]);
+    }
+    table
+}
+
 /// Addresses with their identities: one, or all that have a name.
 pub(super) fn addresses(shared: &SharedStatus, only: Option<IpAddr>) -> Table {
     let snapshot = &shared.state().rules;

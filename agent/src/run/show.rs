@@ -23,7 +23,7 @@ use observe::time::utc;
 use observe::verdicts::Protocol;
 
 /// The tables and their descriptions.
-pub const TABLES: [(&str, &str); 13] = [
+pub const TABLES: [(&str, &str); 14] = [
     ("ports", "ports with their interfaces, modes and counters"),
     ("runtime", "cost of each graph node, and the packets that flow offload left to it"),
     ("errors", "packet outcomes, with their meaning"),
@@ -33,6 +33,7 @@ pub const TABLES: [(&str, &str); 13] = [
     ("tables", "the rules in force for each pod"),
     ("identities", "sets of addresses that no rule tells apart, with the rules that name them"),
     ("addresses", "identities of an ADDRESS, or of all addresses that have a name"),
+    ("peer-sets", "peers of rules that an ADDRESS is among, or all, with the rules"),
     ("policies", "policies with their stage, and the generation in force"),
     ("staged", "connections that staged policies would deny or allow"),
     ("session-rules", "verdicts for an L4 stack, of a POD or of all"),
@@ -54,7 +55,7 @@ pub(crate) fn show(
 ) -> Result<Value, ApiError> {
     let Show { what, pod, filters, sort, limit } = wanted;
     let bad = |text: String| ApiError::new(ErrorKind::BadRequest, text);
-    if pod.is_some() && !matches!(what.as_str(), "session-rules" | "addresses") {
+    if pod.is_some() && !matches!(what.as_str(), "session-rules" | "addresses" | "peer-sets") {
         return Err(bad(format!("'{}' is not shown for one pod", what.escape_debug())));
     }
     let limit = limit.map_or(MOST_ROWS, |limit| limit as usize);
@@ -83,12 +84,8 @@ fn whole(
         "names" => shared.names.show(&shared.state().snapshot),
         "tables" => tables_of(&shared.state().rules, None),
         "identities" => identities::identities(shared),
-        "addresses" => {
-            let is_none = |text: &str| format!("'{}' is no IP address", text.escape_debug());
-            let bad = |text| ApiError::new(ErrorKind::BadRequest, is_none(text));
-            let only = pod.map(|text| text.parse().map_err(|_| bad(text))).transpose()?;
-            identities::addresses(shared, only)
-        }
+        "addresses" => identities::addresses(shared, address(pod)?),
+        "peer-sets" => identities::peer_sets(shared, address(pod)?),
         "policies" => policies(shared),
         "staged" => staged(shared)?,
         "config" => config(shared),
@@ -100,6 +97,13 @@ fn whole(
             return Err(ApiError::new(ErrorKind::NotFound, text));
         }
     })
+}
+
+/// The address that a table is requested for.
+fn address(text: Option<&str>) -> Result<Option<IpAddr>, ApiError> {
+    let is_none = |text: &str| format!("'{}' is no IP address", text.escape_debug());
+    let bad = |text| ApiError::new(ErrorKind::BadRequest, is_none(text));
+    text.map(|text| text.parse().map_err(|_| bad(text))).transpose()
 }
 
 fn runtime(shared: &SharedStatus) -> Table {

@@ -240,10 +240,12 @@ impl fmt::Display for Table {
         let text = |value: &Value| match value {
             Value::Null => "-".to_owned(),
             Value::String(text) if text.is_empty() => "-".to_owned(),
-            Value::String(text) => text.clone(),
+            Value::String(text) => cli_runtime::plain(text),
             other => other.to_string(),
         };
-        let title = |name: &String| name.replace("_per_", "/").replace('_', "-").to_uppercase();
+        let title = |name: &String| {
+            cli_runtime::plain(&name.replace("_per_", "/").replace('_', "-").to_uppercase())
+        };
         let head: Vec<String> = self.columns.iter().map(title).collect();
         let rows: Vec<Vec<String>> =
             self.rows.iter().map(|row| row.iter().map(text).collect()).collect();
@@ -274,6 +276,9 @@ mod tests {
         table.add(vec!["a \"b\"".into(), 1.into()]);
         table.add(vec![Value::Null, 10.into()]);
         assert_eq!(table.to_string(), "NAME   N/S\na \"b\"  1\n-      10\n");
+        let mut forged = Table::new(&["name\u{1b}[2J"]);
+        forged.add(vec!["a\nb\u{1b}]0;x".into()]);
+        assert_eq!(forged.to_string(), "NAME\u{fffd}[2J\na\u{fffd}b\u{fffd}]0;x\n");
         let lines: Vec<String> = table.lines().collect();
         assert_eq!(lines, [r#"{"name":"a \"b\"","n_per_s":1}"#, r#"{"name":null,"n_per_s":10}"#]);
     }

@@ -18,7 +18,7 @@ pub struct Args {
     #[arg(value_parser = PossibleValuesParser::new(TABLES.map(|(name, _)| name)))]
     what: String,
 
-    /// Pod of session-rules, NS/POD or POD in namespace default; address of addresses
+    /// Pod of session-rules, NS/POD or POD in namespace default; address of addresses and peer-sets
     #[arg(value_name = "POD|ADDRESS")]
     pod: Option<String>,
 

@@ -132,6 +132,7 @@ fn every_table_can_be_shown() {
         ("tables", "NetworkPolicy default/db"),
         ("identities", "PEER-SETS"),
         ("addresses", "default/web"),
+        ("peer-sets", "NetworkPolicy default/db ingress[0]"),
         ("policies", "NetworkPolicy"),
         ("staged", "CONNECTIONS"),
         ("session-rules", "10.1.0.2/32"),
@@ -142,16 +143,22 @@ fn every_table_can_be_shown() {
         let shown = node.show(what).unwrap();
         assert!(shown.contains(text), "{what}:\n{shown}");
     }
-    let address = |text: &str| {
-        let show = Show { what: "addresses".into(), pod: Some(text.into()), ..Show::default() };
+    let of_address = |what: &str, text: &str| {
+        let show = Show { what: what.into(), pod: Some(text.into()), ..Show::default() };
         node.client().call(&Request::Show(show))
     };
+    let address = |text: &str| of_address("addresses", text);
     let known = &address(API).unwrap()["rows"][0];
     let expected = (&json!("default/api"), &json!("NetworkPolicy default/db ingress[0]"));
     assert_eq!((&known[1], &known[4]), expected, "{known}");
     let unknown = address("203.0.113.9").unwrap();
     assert_eq!(unknown["rows"][0], json!(["203.0.113.9", "", 0, "", ""]));
     assert!(address("web").unwrap_err().to_string().contains("'web' is no IP address"));
+    let sets = of_address("peer-sets", API).unwrap();
+    let set =
+        json!([known[3].as_str().unwrap().parse::<u32>().unwrap(), 1, "default/api", known[4]]);
+    assert_eq!(sets["rows"], json!([set]));
+    assert_eq!(of_address("peer-sets", WEB).unwrap()["rows"], json!([]));
     let error = node.show("nothing").unwrap_err();
     assert!(error.to_string().contains("sessions"), "{error}");
 }
