@@ -1,10 +1,11 @@
 //! Networks between nodes whose host firewalls deny everything: the switch's tunnels, those of a
 //! VXLAN device of the kernel as flannel makes it, and routes as kindnet sets them.
 
-use std::net::{IpAddr, TcpStream};
+use std::net::{IpAddr, TcpStream, UdpSocket};
+use std::time::Duration;
 
 use serde_json::json;
-use testkit::{Namespace, TempDir};
+use testkit::{Namespace, TempDir, packet};
 
 use crate::cluster_node::ClusterNode;
 use crate::foreign::Foreign;
@@ -165,6 +166,32 @@ fn foreign(plugin: &str, connect_nodes: fn(&Lan), tunnels: bool) {
         other: &other.namespace,
     };
     mistake(&lan, &ends, tunnels);
+    if tunnels {
+        forge(&lan, &other, &client);
+    }
+}
+
+/// A pod says by the tunnel of its node what another node's pod would say.
+fn forge(lan: &Lan, attacker: &Foreign, victim: &Foreign) {
+    let server = victim.namespace.enter(|| UdpSocket::bind("0.0.0.0:9").unwrap());
+    server.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let mac = |text: &str| {
+        let mut bytes = text.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap());
+        std::array::from_fn(|_| bytes.next().unwrap())
+    };
+    let inner = packet::udp("10.78.0.99:5", &format!("{}:9", victim.address(false)));
+    let inner = inner.payload(b"x").to_mac(mac("02:00:00:00:00:01")).build();
+    let wrapped = [&[8, 0, 0, 0, 0, 0, 1, 0][..], &inner].concat();
+    let socket = attacker.namespace.enter(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+    for to in [NODES[0][0], "10.77.0.1", "10.77.0.0"] {
+        // The kernel may report that nothing takes it.
+        let _ = socket.send_to(&wrapped, (to, 8472));
+        assert!(server.recv(&mut [0; 8]).is_err(), "{to}");
+    }
+    // The same from the other node itself.
+    let socket = lan.nodes[1].namespace.enter(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+    socket.send_to(&wrapped, (NODES[0][0], 8472)).unwrap();
+    assert!(server.recv(&mut [0; 8]).is_ok(), "the forged packet is one");
 }
 
 #[test]

@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 use testkit::{Namespace, TempDir};
 
 use crate::cluster_node::{ClusterNode, PODGATE};
-use crate::foreign::Foreign;
-use crate::pod::Pod;
+use crate::foreign::AnyPod;
 use crate::requires_the_machine;
 
 /// Timeout of a client whose connection a firewall denies.
@@ -64,16 +63,10 @@ impl Hosts {
     }
 
     /// A pod of the network that the enforcer is for: its namespace and IPv4 address.
-    fn pod(&self, name: &str) -> (Guard<'_>, IpAddr) {
-        if self.enforcer == "afxdp" {
-            let pod = self.node.pod(name, name);
-            let address = pod.v4();
-            return (Guard::Ours(pod), address);
-        }
-        let pod = Foreign::new(&self.node, "ptp", self.leases.path(), name);
-        self.node.api_server().apply(pod.object(json!({"role": name})));
-        let address = pod.address(false);
-        (Guard::Foreign(pod), address)
+    fn pod(&self, name: &str) -> (AnyPod<'_>, IpAddr) {
+        let pod = AnyPod::attach(&self.node, self.enforcer, self.leases.path(), name);
+        let address = pod.v4();
+        (pod, address)
     }
 
     fn firewall(&self, name: &str, spec: Value) {
@@ -139,21 +132,6 @@ impl Hosts {
     /// Names of the kernel's tables about the node itself.
     fn tables(&self) -> usize {
         self.node.namespace.exec(["nft", "list", "tables"]).matches("podgate-host-").count()
-    }
-}
-
-/// A pod, of whatever plugin.
-enum Guard<'a> {
-    Ours(Pod<'a>),
-    Foreign(Foreign),
-}
-
-impl Guard<'_> {
-    fn namespace(&self) -> &Namespace {
-        match self {
-            Self::Ours(pod) => &pod.namespace,
-            Self::Foreign(pod) => &pod.namespace,
-        }
     }
 }
 
