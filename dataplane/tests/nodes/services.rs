@@ -516,12 +516,16 @@ fn no_service_leads_around_the_firewalls_of_the_cluster_node_itself() {
     let node = |to: &str, port: u16| tcp(&format!("{NODE}:{port}"), to);
     let client = |port: u16| tcp(&format!("198.51.100.9:{port}"), &format!("{NODE}:30022"));
     assert_eq!(rig.send(UPLINK, client(5000).syn().build()), Outcome::NoPolicy);
+    let answer = tcp(&format!("{NODE}:30022"), "198.51.100.9:5000").data(b"x");
+    let error = icmp_error("198.51.100.9", NODE, 3, 3, &answer).build();
+    assert_eq!(rig.send(UPLINK, error.clone()), Outcome::Related);
     for (to, outcome) in [("10.96.0.1:443", Outcome::NoPolicy), ("10.96.0.2:80", Outcome::OwnNode)]
     {
         assert_eq!(rig.send(HOST, node(to, 4000).syn().build()), outcome, "{to}");
     }
     // Live connections end with the next packet, and none opens.
     rig.publish(with(2, "198.51.100.0/24", &["203.0.113.0/24", "10.1.0.0/24"]));
+    assert_eq!(rig.send(UPLINK, error), Outcome::PolicyDenied, "errors too");
     for (port, kind) in [(5000, "live"), (6000, "new")] {
         let packet = if port == 5000 { client(port).data(b"x") } else { client(port).syn() };
         assert_eq!(rig.send(UPLINK, packet.build()), Outcome::PolicyDenied, "{kind}");

@@ -11,7 +11,9 @@ use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services
 use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{self, checksum, protocol};
 use dataplane::{AclBinding, Outcome, Parts, Peer, Routes, Underlay};
-use testkit::packet::{Packet, arp_request, neighbour_solicitation, other, patch, ping, tcp, udp};
+use testkit::packet::{
+    Packet, arp_request, icmp, neighbour_solicitation, other, patch, ping, tcp, udp,
+};
 
 use crate::nodes::rig::{Rig, assert_is, host, ip, pod, uplink};
 

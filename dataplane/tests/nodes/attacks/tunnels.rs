@@ -128,6 +128,82 @@ fn another_cluster_nodes_processes_reach_pods_by_its_tunnel_alone() {
     ends(&mut rig, UPLINK, tcp("192.0.2.2:5", "10.1.0.2:80").syn(), "policy-allowed");
 }
 
+/// A forged tunnel packet has no address of the kernel's own, such as loopback. What it has for the node, the host
+/// firewalls see with the sender that is inside.
+#[test]
+fn a_tunnel_leads_to_no_special_address_of_the_kernel() {
+    let inner = |to: &str| {
+        let from = if to.starts_with('[') { "[fd02::2]:5" } else { "10.2.0.2:5" };
+        udp(from, to).payload(b"x").build()
+    };
+    for to in [
+        "127.0.0.1:53",
+        "0.0.0.0:53",
+        "224.0.0.1:53",
+        "255.255.255.255:53",
+        "169.254.169.254:53",
+        "[::1]:53",
+        "[::]:53",
+        "[ff02::1]:53",
+        "[fe80::1]:53",
+        "[::ffff:192.0.2.1]:53",
+    ] {
+        let mut rig = rig();
+        rig.send(UPLINK, tunnel(2, &inner(to)).build());
+        assert_eq!(rig.receive(HOST), None, "{to}");
+        assert_eq!((rig.receive(POD), rig.receive(OTHER)), (None, None), "{to}");
+    }
+    for to in ["192.0.2.1:53", "10.1.0.1:53", "172.17.0.1:53", "[2001:db8::1]:53"] {
+        let mut rig = rig();
+        ends(&mut rig, UPLINK, tunnel(2, &inner(to)), "no-policy");
+        let frame = rig.receive(HOST).unwrap();
+        assert_is(&frame, &inner(to));
+    }
+    // A tunnel within a tunnel is not opened.
+    let pods = udp("10.3.0.2:5", "10.1.0.2:53").payload(b"x").build();
+    let nested = tunnel(3, &pods).build();
+    let mut rig = rig();
+    rig.send(UPLINK, tunnel(2, &nested).build());
+    assert_eq!((rig.receive(POD), rig.receive(HOST)), (None, None));
+    let header = [&[0x08, 0, 0, 0][..], &(OVERLAY.network << 8).to_be_bytes()].concat();
+    let from_pod = udp("10.2.0.2:5", "192.0.2.1:4789").payload(&[&header, &pods[..]].concat());
+    rig.send(UPLINK, tunnel(2, &from_pod.build()).build());
+    assert_eq!(rig.receive(POD), None);
+}
+
+/// An error goes to the sender of what it quotes, by the way that this left, and to nobody else: not to the node's
+/// processes, nor to a pod that its sender may not reach.
+#[test]
+fn errors_lead_nowhere_that_their_connection_does_not() {
+    let mut rig = rig();
+    let question = udp("10.1.0.2:5", "10.2.0.2:53").payload(b"x");
+    ends(&mut rig, POD, question.clone(), "policy-allowed");
+    let own = udp("192.0.2.1:5", "10.1.0.2:53").payload(b"x");
+    ends(&mut rig, HOST, own.clone(), "own-node");
+    let data = |from: &str, to: &str, quoted: &Packet| {
+        icmp(from, to, 3, 3).payload(&quoted.clone().payload(&[7; 400]).internet_packet())
+    };
+    // Another pod's, about both connections.
+    for (to, quoted) in [("10.1.0.2", &question), ("192.0.2.1", &own)] {
+        ends(&mut rig, OTHER, data("10.1.0.3", to, quoted), "no-session");
+        ends(&mut rig, UPLINK, data("198.51.100.1", "192.0.2.1", quoted), "no-session");
+    }
+    // An end's own, to somebody else.
+    for to in ["192.0.2.1", "10.1.0.3", "10.1.0.1"] {
+        ends(&mut rig, UPLINK, tunnel(2, &data("10.2.0.2", to, &question).build()), "no-session");
+        ends(&mut rig, POD, data("10.1.0.2", to, &question), "no-session");
+    }
+    // A pod has the node's error about nothing, and the other way round.
+    ends(
+        &mut rig,
+        POD,
+        data("10.1.0.2", "192.0.2.1", &udp("192.0.2.1:9", "10.1.0.2:9")),
+        "no-session",
+    );
+    ends(&mut rig, UPLINK, tunnel(2, &data("10.2.0.2", "10.1.0.2", &question).build()), "related");
+    ends(&mut rig, POD, data("10.1.0.2", "192.0.2.1", &own), "related");
+}
+
 #[test]
 fn no_service_leads_to_a_tunnel_port_outside_of_tunnels() {
     let mut services = Services::default();
