@@ -80,6 +80,20 @@ impl Policies {
         }
     }
 
+    /// The generations in force of cluster-wide policies, by `KIND NAME`.
+    pub(super) fn generations(&self) -> BTreeMap<String, i64> {
+        let policies = self.0.lock();
+        let of_cluster = policies.iter().filter(|(object, _)| object.kind.is_cluster_policy());
+        of_cluster.filter_map(|(object, it)| Some((object.to_string(), it.generation?))).collect()
+    }
+
+    /// The policies that are staged, and since when.
+    pub(super) fn staged(&self) -> BTreeMap<ObjectRef, SystemTime> {
+        let policies = self.0.lock();
+        let staged = policies.iter().filter(|(_, policy)| policy.stage == Stage::Staged);
+        staged.filter_map(|(object, policy)| Some((object.clone(), policy.since?))).collect()
+    }
+
     /// The policies as a table; `differences` are the times at which connections were last seen that a
     /// staged policy decides otherwise about, by policy.
     pub(super) fn table(&self, differences: &BTreeMap<String, SystemTime>) -> Table {

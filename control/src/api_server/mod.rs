@@ -17,10 +17,10 @@
 //! - `cluster`: the identity of the cluster,
 //! - `initial_sync`: what is reported before every kind is listed,
 //! - `report`: conditions in the status of cluster policies,
-//! - `node_addresses`: what a node publishes of its addresses,
+//! - `node_addresses`, `node_policies`: what a node publishes,
 //! - `readiness`: the condition and the taint of a node that is ready,
-//! - `warning`: Events about objects with faults,
-//! - `lease`: the election of the one writer of both,
+//! - `warning`: Events about policies,
+//! - `lease`: the election of the one writer of conditions and Events,
 //! - `review`: TokenReview and SubjectAccessReview,
 //! - `switches`: the switches of all nodes, through the API server's proxy,
 //! - `stream`: a watch without I/O, for fuzzing.
@@ -41,6 +41,7 @@ mod json;
 mod lease;
 mod list;
 mod node_addresses;
+mod node_policies;
 mod protobuf;
 mod readiness;
 mod report;
@@ -68,6 +69,7 @@ pub use kube::Client;
 pub use lease::Election;
 pub use list::list;
 pub use node_addresses::publish_addresses;
+pub use node_policies::{NodePolicies, StagedSum, list_policies, publish_policies};
 pub use readiness::{TAINT, report_ready};
 pub use report::report;
 pub use review::{Review, Reviewer};
@@ -75,7 +77,7 @@ pub use stream::{parse_watch, parse_watch_protobuf};
 pub use switches::{
     Deployment, Lines, SwitchPod, Switches, generation, node_of, nodes_with, pods_with,
 };
-pub use warning::{Warning, Warnings};
+pub use warning::{Severity, Warning, Warnings};
 
 use crate::{Control, Fault, FieldFault, Kind, Object, ObjectRef};
 
@@ -112,6 +114,8 @@ pub enum Event {
     Reported(ObjectRef),
     /// Writing it failed; it is retried.
     NotReported(ObjectRef, String),
+    /// What all nodes publish about policies, by node.
+    Published(BTreeMap<String, NodePolicies>),
     /// Every initial list is complete; from here on the objects may decide about packets.
     Synced,
 }
@@ -161,12 +165,22 @@ impl Default for Pace {
 ///
 /// Runs on the current tokio runtime.
 pub fn watch(client: &Client, pace: Pace, events: &mpsc::Sender<Event>) -> JoinSet<()> {
-    let unlisted = Arc::new(AtomicUsize::new(Kind::ALL.len()));
+    watch_kinds(&Kind::ALL, client, pace, events)
+}
+
+/// Watches these kinds. [`Event::Synced`] comes once each of them is listed.
+pub fn watch_kinds(
+    kinds: &[Kind],
+    client: &Client,
+    pace: Pace,
+    events: &mpsc::Sender<Event>,
+) -> JoinSet<()> {
+    let unlisted = Arc::new(AtomicUsize::new(kinds.len()));
     let outage = Arc::new(Outage::new());
     let mut tasks = JoinSet::new();
-    for kind in Kind::ALL {
+    for kind in kinds {
         let driver = Driver::new(
-            kind,
+            *kind,
             client.clone(),
             pace,
             events.clone(),

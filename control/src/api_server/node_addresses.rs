@@ -7,9 +7,10 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use super::call::{call, send};
-use super::report::apply_request;
-use crate::Kind;
+use super::report::{MANAGER, apply};
 
+/// `apiVersion` of the kinds that nodes publish.
+pub(super) const VERSION: &str = "podgate.io/v1alpha1";
 /// Requests without an answer fail after this time.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -22,19 +23,30 @@ pub async fn publish_addresses(
     node: &str,
     addresses: &[IpAddr],
 ) -> Result<(), String> {
+    publish(client, "NodeAddresses", "nodeaddresses", node, &json!({"addresses": addresses})).await
+}
+
+/// Writes the object of a kind of ours that has the name of a node, belongs to the Node, and goes with it.
+///
+/// # Errors
+/// When the API server refuses, does not answer, or has no such Node.
+pub(super) async fn publish(
+    client: &Client,
+    kind: &str,
+    plural: &str,
+    node: &str,
+    spec: &Value,
+) -> Result<(), String> {
     let path = format!("/api/v1/nodes?fieldSelector=metadata.name%3D{node}");
     let list = call(client, "GET", &path, None, TIMEOUT).await.map_err(|it| it.to_string())?;
     let mut items = list["items"].as_array().into_iter().flatten();
     let owner = items.find(|it| it["metadata"]["name"] == node).ok_or("there is no such Node")?;
-    let request = apply_request(Kind::NodeAddresses, node, "", object(node, owner, addresses))?;
-    send(client, request, TIMEOUT).await.map(drop).map_err(|failure| failure.to_string())
-}
-
-fn object(node: &str, owner: &Value, addresses: &[IpAddr]) -> Value {
     let mut metadata = json!({"name": node});
     if let Some(uid) = owner["metadata"]["uid"].as_str() {
         let owner = json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid});
         metadata["ownerReferences"] = json!([owner]);
     }
-    json!({"metadata": metadata, "spec": {"addresses": addresses}})
+    let object = json!({"apiVersion": VERSION, "kind": kind, "metadata": metadata, "spec": spec});
+    let request = apply(&format!("/apis/{VERSION}/{plural}/{node}"), MANAGER, &object)?;
+    send(client, request, TIMEOUT).await.map(drop).map_err(|failure| failure.to_string())
 }

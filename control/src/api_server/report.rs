@@ -7,13 +7,15 @@
 use kube::Client;
 use serde_json::{Value, json};
 
-use crate::model::Condition;
-use crate::{Kind, ObjectRef};
+use super::warning::path;
+use crate::ObjectRef;
+use crate::model::{Condition, ConditionKind};
 
 /// The field manager of our fields.
-const MANAGER: &str = "podgate";
+pub(super) const MANAGER: &str = "podgate";
 
-/// Writes a condition into the status of an object that is in no namespace.
+/// Writes a condition into the status of an object that is in no namespace. Each type has a field manager of its own,
+/// so that writing one leaves the others.
 ///
 /// # Errors
 /// When the API server refuses or cannot be reached; a deleted object is no error.
@@ -23,8 +25,8 @@ pub async fn report(
     condition: &Condition,
 ) -> Result<(), String> {
     let mut written = json!({
-        "type": Condition::TYPE,
-        "status": if condition.accepted { "True" } else { "False" },
+        "type": condition.kind.name(),
+        "status": if condition.holds { "True" } else { "False" },
         "reason": condition.reason,
         "message": condition.message,
         "lastTransitionTime": condition.last_transition_time,
@@ -32,10 +34,18 @@ pub async fn report(
     if let Some(generation) = condition.observed_generation {
         written["observedGeneration"] = generation.into();
     }
-    let (kind, name) = (object.kind, &object.name);
-    let fields = json!({"metadata": {"name": name}, "status": {"conditions": [written]}});
-    let request = apply_request(kind, name, "/status", fields)?;
-    match client.request_text(request).await {
+    let manager = match condition.kind {
+        ConditionKind::Accepted => MANAGER,
+        ConditionKind::InForce => "podgate-in-force",
+        ConditionKind::Staged => "podgate-staged",
+    };
+    let fields = json!({
+        "apiVersion": object.kind.api_version(),
+        "kind": object.kind.name(),
+        "metadata": {"name": object.name},
+        "status": {"conditions": [written]},
+    });
+    match client.request_text(apply(&(path(object) + "/status"), manager, &fields)?).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(kube::Error::Api(status)) => Err(format!("{} {}", status.code, status.message)),
@@ -43,18 +53,13 @@ pub async fn report(
     }
 }
 
-/// The request that applies these fields to an object that is in no namespace, or to its `part`.
-pub(super) fn apply_request(
-    kind: Kind,
-    name: &str,
-    part: &str,
-    mut fields: Value,
+/// The request that applies these fields to the object at `path`, or to its status there.
+pub(super) fn apply(
+    path: &str,
+    manager: &str,
+    fields: &Value,
 ) -> Result<http::Request<Vec<u8>>, String> {
-    fields["apiVersion"] = kind.api_version().into();
-    fields["kind"] = kind.name().into();
-    let (version, plural) = (kind.api_version(), kind.plural());
-    let path = format!("/apis/{version}/{plural}/{name}{part}?fieldManager={MANAGER}&force=true");
-    http::Request::patch(path)
+    http::Request::patch(format!("{path}?fieldManager={manager}&force=true"))
         .header(http::header::CONTENT_TYPE, "application/apply-patch+yaml")
         .body(fields.to_string().into_bytes())
         .map_err(|error| error.to_string())

@@ -1,7 +1,7 @@
-//! Kubernetes Events of type Warning about objects with faults.
+//! Kubernetes Events about policies.
 //!
-//! An Event's name follows from its object, reason and message, so every writer names it alike: a
-//! second writer repeats the Event instead of adding another one. It is a core/v1 Event, as
+//! An Event's name follows from its object and reason, and of a fault from its message, so every writer names it
+//! alike: a second writer repeats the Event instead of adding another one. It is a core/v1 Event, as
 //! `kubectl describe` and `kubectl get events` show it
 //! (<https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/>).
 
@@ -14,15 +14,36 @@ use serde_json::{Value, json};
 use super::call::call_object;
 use crate::ObjectRef;
 
-/// A fault of an object.
+/// An Event to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
+    /// Its type.
+    pub severity: Severity,
     /// The object.
     pub object: ObjectRef,
     /// A word in CamelCase.
     pub reason: &'static str,
     /// At most [`Warning::LONGEST`] bytes.
     pub message: String,
+}
+
+/// The type of an Event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// News about an object: it takes the place of the last with the same reason.
+    Normal,
+    /// A fault of an object: another message is another Event.
+    Warning,
+}
+
+impl Severity {
+    /// `type`.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
 }
 
 impl Warning {
@@ -78,7 +99,7 @@ impl Warnings {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
-            "type": "Warning",
+            "type": warning.severity.name(),
             "reason": warning.reason,
             "message": warning.message,
             "involvedObject": {
@@ -97,7 +118,7 @@ impl Warnings {
             "count": 1,
         });
         if self.request("POST", &events, Some(&event)).await?.is_none() {
-            let mut repeated = json!({"lastTimestamp": now});
+            let mut repeated = json!({"lastTimestamp": now, "message": warning.message});
             if count > 1 {
                 repeated["count"] = count.into();
             }
@@ -133,7 +154,11 @@ fn name(warning: &Warning) -> String {
     let object = &warning.object.name;
     let end = (0..=object.len().min(NAME)).rev().find(|at| object.is_char_boundary(*at));
     let short = object[..end.unwrap_or(0)].trim_end_matches(['.', '-']);
-    let text = format!("{} {} {}", warning.object, warning.reason, warning.message);
+    let message = match warning.severity {
+        Severity::Normal => "",
+        Severity::Warning => &warning.message,
+    };
+    let text = format!("{} {} {message}", warning.object, warning.reason);
     format!("{short}.{:016x}", crate::state::checksum(text.as_bytes()))
 }
 
@@ -145,7 +170,8 @@ mod tests {
     fn warning(name: &str, message: &str) -> Warning {
         let namespace = Some("shop".into());
         let object = ObjectRef { kind: Kind::NetworkPolicy, namespace, name: name.into() };
-        Warning { object, reason: "InvalidPolicy", message: message.into() }
+        let (severity, reason) = (Severity::Warning, "InvalidPolicy");
+        Warning { severity, object, reason, message: message.into() }
     }
 
     #[test]
@@ -154,6 +180,8 @@ mod tests {
         assert_eq!(one, name(&warning("db", "a")));
         assert_ne!(one, name(&warning("db", "b")));
         assert!(one.starts_with("db."), "{one}");
+        let news = |message| Warning { severity: Severity::Normal, ..warning("db", message) };
+        assert_eq!(name(&news("a")), name(&news("b")), "what is newer replaces what was said");
         // At most 253 characters, and no label ends with a hyphen (RFC 1123).
         let long = name(&warning(&format!("{}-{}", "a".repeat(199), "b".repeat(50)), "a"));
         assert!(long.len() <= 253 && long.starts_with(&format!("{}.", "a".repeat(199))), "{long}");

@@ -23,7 +23,7 @@ pub use labels::Labels;
 pub(crate) use object::reference_of;
 pub use object::{Kind, Object, ObjectRef};
 pub use policy::{DirectionRules, Namespaces, NetworkPolicy, Peer, PolicyRule, PortSpec, Ports};
-pub use report::{Condition, Report};
+pub use report::{Condition, ConditionKind, Report};
 pub use selector::{Requirement, Selector, Test};
 pub use service::{Endpoint, EndpointPort, EndpointSlice, Hints, Service, ServicePort, TargetPort};
 pub use staging::{Stage, Staging};

@@ -6,8 +6,15 @@
 pub struct Report {
     /// `metadata.generation`: grows with each change of the spec.
     pub generation: Option<i64>,
-    /// The condition of type [`Condition::TYPE`], if there is one.
-    pub condition: Option<Condition>,
+    /// Its conditions of ours.
+    pub conditions: Vec<Condition>,
+}
+
+impl Report {
+    /// The condition of this kind.
+    pub fn condition(&self, kind: ConditionKind) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.kind == kind)
+    }
 }
 
 impl PartialEq for Report {
@@ -21,8 +28,10 @@ impl Eq for Report {}
 /// A `metav1.Condition` of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// `status`: all of the policy is enforced as written.
-    pub accepted: bool,
+    /// `type`.
+    pub kind: ConditionKind,
+    /// `status`.
+    pub holds: bool,
     /// A word for programs.
     pub reason: String,
     /// A message for people.
@@ -33,7 +42,27 @@ pub struct Condition {
     pub last_transition_time: String,
 }
 
-impl Condition {
-    /// `type`.
-    pub const TYPE: &'static str = "podgate.io/Accepted";
+/// The meaning of a [`Condition`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ConditionKind {
+    /// All of the policy is enforced as written.
+    Accepted,
+    /// This generation is in force on every node.
+    InForce,
+    /// The policy is staged.
+    Staged,
+}
+
+impl ConditionKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Accepted, Self::InForce, Self::Staged];
+
+    /// `type`, as objects spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Accepted => "podgate.io/Accepted",
+            Self::InForce => "podgate.io/InForce",
+            Self::Staged => "podgate.io/Staged",
+        }
+    }
 }

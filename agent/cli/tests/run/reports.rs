@@ -8,6 +8,14 @@ use testkit::api_server::ApiServer;
 use crate::api_server::{cluster, policy, ready, start};
 use crate::kernel::Kernel;
 use crate::node::{Node, NodeFiles, until};
+use crate::{DB, WEB, syn};
+
+/// The condition of this type in the status of a cluster-wide policy; null if it has none.
+fn condition(server: &ApiServer, plural: &str, name: &str, kind: &str) -> Value {
+    let object = server.object(plural, None, name).unwrap();
+    let mut all = object["status"]["conditions"].as_array().into_iter().flatten();
+    all.find(|condition| condition["type"] == kind).cloned().unwrap_or_default()
+}
 
 #[test]
 fn the_status_of_cluster_policies_says_what_is_enforced() {
@@ -29,13 +37,10 @@ fn the_status_of_cluster_policies_says_what_is_enforced() {
             "ingress": [{"action": "Allow", "from": [{"namespaces": {}}]}]}}));
     let files = NodeFiles::new("reports");
     let node = start(&files, &server, Kernel::default());
-    let condition = |plural: &str, name: &str| {
-        let object = server.object(plural, None, name).unwrap();
-        object["status"]["conditions"][0].clone()
-    };
+    let condition =
+        |plural: &str, name: &str| condition(&server, plural, name, "podgate.io/Accepted");
     until(|| condition("clusternetworkpolicies", "names")["status"] == "False");
     let said = condition("clusternetworkpolicies", "names");
-    assert_eq!(said["type"], "podgate.io/Accepted");
     assert_eq!(said["reason"], "Invalid");
     assert_eq!(said["observedGeneration"], 1);
     assert!(said["message"].as_str().unwrap().starts_with("spec.egress[0].to[0].domainNames"));
@@ -48,7 +53,7 @@ fn the_status_of_cluster_policies_says_what_is_enforced() {
     // A condition that has been written is not written again, nor by the next process.
     let patches = || {
         let asked = server.asked("clusternetworkpolicies");
-        asked.iter().filter(|it| it.starts_with("PATCH")).count()
+        asked.iter().filter(|it| it.starts_with("PATCH") && it.contains("=podgate&")).count()
     };
     let kernel = node.stop();
     let before = patches();
@@ -104,6 +109,111 @@ fn the_status_of_cluster_policies_has_one_writer() {
     });
     let lease = server.object("leases", Some("kube-system"), "podgate-status").unwrap();
     assert_eq!(lease["spec"]["holderIdentity"], "node-a");
+}
+
+#[test]
+fn the_status_of_cluster_policies_says_where_they_are_in_force() {
+    let server = ApiServer::new();
+    cluster(&server);
+    let policy = |generation: u32, stage: &str| {
+        let known = server.object("clusternetworkpolicies", None, "db");
+        let status = known.map(|it| it["status"].clone());
+        server.apply(json!({"apiVersion": "policy.networking.k8s.io/v1alpha2",
+            "kind": "ClusterNetworkPolicy", "status": status,
+            "metadata": {"name": "db", "generation": generation,
+                "annotations": {"podgate.io/stage": stage}},
+            "spec": {"tier": "Admin", "priority": 1,
+                "subject": {"pods": {"namespaceSelector": {},
+                    "podSelector": {"matchLabels": {"role": "db"}}}},
+                "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}]}}));
+    };
+    let other_node = |generation: u32| {
+        server.apply(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "NodePolicies",
+            "metadata": {"name": "node-b"}, "spec": {"renewTime": "2026-11-25T00:00:00Z",
+                "inForce": {"ClusterNetworkPolicy db": generation},
+                "staged": {"ClusterNetworkPolicy db":
+                    {"deny": 2, "allow": 0, "since": "2026-11-25T00:00:00Z"}}}}));
+    };
+    let said = |kind: &str| {
+        let condition =
+            condition(&server, "clusternetworkpolicies", "db", &format!("podgate.io/{kind}"));
+        let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+        [text("status"), text("reason"), text("message")].join(" ")
+    };
+    policy(1, "staged");
+    let files = NodeFiles::new("everywhere");
+    let node = start(&files, &server, Kernel::default());
+    until(|| said("InForce") == "False Staged staged, not enforced; evaluated on 1 of 1 nodes");
+    until(|| said("Staged") == "True WouldChangeNothing would change no connection so far");
+    let own = server.object("nodepolicies", None, "node-a").unwrap();
+    assert_eq!(own["spec"]["inForce"], json!({"ClusterNetworkPolicy db": 1}));
+
+    // A connection here, and two that another node counts.
+    other_node(1);
+    let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    web.send(&syn(WEB, DB, 80));
+    db.expects(&syn(WEB, DB, 80), DB);
+    until(|| said("Staged").starts_with("True WouldChange would deny "));
+    until(|| {
+        let own = server.object("nodepolicies", None, "node-a").unwrap();
+        own["spec"]["staged"]["ClusterNetworkPolicy db"]["deny"] == 1
+    });
+
+    // Enforced; the other node is late, and then not.
+    server.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-b"}}));
+    policy(2, "enforced");
+    until(|| said("InForce") == "False NodesLate in force on 1 of 2 nodes (node-b: generation 1)");
+    until(|| said("Staged") == "False Enforced enforced");
+    other_node(2);
+    until(|| said("InForce") == "True AllNodes in force on 2 of 2 nodes");
+    assert!(said("Accepted").starts_with("True Enforced"), "one condition leaves the others");
+    assert_eq!(node.status().source.report_error, None);
+}
+
+#[test]
+fn a_staged_policy_of_a_namespace_gets_an_event_that_sums_up_all_nodes() {
+    let server = ApiServer::new();
+    cluster(&server);
+    let mut staged = policy("api");
+    staged["metadata"]["annotations"] = json!({"podgate.io/stage": "staged"});
+    staged["metadata"]["uid"] = json!("u-3");
+    server.apply(staged);
+    server.apply(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "NodePolicies",
+        "metadata": {"name": "node-b"}, "spec": {"renewTime": "2026-11-25T00:00:00Z", "staged": {
+            "NetworkPolicy default/db": {"deny": 12, "allow": 3, "since": "2026-11-25T00:00:00Z"},
+            "NetworkPolicy default/gone": {"deny": 1, "allow": 0, "since": "x"}}}}));
+    let files = NodeFiles::new("staged-event");
+    let node = start(&files, &server, Kernel::default());
+    until(|| !server.objects("events").is_empty());
+    let events = server.objects("events");
+    assert_eq!(events.len(), 1, "{events:?}");
+    for (field, expected) in [
+        ("type", json!("Normal")),
+        ("reason", json!("Staged")),
+        ("message", json!("would deny 12 and open 3 connections since 2026-11-25T00:00:00Z")),
+    ] {
+        assert_eq!(events[0][field], expected, "{events:?}");
+    }
+    assert_eq!(events[0]["involvedObject"]["uid"], "u-3");
+    assert_eq!(node.status().source.report_error, None);
+}
+
+/// A cluster whose definitions are older than its switches lacks the sums, and nothing else.
+#[test]
+fn without_the_definition_of_what_nodes_publish_the_rest_goes_on() {
+    let server = ApiServer::new();
+    cluster(&server);
+    server.uninstall("nodepolicies", true);
+    server.apply(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
+        "metadata": {"name": "api", "generation": 7},
+        "spec": {"egress": [{"action": "Deny", "to": [{"apiServer": {}}]}]}}));
+    let files = NodeFiles::new("no-definition");
+    let node = start(&files, &server, Kernel::default());
+    let condition = |kind| condition(&server, "clusteregressfirewalls", "api", kind);
+    let lists = || server.asked("nodepolicies").iter().filter(|it| it.starts_with("GET")).count();
+    until(|| condition("podgate.io/Accepted")["status"] == "True" && lists() > 0);
+    assert_eq!(condition("podgate.io/InForce"), Value::Null);
+    assert_eq!(node.status().source.report_error, None);
 }
 
 #[test]

@@ -12,6 +12,7 @@
 //! - `attachments`, `host_port`, `uplink`: each keeps its ports open, with a retry timer of its own,
 //! - `ports`: the ports that workers serve, the requests to the interface thread, and flow offload,
 //! - `source`, `reports`, `warnings`: the objects, their statuses and Events about them,
+//! - `node_policies`, `everywhere`: what this node publishes about policies, and what all of them do,
 //! - `kernel_events`: completed operations, events of interfaces, lost ports,
 //! - `kernel_addresses`: the kernel's addresses, and what other nodes learn of them,
 //! - `kernel_rules`: the kernel's nftables rules, with a reconciler for each table,
@@ -25,6 +26,7 @@
 
 mod attachments;
 mod denials;
+mod everywhere;
 mod faults;
 mod health_checks;
 mod host_firewall;
@@ -37,6 +39,7 @@ mod liveness;
 mod masquerade;
 mod names;
 mod nftables;
+mod node_policies;
 mod policy_log;
 mod ports;
 mod publish;
@@ -94,6 +97,8 @@ pub(super) struct ControlLoop {
     owners: Owners,
     reports: reports::Reports,
     warnings: warnings::WarningSchedule,
+    publication: node_policies::Publication,
+    everywhere: everywhere::Everywhere,
     /// Number of the last reading of the manifests.
     reading: u64,
     skipped: std::collections::BTreeMap<String, usize>,
@@ -220,6 +225,8 @@ impl ControlLoop {
             self.health_checks.reconcile(&view, node, &self.shared);
             self.ports.forget_losses();
             self.publish_addresses();
+            self.publish_policies();
+            self.look_everywhere();
             if let Source::ApiServer(api_server) = &self.source {
                 let is_wanted = self.shared.config.node_readiness;
                 api_server.report_ready(is_wanted && self.shared.is_ready());

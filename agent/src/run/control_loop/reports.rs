@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use control::api_server::Warning;
-use control::model::{Condition, Report};
+use control::model::{Condition, ConditionKind, Report};
 use control::{Fault, Object, ObjectRef};
 
 use super::ControlLoop;
@@ -50,12 +50,14 @@ impl Reports {
         self.known.retain(|object, _| !goes(object));
     }
 
+    /// The statuses of cluster policies.
+    pub(super) fn known(&self) -> &BTreeMap<ObjectRef, Report> {
+        &self.known
+    }
+
     /// Schedules a comparison after a random part of `spread`.
     pub(super) fn look_within(&mut self, spread: Duration) {
-        // The low digits of the clock serve as a random number.
-        let low = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let part = f64::from(low.subsec_nanos() % 1_000_003) / 1_000_003.0;
-        let due = Instant::now() + Duration::from_millis(200) + spread.mul_f64(part);
+        let due = Instant::now() + Duration::from_millis(200) + random_part(spread);
         self.due = Some(self.due.map_or(due, |known| known.min(due)));
     }
 }
@@ -89,6 +91,13 @@ impl ControlLoop {
     }
 }
 
+/// A random part of a time.
+pub(super) fn random_part(of: Duration) -> Duration {
+    // The low digits of the clock serve as a random number.
+    let low = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    of.mul_f64(f64::from(low.subsec_nanos() % 1_000_003) / 1_000_003.0)
+}
+
 /// The faults of one object in a text of bounded length.
 pub(super) fn summary(faults: &[Fault]) -> String {
     let faults: Vec<String> = faults.iter().map(|it| it.fault.to_string()).collect();
@@ -117,9 +126,22 @@ fn condition(report: &Report, faults: &[Fault], now: SystemTime) -> Option<Condi
         true => "every rule is enforced as written".to_owned(),
         false => summary(faults),
     };
-    let known = report.condition.as_ref();
+    renewed(report, ConditionKind::Accepted, accepted, reason, message, now)
+}
+
+/// The condition that says this; `None` if the status says so already. It keeps the time of the one before while it
+/// holds as that did.
+pub(super) fn renewed(
+    report: &Report,
+    kind: ConditionKind,
+    holds: bool,
+    reason: &str,
+    message: String,
+    now: SystemTime,
+) -> Option<Condition> {
+    let known = report.condition(kind);
     let is_said = known.is_some_and(|it| {
-        it.accepted == accepted
+        it.holds == holds
             && it.reason == reason
             && it.message == message
             && it.observed_generation == report.generation
@@ -127,13 +149,14 @@ fn condition(report: &Report, faults: &[Fault], now: SystemTime) -> Option<Condi
     if is_said {
         return None;
     }
-    let since = known.filter(|it| it.accepted == accepted && !it.last_transition_time.is_empty());
+    let since = known.filter(|it| it.holds == holds && !it.last_transition_time.is_empty());
     let last_transition_time = match since {
         Some(known) => known.last_transition_time.clone(),
         None => utc_seconds(now),
     };
     Some(Condition {
-        accepted,
+        kind,
+        holds,
         reason: reason.to_owned(),
         message,
         observed_generation: report.generation,
@@ -155,11 +178,11 @@ mod tests {
     #[test]
     fn a_condition_is_written_when_it_differs_and_keeps_its_time_while_it_holds() {
         let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1_500);
-        let mut report = Report { generation: Some(1), condition: None };
+        let mut report = Report { generation: Some(1), conditions: Vec::new() };
         let first = condition(&report, &[], at).unwrap();
-        assert_eq!((first.accepted, first.reason.as_str()), (true, "Enforced"));
+        assert_eq!((first.holds, first.reason.as_str()), (true, "Enforced"));
         assert_eq!(first.last_transition_time, "1970-01-01T00:00:01Z");
-        report.condition = Some(first);
+        report.conditions = vec![first];
         assert_eq!(condition(&report, &[], at), None, "it says so");
         report.generation = Some(2);
         let later = at + Duration::from_secs(60);
@@ -168,7 +191,7 @@ mod tests {
         assert_eq!(second.last_transition_time, "1970-01-01T00:00:01Z", "it is accepted since");
         let names = [fault("spec.egress[0].domainNames")];
         let third = condition(&report, &names, later).unwrap();
-        assert_eq!((third.accepted, third.reason.as_str()), (false, "DomainNamesNotSupported"));
+        assert_eq!((third.holds, third.reason.as_str()), (false, "DomainNamesNotSupported"));
         assert_eq!(third.last_transition_time, "1970-01-01T00:01:01Z");
         let both = [fault("spec.egress[0].domainNames"), fault("spec.tier")];
         let fourth = condition(&report, &both, later).unwrap();

@@ -299,6 +299,7 @@ impl ControlLoop {
                 tracing::warn!("API server: {fault}");
                 info.strange += 1;
             }
+            Event::Published(all) => self.published(all),
             Event::Reported(_) => info.report_error = None,
             Event::NotReported(object, why) => {
                 let why = format!("{object}: {why}");

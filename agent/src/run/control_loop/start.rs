@@ -9,11 +9,13 @@ use control::{Control, Scope};
 use snapshot::ServiceMaker;
 
 use super::attachments::Attachments;
+use super::everywhere::Everywhere;
 use super::host_port::{self, HostPort};
 use super::kernel_addresses::KernelAddresses;
 use super::kernel_rules::KernelRules;
 use super::liveness::Liveness;
 use super::names::Answers;
+use super::node_policies::Publication;
 use super::policy_log::PolicyLog;
 use super::ports::{Change, Ports, PuntLink};
 use super::uplink::UplinkPort;
@@ -119,6 +121,8 @@ impl ControlLoop {
             owners,
             reports: Default::default(),
             warnings: WarningSchedule::new(Instant::now()),
+            publication: Publication::new(Instant::now()),
+            everywhere: Everywhere::new(Instant::now()),
             reading: 0,
             skipped: Default::default(),
             faults: Default::default(),

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use control::api_server::Warning;
+use control::api_server::{Severity, Warning};
 use control::{Fault, ObjectRef};
 
 use super::ControlLoop;
@@ -75,8 +75,12 @@ impl WarningSchedule {
             if known.is_some_and(|known| now - known.at < rest) {
                 continue;
             }
-            let warning =
-                Warning { object: object.clone(), reason: REASON, message: message.clone() };
+            let warning = Warning {
+                severity: Severity::Warning,
+                object: object.clone(),
+                reason: REASON,
+                message: message.clone(),
+            };
             if self.tokens == 0 || !send(warning) {
                 return;
             }

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use control::ObjectRef;
 use control::api_server::{
-    Access, Client, Election, Event, Pace, Warning, Warnings, cluster_uid, connect,
-    publish_addresses, report, report_ready, watch,
+    Access, Client, Election, Event, NodePolicies, Pace, Warning, Warnings, cluster_uid, connect,
+    list_policies, publish_addresses, publish_policies, report, report_ready, watch,
 };
 use control::model::Condition;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch as value};
@@ -30,6 +30,8 @@ pub(in crate::run) struct ApiServer {
     writes: mpsc::Sender<Write>,
     /// The node's addresses to publish.
     published: value::Sender<Option<Vec<IpAddr>>>,
+    /// The node's policies to publish.
+    policies: value::Sender<Option<NodePolicies>>,
     /// Whether the node is to be reported as ready.
     ready: value::Sender<bool>,
     /// Set at intervals while the thread makes progress.
@@ -38,12 +40,14 @@ pub(in crate::run) struct ApiServer {
     _thread: Thread,
 }
 
-/// Something to write at the API server.
+/// What the one writer at the API server does.
 enum Write {
     /// A condition in an object's status.
     Condition(ObjectRef, Condition),
     /// An Event.
     Warning(Warning),
+    /// Nothing: list what nodes publish about policies.
+    List,
 }
 
 /// Pending events of the control loop before the watches pause.
@@ -87,6 +91,7 @@ impl ApiServer {
         let (answer, answered) = sync_channel(1);
         let (writes, to_write) = mpsc::channel(WAITING);
         let (published, to_publish) = value::channel(None);
+        let (policies, policies_to_publish) = value::channel(None);
         let (ready, is_ready) = value::channel(false);
         let pulse = Arc::new(AtomicBool::new(true));
         let pulsing = Arc::clone(&pulse);
@@ -117,7 +122,15 @@ impl ApiServer {
                 let mut tasks = watch(&connection.client, Pace::default(), &sender);
                 let client = connection.client.clone();
                 tasks.spawn(identify(client, known.then_some(cluster), sender.clone()));
-                tasks.spawn(publish(connection.client.clone(), node.clone(), to_publish));
+                let of = (connection.client.clone(), node.clone());
+                let addresses = async move |addresses: Vec<IpAddr>| {
+                    publish_addresses(&of.0, &of.1, &addresses).await
+                };
+                tasks.spawn(publish(format!("NodeAddresses {node}"), to_publish, addresses));
+                let of = (connection.client.clone(), node.clone());
+                let policies =
+                    async move |policies| publish_policies(&of.0, &of.1, &policies).await;
+                tasks.spawn(publish(format!("NodePolicies {node}"), policies_to_publish, policies));
                 tasks.spawn(keep_ready(connection.client.clone(), node.clone(), is_ready));
                 let election = Election::new(connection.client.clone(), &node, LEASE);
                 let warnings = Warnings::new(connection.client.clone(), &node);
@@ -146,7 +159,17 @@ impl ApiServer {
         let thread = Thread::start("api-server", run)?;
         let ended = || StartError::Failed("the thread that asks the API server ended".to_owned());
         let (server, cluster) = answered.recv().map_err(|_| ended())??;
-        Ok(Self { server, cluster, writes, published, ready, pulse, _stop: stop, _thread: thread })
+        Ok(Self {
+            server,
+            cluster,
+            writes,
+            published,
+            policies,
+            ready,
+            pulse,
+            _stop: stop,
+            _thread: thread,
+        })
     }
 
     /// Returns whether the thread made progress since the last call.
@@ -166,6 +189,18 @@ impl ApiServer {
             *known = Some(addresses);
             is_other
         });
+    }
+
+    /// Publishes this about the node's policies from now on, instead of what was before.
+    pub(in crate::run) fn publish_policies(&self, policies: NodePolicies) {
+        self.policies.send_replace(Some(policies));
+    }
+
+    /// Queues the list of what nodes publish about policies, which follows as [`Event::Published`] if this node is the
+    /// writer of statuses.
+    pub(in crate::run) fn list_policies(&self) {
+        // With a full queue it is requested again later.
+        let _ = self.writes.try_send(Write::List);
     }
 
     /// Reports that the node is ready from now on, or no longer does.
@@ -193,16 +228,20 @@ async fn identify(client: Client, mut known: Option<Option<String>>, events: mps
     }
 }
 
-/// Publishes the newest addresses of the node, and again at intervals, since the object may be deleted.
-async fn publish(client: Client, node: String, mut wanted: value::Receiver<Option<Vec<IpAddr>>>) {
+/// Publishes the newest value by `write`, and again at intervals, since the object may be deleted.
+async fn publish<T: Clone>(
+    object: String,
+    mut wanted: value::Receiver<Option<T>>,
+    write: impl AsyncFn(T) -> Result<(), String>,
+) {
     let mut failure = None;
     loop {
-        let addresses = wanted.borrow_and_update().clone();
+        let newest = wanted.borrow_and_update().clone();
         let mut wait = PUBLISH_AGAIN;
-        if let Some(addresses) = addresses {
-            let failed = publish_addresses(&client, &node, &addresses).await.err();
+        if let Some(newest) = newest {
+            let failed = write(newest).await.err();
             if let Some(error) = failed.as_ref().filter(|it| failure.as_ref() != Some(*it)) {
-                tracing::warn!("NodeAddresses {node}: {error}");
+                tracing::warn!("{object}: {error}");
             }
             wait = if failed.is_some() { PUBLISH_RETRY } else { PUBLISH_AGAIN };
             failure = failed;
@@ -255,21 +294,32 @@ async fn write(
                 continue;
             }
         };
-        let written = match election.is_elected().await {
-            Ok(true) => match &wanted {
+        let elected = election.is_elected().await;
+        if elected == Ok(false) {
+            continue;
+        }
+        let done = async {
+            elected?;
+            match &wanted {
                 Write::Condition(object, condition) => report(&client, object, condition).await,
                 Write::Warning(warning) => warnings.write(warning).await,
-            },
-            Ok(false) => continue,
-            Err(error) => Err(error),
+                Write::List => return list_policies(&client).await.map(Some),
+            }?;
+            Ok(None)
         };
-        let object = match wanted {
-            Write::Condition(object, _) => object,
-            Write::Warning(warning) => warning.object,
-        };
-        let event = match written {
-            Ok(()) => Event::Reported(object),
-            Err(error) => Event::NotReported(object, error),
+        let event = match (done.await, wanted) {
+            (Ok(Some(all)), _) => Event::Published(all),
+            (Ok(None), Write::Condition(object, _) | Write::Warning(Warning { object, .. })) => {
+                Event::Reported(object)
+            }
+            (Err(error), Write::Condition(object, _) | Write::Warning(Warning { object, .. })) => {
+                Event::NotReported(object, error)
+            }
+            (result, Write::List) => {
+                // Publishing fails for the same reasons, and says so.
+                tracing::debug!("NodePolicies: {result:?}");
+                continue;
+            }
         };
         if events.send(event).await.is_err() {
             return;

@@ -68,6 +68,9 @@ fn the_role_grants_what_the_switch_asks_for_and_nothing_else() {
             wanted.extend(["create", "patch"].map(|verb| format!("{group} {resource} {verb}")));
         }
     }
+    // So too what it has in force, which the writer of statuses lists.
+    let verbs = ["list", "create", "patch"];
+    wanted.extend(verbs.map(|verb| format!("podgate.io nodepolicies {verb}")));
     wanted.extend(["create", "patch"].map(|verb| format!(" events {verb}")));
     assert_eq!(grants(&kustomization("base"), "ClusterRole", "podgate"), wanted);
 }

@@ -38,13 +38,14 @@ struct State {
 }
 
 /// Resources that come with a definition, their groups and usual versions.
-const DEFINED: [(&str, &str, &str); 6] = [
+const DEFINED: [(&str, &str, &str); 7] = [
     ("clusternetworkpolicies", "policy.networking.k8s.io", "v1alpha2"),
     ("adminnetworkpolicies", "policy.networking.k8s.io", "v1alpha1"),
     ("baselineadminnetworkpolicies", "policy.networking.k8s.io", "v1alpha1"),
     ("clusteregressfirewalls", "podgate.io", "v1alpha1"),
     ("clusterhostfirewalls", "podgate.io", "v1alpha1"),
     ("nodeaddresses", "podgate.io", "v1alpha1"),
+    ("nodepolicies", "podgate.io", "v1alpha1"),
 ];
 
 /// Something that happened.
