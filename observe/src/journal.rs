@@ -36,6 +36,8 @@ const VERSION: u32 = 1;
 const NAME: &str = "0000-00-00T00";
 /// Bytes of the rows of one hour at most; connections that would make further ones are counted alone.
 const MOST: u64 = 32 << 20;
+/// Bytes that are decompressed at once.
+const BUFFER: usize = 64 << 10;
 /// Bytes of a file, after decompression, that are read at most.
 const MOST_READ: u64 = 1 << 30;
 
@@ -275,7 +277,25 @@ pub fn read(
     if faults.is_empty() { Ok(missing) } else { Err(faults) }
 }
 
+/// The fields that a row has beside those of its verdict.
+#[derive(Deserialize)]
+struct Counted {
+    count: u64,
+    #[serde(with = "crate::time::in_json")]
+    last: SystemTime,
+}
+
 impl Row {
+    /// Reads a line. What serde makes of a flattened field keeps every value aside first, which takes longer than
+    /// reading the line twice.
+    ///
+    /// # Errors
+    /// If the line is no row.
+    pub fn parse(line: &str) -> serde_json::Result<Self> {
+        let Counted { count, last } = serde_json::from_str(line)?;
+        Ok(Self { event: serde_json::from_str(line)?, count, last })
+    }
+
     /// Whether one of its connections is of this moment or later.
     pub fn is_since(&self, since: Option<SystemTime>) -> bool {
         since.is_none_or(|since| self.last >= since)
@@ -308,22 +328,28 @@ fn read_rows(path: &Path, take: &mut dyn FnMut(Row)) -> io::Result<(Head, Option
     let is_compressed = path.extension().is_some_and(|it| it == "gz");
     let bytes: Box<dyn Read> =
         if is_compressed { Box::new(GzDecoder::new(file)) } else { Box::new(file) };
-    let mut lines = BufReader::new(bytes.take(MOST_READ)).lines();
+    let mut lines = BufReader::with_capacity(BUFFER, bytes.take(MOST_READ));
+    let mut line = String::new();
     let odd = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     let no_head =
         |error: &dyn fmt::Display| odd(format!("line 1: is no head of a journal: {error}"));
-    let first = lines.next().transpose().map_err(|error| no_head(&error))?.unwrap_or_default();
-    let head: Head = serde_json::from_str(&first).map_err(|error| no_head(&error))?;
+    lines.read_line(&mut line).map_err(|error| no_head(&error))?;
+    let head: Head = serde_json::from_str(&line).map_err(|error| no_head(&error))?;
     if head.podgate_journal != VERSION {
         let version = head.podgate_journal;
         return Err(odd(format!("has version {version}; this program reads {VERSION}")));
     }
-    for (n, line) in lines.enumerate() {
-        let row = line.and_then(|line| serde_json::from_str(&line).map_err(io::Error::from));
+    for number in 2.. {
+        line.clear();
+        let row = match lines.read_line(&mut line) {
+            Ok(0) => break,
+            Ok(_) => Row::parse(&line).map_err(io::Error::from),
+            Err(error) => Err(error),
+        };
         match row {
             Ok(row) => take(row),
             Err(error) => {
-                let damage = format!("line {}: {error}; what follows is lost", n + 2);
+                let damage = format!("line {number}: {error}; what follows is lost");
                 return Ok((head, Some(damage)));
             }
         }

@@ -40,9 +40,14 @@ pub fn uptime(length: Duration) -> String {
 
 /// A moment in JSON, as [`utc`] prints it; any text of RFC 3339 is read. For `#[serde(with)]`.
 pub mod in_json {
+    use std::borrow::Cow;
     use std::time::SystemTime;
 
     use serde::{Deserialize, Deserializer, Serializer, de};
+
+    /// Copied only if it has escapes.
+    #[derive(Deserialize)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
     /// Writes a moment.
     ///
@@ -57,7 +62,7 @@ pub mod in_json {
     /// # Errors
     /// If the text is no moment of RFC 3339.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
-        let text = String::deserialize(deserializer)?;
+        let Text(text) = Text::deserialize(deserializer)?;
         let refused =
             || de::Error::custom(format!("'{}' is no moment of RFC 3339", text.escape_debug()));
         super::moment(&text).ok_or_else(refused)

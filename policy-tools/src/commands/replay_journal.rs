@@ -90,7 +90,7 @@ fn of_file(
     let named = |what: String| vec![format!("{}: {what}", path.display())];
     let file = File::open(path).map_err(|error| named(error.to_string()))?;
     for (n, line) in BufReader::new(file).lines().enumerate() {
-        let row = line.and_then(|line| Ok(serde_json::from_str::<Row>(&line)?));
+        let row = line.and_then(|line| Ok(Row::parse(&line)?));
         let row =
             row.map_err(|error| named(format!("line {}: is no row of a journal: {error}", n + 1)))?;
         if row.is_since(since) {

@@ -43,7 +43,7 @@ impl fmt::Display for Party {
 }
 
 /// An observed connection.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Flow {
     /// The end that opened it.
     pub from: Party,
@@ -82,13 +82,13 @@ pub fn flows(manifests: &Manifests, events: &[Event]) -> BTreeSet<Flow> {
 /// The connections of journals.
 pub struct OfJournal<'a> {
     parties: Parties<'a>,
-    found: BTreeMap<Flow, (u64, SystemTime)>,
+    found: HashMap<Flow, (u64, SystemTime)>,
 }
 
 impl<'a> OfJournal<'a> {
     /// None yet; `manifests` have the workloads.
     pub fn new(manifests: &'a Manifests) -> Self {
-        Self { parties: Parties::new(manifests), found: BTreeMap::new() }
+        Self { parties: Parties::new(manifests), found: HashMap::new() }
     }
 
     /// Adds those of a row.
@@ -102,7 +102,7 @@ impl<'a> OfJournal<'a> {
 
     /// The connections, with their number, and when the last one was seen.
     pub fn found(self) -> BTreeMap<Flow, (u64, SystemTime)> {
-        self.found
+        self.found.into_iter().collect()
     }
 }
 
