@@ -96,3 +96,38 @@ fn past_connections_are_decided_again_by_other_policies() {
     assert_eq!(damaged.status.code(), Some(2));
     assert!(text(&damaged.stderr).contains("2026-11-25T09.json: line 1"), "{damaged:?}");
 }
+
+/// The present hour is written each minute.
+#[test]
+fn a_killed_switch_loses_at_most_the_last_minute() {
+    requires_the_machine!();
+    let node = ClusterNode::start(&["--journal", "16MB"]);
+    let (db, web) = (node.pod("db", "db"), node.pod("web", "web"));
+    let _redis = db.serve_redis();
+    node.apply("policy", &admits("web"));
+    web.connect(db.v4(), 6379).unwrap();
+    let folder = node.state_dir().join("journal");
+    let is_written = || {
+        let entries = std::fs::read_dir(&folder).ok()?.flatten();
+        let mut names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.any(|name| name.ends_with(".json.gz")).then_some(())
+    };
+    let begin = std::time::Instant::now();
+    while is_written().is_none() {
+        assert!(begin.elapsed() < Duration::from_secs(120), "nothing is written");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    web.connect(db.v4(), 6379).unwrap();
+    node.kill_switch();
+    node.start_switch();
+    web.connect(db.v4(), 6379).unwrap();
+    node.stop_switch();
+    node.write("policy", &admits("job"));
+    let replayed = replay(&node, &["-o", "json"]);
+    let row: Value = serde_json::from_str(text(&replayed.stdout).trim()).expect("one row");
+    assert_eq!((&row["from"], &row["would"]), (&json!("default/web"), &json!("deny")));
+    // That of before, perhaps the one that the kill cut off, and the one after it.
+    let connections = row["connections"].as_u64().unwrap();
+    assert!((2..=3).contains(&connections), "{row}");
+    assert!(replayed.stderr.is_empty(), "{replayed:?}");
+}

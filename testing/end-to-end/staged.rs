@@ -175,3 +175,30 @@ fn a_first_rollout_enforces_nothing_but_what_says_so() {
     node.apply("policy", &admits("db", "web", json!({"podgate.io/stage": "enforced"})));
     web.connect(db.v4(), 6379).unwrap();
 }
+
+#[test]
+fn a_namespace_stages_its_policies_but_for_those_that_say_otherwise() {
+    requires_the_machine!();
+    let node = ClusterNode::start(&[]);
+    let (db, web) = (node.pod("db", "db"), node.pod("web", "web"));
+    let _redis = db.serve_redis();
+    let namespace = |stage: &str| {
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata":
+            {"name": "default", "annotations": {"podgate.io/stage": stage}}})
+        .to_string()
+    };
+    node.apply("policy", &admits("db", "cache", json!({})));
+    web.connect(db.v4(), 6379).unwrap_err();
+    node.apply("namespace", &namespace("staged"));
+    web.connect(db.v4(), 6379).expect("nothing of it is enforced");
+    node.eventually("it is shown", || (staged(&node, &["default/db"]).1 == Some(1)).then_some(()));
+    node.apply("policy", &admits("db", "cache", json!({"podgate.io/stage": "enforced"})));
+    web.connect(db.v4(), 6379).unwrap_err();
+    node.apply("policy", &admits("db", "cache", json!({})));
+    node.apply("namespace", &namespace("enforced"));
+    web.connect(db.v4(), 6379).unwrap_err();
+    // A slip in it enforces.
+    node.apply("namespace", &namespace("stagde"));
+    web.connect(db.v4(), 6379).unwrap_err();
+    assert!(node.status()["faults"].to_string().contains("podgate.io/stage"));
+}

@@ -142,6 +142,25 @@ fn flows_are_verdicts() {
     assert_eq!(masked[0]["flow"], json!({"verdict": 2, "node_name": "node-a"}));
 }
 
+/// Hubble's AUDIT: a policy would deny it, and does not.
+#[test]
+fn what_staged_policies_would_change_is_audited() {
+    requires!(has_client(), "python3-grpcio is not installed");
+    let scene = Scene::new("hubble-staged");
+    let next = POLICY
+        .replace("role: api", "role: cache")
+        .replace("{name: db,", "{name: next, annotations: {podgate.io/stages: db},");
+    scene.files.manifest("next.yaml", &next);
+    // The connection that is open already is compared.
+    let audited = json!({"whitelist": [{"verdict": [4]}]});
+    until(|| scene.ports(&audited) == [80]);
+    let flows = call(FLOWS, &audited, &scene.target, &[]).unwrap();
+    let flow = &flows[0]["flow"];
+    let policy = json!([{"name": "next", "namespace": "default", "kind": "NetworkPolicy"}]);
+    assert_eq!(flow["ingress_denied_by"], policy, "{flow}");
+    assert_eq!(scene.ports(&json!({"whitelist": [{"verdict": [1]}]})), [80]);
+}
+
 #[test]
 fn new_flows_are_followed() {
     requires!(has_client(), "python3-grpcio is not installed");
