@@ -5,12 +5,14 @@
 //! cases, captures ─────────────────────────▶ packets ─┴▶ the graph ─▶ verdicts
 //! ```
 //!
+//! - [`admission`]: changes of policies, before the API server takes them,
 //! - [`input`]: manifests as repositories and clusters have them,
 //! - [`policy`]: tests of policies,
 //! - [`probe`]: whether a connection may be opened,
 //! - [`replay`]: the verdict about each packet of a capture,
 //! - [`commands`]: their command lines.
 
+pub mod admission;
 pub mod commands;
 pub mod input;
 pub mod policy;

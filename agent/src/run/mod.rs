@@ -255,7 +255,7 @@ fn start_https(
     let identity = telemetry::Identity::new(files, &config.node_name, options);
     let guard = telemetry::Guard {
         identity: identity.map_err(input)?,
-        authorize: Box::new(http::Reviews::new(access)),
+        authorize: Some(Box::new(http::Reviews::new(access))),
     };
     let failed = |error| StartError::Failed(format!("metrics-listen: {address}: {error}"));
     let listener = TcpListener::bind(address).map_err(failed)?;

@@ -20,7 +20,7 @@ mod server;
 pub use background::Background;
 pub use connections::{Admitted, Connections};
 pub use metrics::{Scrape, Text};
-pub use page::{Feed, Lines, Page, Pages};
+pub use page::{Feed, Lines, Page, Pages, Post};
 pub use process::process_metrics;
 pub use prometheus;
 pub use reload::Reloaded;

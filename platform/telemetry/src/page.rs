@@ -8,6 +8,11 @@ pub trait Pages: Send + Sync + 'static {
     /// The page at `path`; `None` answers 404.
     fn page(&self, path: &str, query: &str) -> Option<Page>;
 
+    /// Answers what a client sends to `path`; `None` if nothing is taken there.
+    fn post(&self, _path: &str) -> Option<Post> {
+        None
+    }
+
     /// Whether clients may ask for `path` by this name of the server, which is neither an address nor
     /// `localhost`. A page in a browser reaches a server by a name of its own (DNS rebinding), and must
     /// not read it.
@@ -58,6 +63,9 @@ impl Page {
         Self { kind: "application/json", ..Self::new(200, text) }
     }
 }
+
+/// Answers a body. Runs on a thread of its own.
+pub type Post = Box<dyn FnOnce(&[u8]) -> Page + Send>;
 
 /// Sends lines until there are no more or the client is gone. Runs on a thread of its own.
 pub type Feed = Box<dyn FnOnce(&Lines) + Send>;

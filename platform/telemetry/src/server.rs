@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::{
     ALLOW, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS,
@@ -32,15 +32,15 @@ use tokio::sync::Semaphore;
 use crate::background::Background;
 use crate::body::{Content, FEEDS};
 use crate::connections::{Admitted, Connections};
-use crate::page::{Page, Pages};
+use crate::page::{Page, Pages, Post};
 use crate::secure::{self, Access, Authorize, Identity};
 
 /// TLS, and the check of each request.
 pub struct Guard {
     /// The server's certificate.
     pub identity: Identity,
-    /// Decides about each request.
-    pub authorize: Box<dyn Authorize>,
+    /// Decides about each request; without it every client may read every page.
+    pub authorize: Option<Box<dyn Authorize>>,
 }
 
 /// Content-Security-Policy of pages: own styles and scripts, answers of this server.
@@ -54,6 +54,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_HEAD: usize = 8 * 1024;
 /// The same where a guard asks others about each request.
 const GUARDED_PATIENCE: Duration = Duration::from_secs(20);
+/// Longest body of a request: an API server sends two objects, each of at most 3 MiB.
+const MOST_BODY: usize = 8 << 20;
 /// Wait after a failed accept, such as for want of a file descriptor.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -147,7 +149,7 @@ async fn serve(
     let is_feeding = AtomicBool::new(false);
     let service = service_fn(|request: Request<Incoming>| {
         let is_feeding = &is_feeding;
-        async move { Ok::<_, Infallible>(answer(site, &request, admitted, is_feeding).await) }
+        async move { Ok::<_, Infallible>(answer(site, request, admitted, is_feeding).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -191,11 +193,12 @@ async fn admit(site: &Site, request: &Request<Incoming>) -> Result<(), Page> {
             _ => Ok(()),
         };
     };
+    let Some(authorize) = &guard.authorize else { return Ok(()) };
     let Some(credential) = secure::credential(request.headers()) else {
         return Err(Page::new(401, "a bearer token is needed\n"));
     };
     let path = request.uri().path().to_owned();
-    match guard.authorize.authorize(credential, path).await {
+    match authorize.authorize(credential, path).await {
         Access::Granted => Ok(()),
         Access::Unauthenticated(why) => Err(Page::new(401, why + "\n")),
         Access::Denied(why) => Err(Page::new(403, why + "\n")),
@@ -203,21 +206,35 @@ async fn admit(site: &Site, request: &Request<Incoming>) -> Result<(), Page> {
     }
 }
 
+/// Passes the body of a request on.
+async fn posted(post: Post, body: Incoming) -> Page {
+    let body = match Limited::new(body, MOST_BODY).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) => return Page::new(400, format!("body: {error}\n")),
+    };
+    let answered = tokio::task::spawn_blocking(move || post(&body)).await;
+    answered.unwrap_or_else(|error| Page::new(500, format!("{error}\n")))
+}
+
 async fn answer(
     site: &Site,
-    request: &Request<Incoming>,
+    request: Request<Incoming>,
     admitted: &Admitted,
     is_feeding: &AtomicBool,
 ) -> Response<Content> {
-    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
-    let read = matches!(*request.method(), Method::GET | Method::HEAD);
-    let page = match admit(site, request).await {
-        Err(refusal) => refusal,
-        Ok(()) => {
+    let uri = request.uri().clone();
+    let (path, query) = (uri.path(), uri.query().unwrap_or_default());
+    let is_get = *request.method() == Method::GET;
+    let read = is_get || *request.method() == Method::HEAD;
+    let post = (*request.method() == Method::POST).then(|| site.pages.post(path)).flatten();
+    let page = match (admit(site, &request).await, post) {
+        (Err(refusal), _) => refusal,
+        (Ok(()), Some(post)) => posted(post, request.into_body()).await,
+        (Ok(()), None) => {
             if site.guard.is_some() {
                 admitted.set();
             }
-            let feed = site.pages.feed(path, query).filter(|_| *request.method() == Method::GET);
+            let feed = site.pages.feed(path, query).filter(|_| is_get);
             match feed {
                 Some(Ok(feed)) => match Content::of_feed(feed, &site.feeds) {
                     Ok(content) => {

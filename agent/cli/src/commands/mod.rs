@@ -3,6 +3,7 @@
 //! One file a command: its arguments, its help with an example, and `run`, which returns the exit
 //! code ([`cli_runtime`] lists the codes). The commands that need no running switch are in [`policy_tools`].
 
+pub mod admission;
 pub mod bundle;
 pub mod call;
 pub mod capture;
@@ -81,6 +82,8 @@ pub enum Command {
     /// Query, test and compare policies
     #[command(subcommand)]
     Policy(policy::Command),
+    /// Serve a webhook that judges changes of policies before the API server takes them
+    Admission(admission::Args),
     /// Run the server of the API server network proxy, or check what sends the API server to it
     KonnectivityServer(Box<proxy::server::Args>),
     /// Run the agent of the API server network proxy
@@ -107,6 +110,7 @@ impl Cli {
             Command::Completion(args) => completion::run(&args),
             Command::Replay(args) => Ok(replay::run(&args)),
             Command::Policy(command) => policy::run(&command),
+            Command::Admission(args) => admission::run(&args),
             Command::KonnectivityServer(args) => Ok(proxy::server::run(&args)),
             Command::KonnectivityAgent(args) => Ok(proxy::agent::run(&args)),
         };

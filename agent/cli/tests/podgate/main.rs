@@ -1,5 +1,6 @@
 //! The `podgate` command as a user runs it: arguments in, answers, errors and exit codes out.
 
+mod admission;
 mod bundle;
 mod check;
 mod connectivity_test;

@@ -25,7 +25,7 @@ use crate::probe::world::Location;
 use crate::probe::{Endpoint, Names, Port, Prober, Protocol, Verdict};
 
 use ends::End;
-pub use statement::{Statement, read};
+pub use statement::{Statement, read, read_any};
 
 /// A connection that is not decided as a statement says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -130,7 +130,24 @@ impl Prover {
     /// # Errors
     /// A side that names what does not exist.
     pub fn refute(&self, statement: &Statement) -> Result<Option<Counterexample>, String> {
-        let [from, to] = self.sides(statement)?;
+        self.refute_among(statement, [&|_| true; 2])
+    }
+
+    /// A connection that refutes a statement, between pods of namespaces for which `are_meant` holds, and what is no pod.
+    ///
+    /// # Errors
+    /// As of [`refute`](Self::refute).
+    pub fn refute_among(
+        &self,
+        statement: &Statement,
+        are_meant: [&dyn Fn(&str) -> bool; 2],
+    ) -> Result<Option<Counterexample>, String> {
+        let [mut from, mut to] = self.sides(statement)?;
+        for (ends, is_meant) in [&mut from, &mut to].into_iter().zip(are_meant) {
+            ends.retain(|end| {
+                end.pod.as_ref().is_none_or(|pod| is_meant(self.named(&pod.namespace)))
+            });
+        }
         let [from, to] = [from, to].map(|ends| self.grouped(ends, statement));
         let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (from, to)));
         Ok(pairs

@@ -35,8 +35,17 @@ const FIELDS: [&str; 7] = ["name", "from", "only", "to", "protocol", "port", "ex
 /// Reads a file of statements.
 ///
 /// # Errors
-/// Everything that is wrong, each with its place.
+/// Everything that is wrong, each with its place, and a file without statements.
 pub fn read(text: &[u8]) -> Result<Vec<Statement>, Vec<String>> {
+    let found = read_any(text)?;
+    if found.is_empty() { Err(vec!["holds no statement".into()]) } else { Ok(found) }
+}
+
+/// The same; the file may hold none.
+///
+/// # Errors
+/// Everything that is wrong, each with its place.
+pub fn read_any(text: &[u8]) -> Result<Vec<Statement>, Vec<String>> {
     let documents = located::documents(text).map_err(|problem| vec![problem])?;
     let (mut found, mut faults) = (Vec::new(), Vec::new());
     let entries = documents.iter().flat_map(|document| match &document.tree {
@@ -50,9 +59,6 @@ pub fn read(text: &[u8]) -> Result<Vec<Statement>, Vec<String>> {
             Ok(statement) => found.push(statement),
             Err(problems) => faults.extend(problems.iter().map(|it| format!("{at}: {it}"))),
         }
-    }
-    if found.is_empty() && faults.is_empty() {
-        faults.push("holds no statement".into());
     }
     if faults.is_empty() { Ok(found) } else { Err(faults) }
 }
@@ -164,7 +170,8 @@ impl Statement {
         }
     }
 
-    pub(super) fn sides(&self) -> impl Iterator<Item = &Side> {
+    /// The ends that it names.
+    pub fn sides(&self) -> impl Iterator<Item = &Side> {
         let from = match &self.from {
             From::These(side) => std::slice::from_ref(side),
             From::AllBut(sides) => sides,

@@ -122,6 +122,66 @@ fn the_chart_with_konnectivity_makes_both_kustomizations() {
 }
 
 #[test]
+fn the_chart_with_admission_makes_both_kustomizations() {
+    let mut values = values();
+    values["admission"]["enabled"] = json!(true);
+    let mut both = kustomization("base");
+    both.retain(|object| object["kind"] != "CustomResourceDefinition");
+    both.extend(kustomization("admission"));
+    assert_eq!(by_name(render(&values, "kube-system")), by_name(both));
+
+    let statements = "- {from: any-pod, to: internet, port: '*', expect: deny}\n";
+    let own = [
+        ("mode", "deny"),
+        ("failurePolicy", "Fail"),
+        ("tlsSecret", "own-tls"),
+        ("caBundle", "Y2E="),
+        ("invariants", statements),
+    ];
+    own.map(|(name, value)| values["admission"][name] = json!(value));
+    validate(&values).unwrap();
+    let objects = render(&values, "network");
+    let webhook = object(&objects, "ValidatingWebhookConfiguration", "podgate-admission");
+    assert_eq!(webhook["metadata"]["annotations"], Value::Null);
+    let webhook = &webhook["webhooks"][0];
+    assert_eq!(webhook["failurePolicy"], "Fail");
+    assert_eq!(webhook["clientConfig"]["caBundle"], "Y2E=");
+    assert_eq!(webhook["clientConfig"]["service"]["namespace"], "network");
+    let deployment = object(&objects, "Deployment", "podgate-admission");
+    let pod = &deployment["spec"]["template"]["spec"];
+    assert!(pod["containers"][0]["args"].to_string().contains("--mode=deny"));
+    assert_eq!(pod["volumes"][0]["secret"]["secretName"], "own-tls");
+    let given = object(&objects, "ConfigMap", "podgate-admission")["data"].clone();
+    assert_eq!(given["invariants.yaml"], statements);
+}
+
+/// It is asked about every kind that denies connections, and reads what it watches.
+#[test]
+fn the_webhook_is_asked_about_every_policy_and_reads_what_it_judges_by() {
+    let objects = kustomization("admission");
+    let webhook = object(&objects, "ValidatingWebhookConfiguration", "podgate-admission");
+    let rules = webhook["webhooks"][0]["rules"].as_array().unwrap();
+    let texts = |value: &Value| -> BTreeSet<String> {
+        value.as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_owned()).collect()
+    };
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.closes()) {
+        let (group, version) = kind.api_version().split_once('/').unwrap();
+        let asks = |rule: &&Value| {
+            rule["apiGroups"] == json!([group])
+                && texts(&rule["apiVersions"]).contains(version)
+                && texts(&rule["resources"]).contains(kind.plural())
+                && texts(&rule["operations"]).len() == 3
+        };
+        assert!(rules.iter().any(|rule| asks(&rule)), "{kind:?}");
+    }
+    let wanted = policy_tools::admission::KINDS.into_iter().flat_map(|kind| {
+        let group = kind.api_version().split_once('/').map_or("", |(group, _)| group);
+        ["list", "watch"].map(|verb| format!("{group} {} {verb}", kind.plural()))
+    });
+    assert_eq!(grants(&objects, "ClusterRole", "podgate-admission"), wanted.collect());
+}
+
+#[test]
 fn the_chart_with_metrics_makes_the_overlay() {
     let mut values = values();
     values["metrics"]["enabled"] = json!(true);
@@ -420,6 +480,7 @@ fn containers_call_the_commands_as_they_are() {
     let mut all = kustomization("base");
     all.extend(kustomization("konnectivity"));
     all.extend(kustomization("nftables"));
+    all.extend(kustomization("admission"));
     all.extend(server);
     let mut seen = 0;
     for object in &mut all {
@@ -436,7 +497,7 @@ fn containers_call_the_commands_as_they_are() {
             seen += 1;
         });
     }
-    assert_eq!(seen, 6);
+    assert_eq!(seen, 7);
 }
 
 #[test]

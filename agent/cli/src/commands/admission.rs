@@ -1,0 +1,183 @@
+//! `podgate admission`: a validating webhook for policies.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use cli_runtime::{Networks, UNUSABLE, fail};
+use control::api_server::{Access, Event, Pace, connect, watch_kinds};
+use policy_tools::admission::{Cluster, Invariants, KINDS, Mode, answer, read};
+use telemetry::{Guard, Identity, Page, Pages, Post, Reloaded, Server, TlsOptions};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::Ended;
+
+/// Arguments of `podgate admission`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The API server asks at /validate before it takes a NetworkPolicy or a cluster-wide policy. Speaks \
+against it: what of the object cannot be read, and a statement of podgate policy prove that holds now and would not.
+
+Example:
+  podgate admission --cert-file tls.crt --key-file tls.key --invariants invariants.yaml --mode deny
+
+Exit code: 0 after SIGTERM; 1 if it cannot start; 2 if an argument or a file cannot be used."
+)]
+pub struct Args {
+    /// Address to serve at
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
+    listen: SocketAddr,
+    /// Certificate chain, PEM; read again when it changes
+    #[arg(long, value_name = "FILE")]
+    cert_file: PathBuf,
+    /// Its key
+    #[arg(long, value_name = "FILE")]
+    key_file: PathBuf,
+    /// File of statements, as of podgate policy prove; may be repeated; read again when it changes
+    #[arg(long, value_name = "FILE")]
+    invariants: Vec<PathBuf>,
+    /// Whether authors are warned, or changes refused
+    #[arg(long, value_enum, default_value = "warn")]
+    mode: OnFinding,
+    /// Networks of pods [default: podCIDRs of the nodes, or where there are none, private networks]
+    #[arg(long, value_name = "CIDR,...")]
+    pod_networks: Option<Networks>,
+    /// The cluster [default: that of the pod's service account]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+/// What follows from a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum OnFinding {
+    /// Warn the author
+    Warn,
+    /// Refuse the change
+    Deny,
+}
+
+/// Where the API server asks.
+const PATH: &str = "/validate";
+/// Events that wait to be applied.
+const WAITING: usize = 256;
+
+/// Runs the command.
+pub(super) fn run(args: &Args) -> Ended {
+    telemetry::log::start(tracing::Level::INFO, telemetry::log::Format::Text);
+    let unusable = |what: String| fail(UNUSABLE, what);
+    let access = args.kubeconfig.clone().map(Access::Kubeconfig).or_else(Access::in_cluster);
+    let access = access.ok_or_else(|| unusable("--kubeconfig: needed outside of a pod".into()))?;
+    let files = (args.cert_file.clone(), args.key_file.clone());
+    let identity = Identity::new(Some(&files), "podgate-admission", TlsOptions::default());
+    let identity = identity.map_err(unusable)?;
+    let (paths, networks) = (args.invariants.clone(), args.pod_networks.clone());
+    let networks = networks.map_or_else(Vec::new, |it| it.0);
+    let load = move || invariants(&paths, networks.clone());
+    let invariants = Reloaded::new("invariants", args.invariants.clone(), load);
+    let mode = match args.mode {
+        OnFinding::Warn => Mode::Warn,
+        OnFinding::Deny => Mode::Deny,
+    };
+    let judge = Arc::new(Judge {
+        mode,
+        invariants: invariants.map_err(unusable)?,
+        cluster: RwLock::default(),
+        is_synced: AtomicBool::new(false),
+    });
+    let failed = |what: String| fail(1, what);
+    let address = args.listen;
+    let listener = TcpListener::bind(address);
+    let listener = listener.map_err(|error| failed(format!("--listen {address}: {error}")))?;
+    let guard = Guard { identity, authorize: None };
+    let server = Server::start_guarded(listener, Arc::new(Webhook(Arc::clone(&judge))), guard);
+    let server = server.map_err(|error| failed(error.to_string()))?;
+    tracing::info!("admission: https://{}{PATH}", server.address());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failed(format!("start tokio: {error}")))?;
+    runtime.block_on(follow(&access, &judge))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Applies what the API server reports, until SIGTERM or SIGINT.
+async fn follow(access: &Access, judge: &Judge) -> Result<(), ExitCode> {
+    let connection = connect(access).await.map_err(|error| fail(UNUSABLE, error))?;
+    let failed = |error: std::io::Error| fail(1, error);
+    let mut terminated = signal(SignalKind::terminate()).map_err(failed)?;
+    let (sender, mut events) = mpsc::channel(WAITING);
+    let _watches = watch_kinds(&KINDS, &connection.client, Pace::default(), &sender);
+    loop {
+        tokio::select! {
+            event = events.recv() => match event {
+                Some(event) => judge.apply(event),
+                None => return Ok(()),
+            },
+            _ = terminated.recv() => return Ok(()),
+            _ = tokio::signal::ctrl_c() => return Ok(()),
+        }
+    }
+}
+
+/// Reads all files of statements.
+fn invariants(paths: &[PathBuf], networks: Vec<ipnet::IpNet>) -> Result<Invariants, String> {
+    let mut statements = Vec::new();
+    for path in paths {
+        let named = |what: String| format!("{}: {what}", path.display());
+        let text = std::fs::read(path).map_err(|error| named(error.to_string()))?;
+        statements.extend(read(&text).map_err(|faults| named(faults.join("; ")))?);
+    }
+    Invariants::new(statements, networks).map_err(|faults| faults.join("; "))
+}
+
+/// Answers the API server.
+struct Judge {
+    mode: Mode,
+    invariants: Reloaded<Invariants>,
+    cluster: RwLock<Cluster>,
+    /// Every kind is listed.
+    is_synced: AtomicBool,
+}
+
+impl Judge {
+    fn apply(&self, event: Event) {
+        if let Event::Trouble(kind, why) = &event {
+            tracing::warn!("watch of {}: {why}", kind.name());
+        }
+        let mut cluster = self.cluster.write().unwrap_or_else(PoisonError::into_inner);
+        if cluster.handle(event) {
+            tracing::info!("every kind is listed: {} policies", cluster.count());
+            self.is_synced.store(true, Ordering::Release);
+        }
+    }
+
+    fn answer(&self, body: &[u8]) -> Page {
+        let invariants = self.invariants.current();
+        let cluster = self.cluster.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.is_synced.load(Ordering::Acquire).then_some(&*cluster);
+        match answer(body, self.mode, known, &invariants) {
+            Ok(answer) => Page::json(answer.to_string()),
+            Err(problem) => Page::new(400, problem + "\n"),
+        }
+    }
+}
+
+/// The pages of the webhook.
+struct Webhook(Arc<Judge>);
+
+impl Pages for Webhook {
+    fn page(&self, path: &str, _query: &str) -> Option<Page> {
+        match path {
+            "/healthz" => Some(Page::new(200, "ok\n")),
+            "/readyz" if self.0.is_synced.load(Ordering::Acquire) => Some(Page::new(200, "ok\n")),
+            "/readyz" => Some(Page::new(503, "the policies are not listed yet\n")),
+            _ => None,
+        }
+    }
+
+    fn post(&self, path: &str) -> Option<Post> {
+        let judge = Arc::clone(&self.0);
+        (path == PATH).then(|| Box::new(move |body: &[u8]| judge.answer(body)) as Post)
+    }
+}

@@ -1,0 +1,156 @@
+//! Changes of policies, judged before the API server takes them: faults, and invariants that would no longer hold.
+//!
+//! ```text
+//! watches ─▶ Cluster ─ slice ─▶ Prover, with the change and without ─▶ Findings ─▶ answer
+//! AdmissionReview ─ reader ─▶ Change ─┘
+//! ```
+//!
+//! A change of a NetworkPolicy concerns the pods of its namespace alone. So a statement is proved in a slice of the
+//! cluster: that namespace, and those that the statement names. Pods of all others stand for themselves by what labels
+//! can form, and their own NetworkPolicies are taken to permit everything: what is proved so is not refuted by the
+//! change. A refutation by such a pod is decided in the whole cluster, if that is small enough.
+//!
+//! - `cluster`: the policies and namespaces that are watched, and slices of them,
+//! - `review`: the API server's question and the answer.
+
+mod cluster;
+mod review;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use control::{Object, ObjectRef};
+use ipnet::IpNet;
+
+pub use crate::policy::prove::read_any as read;
+use crate::policy::prove::{Counterexample, Prover, Statement};
+use crate::policy::suite::Side;
+use crate::probe::{Endpoint, Names};
+pub use cluster::{Cluster, KINDS};
+pub use review::{Mode, answer};
+
+/// A change of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The object.
+    pub object: ObjectRef,
+    /// It as it would be; `None` if it would be deleted.
+    pub after: Option<Object>,
+}
+
+/// What speaks against a change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// What of the object cannot be read, each with its field.
+    pub faults: Vec<String>,
+    /// Statements that hold now, and would not.
+    pub refuted: Vec<String>,
+    /// What else is to be said.
+    pub notes: Vec<String>,
+}
+
+/// Policies of a cluster in which a statement is decided as a whole.
+const MOST_WHOLE: usize = 1_000;
+
+/// Statements that have to hold.
+#[derive(Clone, Debug, Default)]
+pub struct Invariants {
+    statements: Vec<Statement>,
+    /// Networks of pods; without any, those of the nodes.
+    networks: Vec<IpNet>,
+}
+
+impl Invariants {
+    /// These statements, about pods in these networks.
+    ///
+    /// # Errors
+    /// Each statement about a pod, a service or a name: those are not watched.
+    pub fn new(statements: Vec<Statement>, networks: Vec<IpNet>) -> Result<Self, Vec<String>> {
+        let is_watched = |side: &Side| match side {
+            Side::One(endpoint) => {
+                matches!(endpoint, Endpoint::Address(_) | Endpoint::Node(_))
+            }
+            _ => true,
+        };
+        let unusable = statements.iter().filter(|it| !it.sides().all(is_watched));
+        let fault = |it: &Statement| {
+            let Statement { name, line, .. } = it;
+            format!("{name} (line {line}): names a pod, a service or a domain; name labels instead")
+        };
+        let faults: Vec<String> = unusable.map(fault).collect();
+        if faults.is_empty() { Ok(Self { statements, networks }) } else { Err(faults) }
+    }
+
+    /// Their number.
+    pub fn count(&self) -> usize {
+        self.statements.len()
+    }
+
+    /// Judges a change of the cluster.
+    pub fn judge(&self, cluster: &Cluster, change: &Change, findings: &mut Findings) {
+        for statement in &self.statements {
+            let judged = self.refuted_by(statement, cluster, change);
+            let name = &statement.name;
+            match judged {
+                Ok(Standing::Holds) => {}
+                Ok(Standing::Refuted(by)) => findings.refuted.push(format!("{name}: {by}")),
+                Ok(Standing::Undecided(by)) => {
+                    findings.notes.push(format!("{name}: may no longer hold: {by}"));
+                }
+                Err(problem) => findings.notes.push(format!("{name}: is not decided: {problem}")),
+            }
+        }
+    }
+
+    fn refuted_by(
+        &self,
+        statement: &Statement,
+        cluster: &Cluster,
+        change: &Change,
+    ) -> Result<Standing, String> {
+        let own = change.object.namespace.as_deref();
+        let mut inside: BTreeSet<Arc<str>> = change.object.namespace.iter().cloned().collect();
+        inside.extend(statement.sides().filter_map(|side| match side {
+            Side::Pods(Some(namespace), _) => Some(Arc::from(namespace.as_str())),
+            _ => None,
+        }));
+        let prover = self.prover(statement, cluster.slice(&inside, Some(change)))?;
+        let is_known = |name: &str| inside.contains(name) || !cluster.has_namespace(name);
+        if let Some(by) = prover.refute_among(statement, [&is_known; 2])? {
+            // What the change does not bring about is not held against it.
+            let before = self.prover(statement, cluster.slice(&inside, None))?;
+            let was = before.refute_among(statement, [&is_known; 2])?.is_some();
+            return Ok(if was { Standing::Holds } else { Standing::Refuted(by) });
+        }
+        // Connections with pods of other namespaces, as far as the change concerns them.
+        let is_own = |name: &str| own.is_none_or(|own| own == name);
+        let is_any = |_: &str| true;
+        let found = match prover.refute_among(statement, [&is_own, &is_any])? {
+            None => prover.refute_among(statement, [&is_any, &is_own])?,
+            found => found,
+        };
+        let Some(by) = found else { return Ok(Standing::Holds) };
+        if cluster.count() > MOST_WHOLE {
+            return Ok(Standing::Undecided(by));
+        }
+        let of_whole = |change| self.prover(statement, cluster.whole(change))?.refute(statement);
+        let Some(by) = of_whole(Some(change))? else { return Ok(Standing::Holds) };
+        let was = of_whole(None)?.is_some();
+        Ok(if was { Standing::Holds } else { Standing::Refuted(by) })
+    }
+
+    fn prover(&self, statement: &Statement, objects: Vec<Object>) -> Result<Prover, String> {
+        let statements = std::iter::once(statement);
+        Prover::new(objects.into(), statements, Names::default(), &self.networks)
+    }
+}
+
+/// A statement after a change.
+enum Standing {
+    /// It holds, or did not hold before.
+    Holds,
+    /// It held, and this connection refutes it.
+    Refuted(Counterexample),
+    /// This connection may refute it; it depends on policies elsewhere.
+    Undecided(Counterexample),
+}
