@@ -9,7 +9,7 @@ use serde_json::json;
 use super::input::{load, stdin_once};
 use super::{Ended, print};
 use crate::input::Manifests;
-use crate::policy::diff::{Change, Difference, compare};
+use crate::policy::diff::{Change, Difference, both, compare};
 use cli_runtime::{NO, Networks};
 
 /// Arguments of `podgate policy diff`.
@@ -73,7 +73,7 @@ impl Diff {
     /// Runs the command.
     pub(super) fn run(&self) -> Ended {
         stdin_once([&self.old, &self.new])?;
-        let (old, new) = match (self.read(&self.old), self.read(&self.new)) {
+        let (old, new) = match both(|| self.read(&self.old), || self.read(&self.new)) {
             (Ok(old), Ok(new)) => (old, new),
             (old, new) => {
                 return Err([old.err(), new.err()].into_iter().flatten().flatten().collect());

@@ -101,7 +101,8 @@ pub fn compare(mut old: Manifests, mut new: Manifests) -> Result<Comparison, Str
     old.objects.extend_from_slice(&new.objects[own..]);
     let changed = Changed::between(&old, &new);
     let names = new.clone();
-    let (old, new) = (matrix(old)?, matrix(new)?);
+    let (old, new) = both(|| matrix(old), || matrix(new));
+    let (old, new) = (old?, new?);
     let mut found: BTreeMap<Difference, BTreeSet<String>> = BTreeMap::new();
     for v4 in [true, false] {
         let classes = classes(&old, &new, &names, &policies, &changed, v4);
@@ -121,6 +122,15 @@ pub fn compare(mut old: Manifests, mut new: Manifests) -> Result<Comparison, Str
         Difference { from, ..difference }
     });
     Ok(Comparison { differences: differences.collect(), classes: names.representatives.len() })
+}
+
+/// Does the same for both versions at the same time.
+pub(crate) fn both<T: Send>(old: impl FnOnce() -> T + Send, new: impl FnOnce() -> T) -> (T, T) {
+    std::thread::scope(|scope| {
+        let old = scope.spawn(old);
+        let new = new();
+        (old.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), new)
+    })
 }
 
 fn matrix(mut manifests: Manifests) -> Result<Matrix, String> {
