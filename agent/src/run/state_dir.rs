@@ -21,7 +21,7 @@ pub(super) fn lock_folder(folder: &Path) -> Result<fs::File, StartError> {
 }
 
 /// Interval of looking for the end of another switch.
-const INTERVAL: Duration = Duration::from_millis(5);
+const INTERVAL: Duration = Duration::from_millis(2);
 
 /// Waits until no switch uses the folder, `timeout` at most. Returns false if `is_cancelled` did first.
 /// While another one uses it, `prepare` is called first.

@@ -124,7 +124,9 @@ impl Engine {
                 self.measure(guarded.elapsed());
                 guarded = Instant::now();
                 let mut pods: Vec<u32> = self.pods.lock().values().copied().collect();
-                pods.retain(|ifindex| !self.context.kernel.is_guarded(*ifindex));
+                // The end does not wait for hundreds of them.
+                let is_over = || self.stop.load(Ordering::SeqCst);
+                pods.retain(|it| !is_over() && !self.context.kernel.is_guarded(*it));
                 *self.suspects.lock() = pods;
                 // Until it is there, packets take the switch.
                 drop(self.context.kernel.restore_host());

@@ -6,8 +6,8 @@ use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    InfoData, InfoGeneve, InfoVxlan, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage,
-    LinkXdp,
+    InfoData, InfoGeneve, InfoVxlan, LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader,
+    LinkInfo, LinkMessage, LinkXdp,
 };
 
 use super::address;
@@ -117,7 +117,9 @@ impl Netlink {
     /// # Errors
     /// If the kernel refuses to answer.
     pub fn links(&mut self) -> Result<Vec<Link>, Error> {
-        let query = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        // To add up the counters of all processors takes the kernel a while.
+        let attributes = vec![LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])];
+        let query = RouteNetlinkMessage::GetLink(message(0, attributes));
         let answers = self.all("list interfaces", query)?;
         let link = |answer| match answer {
             RouteNetlinkMessage::NewLink(message) => Some(Link::from_message(&message)),

@@ -1,5 +1,6 @@
 //! An rtnetlink socket with one request at a time.
 
+use std::borrow::Cow;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -284,7 +285,7 @@ fn for_each_message(
         }
         let (message, after) = rest.split_at(length);
         // Messages and attributes that the library does not know are skipped.
-        match NetlinkMessage::deserialize(message) {
+        match NetlinkMessage::deserialize(&thinned(message)) {
             Ok(message) => each(message),
             Err(error) => tracing::debug!("netlink message skipped: {error}"),
         }
@@ -293,6 +294,39 @@ fn for_each_message(
     }
     Ok(())
 }
+
+/// A message about an interface without the attributes that [`Link`](crate::Link) has no field for: counters and
+/// settings of each protocol, which are most of its bytes and take the longest to parse.
+fn thinned(message: &[u8]) -> Cow<'_, [u8]> {
+    let is_of_link = message.len() > LINK_HEADER_BYTES && message[4..6] == NEW_LINK.to_ne_bytes();
+    if !is_of_link {
+        return Cow::Borrowed(message);
+    }
+    let (header, mut rest) = message.split_at(LINK_HEADER_BYTES);
+    let mut kept = header.to_vec();
+    while let Some([a, b, c, d]) = rest.first_chunk() {
+        let (length, kind) = (u16::from_ne_bytes([*a, *b]), u16::from_ne_bytes([*c, *d]));
+        let whole = usize::from(length).max(4).next_multiple_of(4).min(rest.len());
+        let (attribute, after) = rest.split_at(whole);
+        if READ_OF_LINKS.contains(&(kind & KIND)) {
+            kept.extend_from_slice(attribute);
+        }
+        rest = after;
+    }
+    let length = (kept.len() as u32).to_ne_bytes();
+    kept[..4].copy_from_slice(&length);
+    Cow::Owned(kept)
+}
+
+/// `RTM_NEWLINK` of linux/rtnetlink.h.
+const NEW_LINK: u16 = 16;
+/// Bytes of `struct nlmsghdr` and `struct ifinfomsg`.
+const LINK_HEADER_BYTES: usize = HEADER_BYTES + 16;
+/// The attributes of interfaces that are read: `IFLA_ADDRESS`, `IFNAME`, `MTU`, `LINK`, `MASTER`, `LINKINFO`,
+/// `IFALIAS` and `XDP` of linux/if_link.h.
+const READ_OF_LINKS: [u16; 8] = [1, 3, 4, 5, 10, 18, 20, 43];
+/// `NLA_TYPE_MASK` of linux/netlink.h: an attribute's kind without flags.
+const KIND: u16 = 0x3fff;
 
 /// The text among the attributes that follow an error: `NLMSGERR_ATTR_MSG` of
 /// linux/netlink.h, behind the refused request's header.

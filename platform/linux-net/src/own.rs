@@ -28,9 +28,12 @@ impl Footprint {
     /// # Errors
     /// If the kernel does not answer.
     pub fn read() -> Result<Self, Error> {
-        let links = Netlink::open()?.links()?;
-        let is_there = |name: &&str| links.iter().any(|link| link.name == *name);
-        Ok(Self(OWN_LINKS.into_iter().filter(is_there).collect()))
+        let mut netlink = Netlink::open()?;
+        let mut there = Vec::new();
+        for name in OWN_LINKS {
+            there.extend(netlink.find_link(name)?.map(|_| name));
+        }
+        Ok(Self(there))
     }
 
     /// Removes those that were made since, and the tables that came with the host port. Tables that
