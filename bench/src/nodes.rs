@@ -186,7 +186,8 @@ fn serve(
     if offloads {
         let (kernel, link) = kernel(&umem, &switch, TRUNK)?;
         let uplinks = punt::set_up_uplink(1, linux_net::MAX_MTU)?;
-        switch.add_port(UPLINK, Box::new(open(punt::UPLINK_SWITCH_END)?));
+        let port = kernel.uplink_queue(Box::new(open(punt::UPLINK_SWITCH_END)?));
+        switch.add_port(UPLINK, port);
         kernel.set_uplink(wire.index, uplinks.kernel.index)?;
         kernel.set_uplink_filter(&filter)?;
         kernel.steer_uplink()?;
@@ -195,7 +196,9 @@ fn serve(
         }
         let running = Offload::start(kernel, Arc::clone(&switch), Options::default())?;
         let tag = switch.add_member(POD, TRUNK);
-        running.add_port(POD, netlink.link("pga")?.index, tag, pod_mac)?;
+        let index = netlink.link("pga")?.index;
+        running.add_port(POD, index, tag, pod_mac)?;
+        running.attach_ports(&[(POD, index)]).into_iter().collect::<Result<(), _>>()?;
         running.add_wire(UPLINK, wire.index);
         offload = Some(running);
     } else {

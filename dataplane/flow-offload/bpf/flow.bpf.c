@@ -107,10 +107,44 @@ struct {
 	__type(value, struct choice);
 } choices SEC(".maps");
 
+/*
+ * Programs that others go on to, and return from by the same map. Together they would be more than the kernel
+ * verifies, which looks at all paths through a program.
+ */
+enum stage {
+	STAGE_POD,
+	STAGE_POD_OPENS,
+	STAGE_UPLINK,
+	STAGE_UPLINK_OPENS,
+	STAGE_UPLINK_LEAVES,
+	STAGES,
+};
+
+int from_pod(struct __sk_buff *skb);
+int pod_opens(struct __sk_buff *skb);
+int from_uplink(struct __sk_buff *skb);
+int uplink_opens(struct __sk_buff *skb);
+int uplink_leaves(struct __sk_buff *skb);
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, STAGES);
+	__uint(key_size, sizeof(__u32));
+	__array(values, int(void *));
+} stages SEC(".maps") = {
+	.values = {
+		[STAGE_POD] = (void *)&from_pod,
+		[STAGE_POD_OPENS] = (void *)&pod_opens,
+		[STAGE_UPLINK] = (void *)&from_uplink,
+		[STAGE_UPLINK_OPENS] = (void *)&uplink_opens,
+		[STAGE_UPLINK_LEAVES] = (void *)&uplink_leaves,
+	},
+};
+
 /* What the switch has to know of connections that it has not seen open or end. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 18);
+	__uint(max_entries, 1 << 19);
 } reports SEC(".maps");
 
 /* By the number of the interface. */
@@ -425,6 +459,35 @@ static __always_inline int mend_transport(struct __sk_buff *skb, const struct pa
 	return bpf_skb_store_bytes(skb, l4, ports, 4, 0);
 }
 
+/* Mixes a word into a hash: both halves of a product, as `dataplane/src/services/mod.rs` has it. */
+static __always_inline __u64 mix(__u64 hash, __u64 word)
+{
+	const __u64 by = 0x9e3779b97f4a7c15, by_low = (__u32)by, by_high = by >> 32;
+	__u64 low, high, first, second;
+
+	hash ^= word;
+	low = (__u32)hash * by_low;
+	first = (hash >> 32) * by_low + (low >> 32);
+	second = (__u32)hash * by_high + (__u32)first;
+	high = (hash >> 32) * by_high + (first >> 32) + (second >> 32);
+	return hash * by ^ high;
+}
+
+static __always_inline __u64 half_of(const __u8 *address, __u32 half)
+{
+	const __be32 *words = (const __be32 *)address + 2 * half;
+
+	return (__u64)bpf_ntohl(words[0]) << 32 | bpf_ntohl(words[1]);
+}
+
+/* A port to send a tunnel's packets from that follows from the connection inside (RFC 7348, section 5). */
+static __always_inline __be16 outer_port(const struct flow_key *key)
+{
+	__u64 ports = (__u32)key->source_port << 16 | key->destination_port;
+
+	return bpf_htons(0xc000 | (mix(half_of(key->source, 1) ^ half_of(key->destination, 1), ports) & 0x3fff));
+}
+
 /* How a packet arrived by the uplink. */
 struct arrival {
 	/* Both ends of its tunnel, as in `struct tunnel`. */
@@ -581,8 +644,8 @@ static __always_inline int take_off(struct __sk_buff *skb, __u32 front, __u8 fam
 }
 
 /* Writes a tunnel's headers into the room in front of a frame of this traffic class. */
-static __always_inline int write_front(struct __sk_buff *skb, const struct flow_entry *entry,
-				       __u8 class)
+static __always_inline int write_front(struct __sk_buff *skb, const struct flow_key *key,
+				       const struct flow_entry *entry, __u8 class)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	const struct tunnel *tunnel = &entry->tunnel;
@@ -629,7 +692,7 @@ static __always_inline int write_front(struct __sk_buff *skb, const struct flow_
 		__builtin_memcpy(&ip->saddr, tunnel->own, 16);
 		__builtin_memcpy(&ip->daddr, tunnel->peer, 16);
 	}
-	udp->source = tunnel->source_port;
+	udp->source = tunnel->source_port ?: outer_port(key);
 	udp->dest = tunnel->port;
 	udp->len = bpf_htons(length);
 	udp->check = 0;
@@ -718,7 +781,7 @@ static __always_inline int forward(struct __sk_buff *skb, const struct packet *p
 	}
 	__builtin_memcpy(ethernet->h_dest, entry->destination_mac, 6);
 	__builtin_memcpy(ethernet->h_source, entry->source_mac, 6);
-	if (front && write_front(skb, entry, class))
+	if (front && write_front(skb, &packet->key, entry, class))
 		return TC_ACT_SHOT;
 	if (packet->has_fin)
 		entry->had_fin = 1;
@@ -845,27 +908,6 @@ static __always_inline int wakes_switch(__u64 waiting)
 	       (waiting >= MOST_BACKLOG || !(bpf_get_prandom_u32() % WAKING));
 }
 
-/* Mixes a word into a hash: both halves of a product, as `dataplane/src/services/mod.rs` has it. */
-static __always_inline __u64 mix(__u64 hash, __u64 word)
-{
-	const __u64 by = 0x9e3779b97f4a7c15, by_low = (__u32)by, by_high = by >> 32;
-	__u64 low, high, first, second;
-
-	hash ^= word;
-	low = (__u32)hash * by_low;
-	first = (hash >> 32) * by_low + (low >> 32);
-	second = (__u32)hash * by_high + (__u32)first;
-	high = (hash >> 32) * by_high + (first >> 32) + (second >> 32);
-	return hash * by ^ high;
-}
-
-static __always_inline __u64 half_of(const __u8 *address, __u32 half)
-{
-	const __be32 *words = (const __be32 *)address + 2 * half;
-
-	return (__u64)bpf_ntohl(words[0]) << 32 | bpf_ntohl(words[1]);
-}
-
 /*
  * The backend that the switch chooses for a connection to a service, counted from 1, and the generation of
  * services in which it does; 0 if the destination is no service's that templates lead to.
@@ -900,6 +942,15 @@ static __always_inline __u32 choose(const struct flow_key *flow, __u32 *generati
 	return choice->backends[place & (CHOICE_PLACES - 1)] + 1;
 }
 
+/* Whether a packet in a tunnel came from the tunnel's other end. */
+static __always_inline int is_from(const struct arrival *arrival, const struct tunnel *tunnel)
+{
+	return arrival->family == tunnel->family && arrival->network == tunnel->network &&
+	       arrival->hop_limit >= tunnel->hop_limit &&
+	       is_same_address(arrival->own, tunnel->own) &&
+	       is_same_address(arrival->peer, tunnel->peer);
+}
+
 /* The template of a connection, found by its key as it is known without a service. */
 static __always_inline struct template *find_template(const struct flow_key *flow,
 						      struct template_key *key)
@@ -918,16 +969,16 @@ static __always_inline struct template *find_template(const struct flow_key *flo
 }
 
 /*
- * Opens a connection like one that the switch has allowed, and reports it; NULL if the switch has to
+ * Opens a connection like one that the switch has allowed, and reports it; 0 if the switch has to
  * decide. The report comes before every packet that the switch gets of the connection. Without room
  * for it nothing is opened.
  */
-static __always_inline struct flow_entry *open(struct __sk_buff *skb, const struct settings *set,
-					       const struct packet *packet, const __u8 *mac,
-					       __u64 now)
+static __always_inline int open(struct __sk_buff *skb, const struct settings *set,
+				const struct packet *packet, const __u8 *mac,
+				const struct arrival *arrival, __u64 now)
 {
-	__u64 length = sizeof(struct ethhdr) + packet->length;
-	__u32 ifindex = skb->ifindex, number;
+	__u64 length = sizeof(struct ethhdr) + packet->length + (arrival ? arrival->front : 0);
+	__u32 most = arrival ? TUNNELLED_FRAME : OPENING_FRAME, ifindex = skb->ifindex, number;
 	struct flow_key reverse = {
 		.source_port = packet->key.destination_port,
 		.destination_port = packet->key.source_port,
@@ -935,7 +986,7 @@ static __always_inline struct flow_entry *open(struct __sk_buff *skb, const stru
 		.family = packet->key.family,
 	};
 	struct template_key key = {
-		.ingress = ifindex,
+		.ingress = packet->key.ingress,
 		.destination_port = packet->key.destination_port,
 		.protocol = IPPROTO_TCP,
 		.family = packet->key.family,
@@ -943,32 +994,46 @@ static __always_inline struct flow_entry *open(struct __sk_buff *skb, const stru
 	struct template *template;
 	struct opened *report;
 	struct share *share;
-	struct port *port;
+	__u8 *frame;
 
 	/* What comes with data, and what is still to be cut, is rare. */
 	if (packet->data || skb->gso_size || !set || now >= set->opens_until_ns)
-		return NULL;
+		return 0;
 	__builtin_memcpy(key.source, packet->key.source, 16);
 	__builtin_memcpy(key.destination, packet->key.destination, 16);
 	template = find_template(&packet->key, &key);
-	if (!template || !is_same_mac(mac, template->forward.ingress_mac) ||
-	    find_fault(&template->forward, packet, set, now) >= 0)
-		return NULL;
-	port = bpf_map_lookup_elem(&interfaces, &ifindex);
-	if (!port || wakes_switch(bpf_ringbuf_query(&reports, BPF_RB_AVAIL_DATA)))
-		return NULL;
-	report = bpf_ringbuf_reserve(&reports, sizeof(*report), 0);
+	if (!template || find_fault(&template->forward, packet, set, now) >= 0)
+		return 0;
+	if (arrival ? arrival->front && !is_from(arrival, &template->forward.tunnel) :
+		      !is_same_mac(mac, template->forward.ingress_mac))
+		return 0;
+	if (wakes_switch(bpf_ringbuf_query(&reports, BPF_RB_AVAIL_DATA)))
+		return 0;
+	report = bpf_ringbuf_reserve(&reports,
+				     arrival ? sizeof(struct opened_by_uplink) :
+					       sizeof(struct opened_by_pod), 0);
 	if (!report)
-		return NULL;
+		return 0;
+	frame = (__u8 *)(report + 1);
 	/* The compiler must compare the same number that it passes. */
 	asm volatile("" : "+r"(length));
-	if (length < HEADERS_V4 || length > sizeof(report->frame) ||
-	    bpf_skb_load_bytes(skb, 0, report->frame, length))
+	if (length < HEADERS_V4 || length > most || bpf_skb_load_bytes(skb, 0, frame, length))
 		goto discard;
 	report->report = REPORT_OPENED;
 	report->length = length;
-	__builtin_memcpy(report->frame, port->tag, 6);
-	number = port->tag[4] << 8 | port->tag[5];
+	if (arrival) {
+		number = template->port & (PORTS - 1);
+		__builtin_memset(frame, 0, 6);
+		frame[4] = number >> 8;
+		frame[5] = number;
+	} else {
+		struct port *port = bpf_map_lookup_elem(&interfaces, &ifindex);
+
+		if (!port)
+			goto discard;
+		__builtin_memcpy(frame, port->tag, 6);
+		number = port->tag[4] << 8 | port->tag[5];
+	}
 	reverse.ingress = template->responder;
 	if (template->forward.translates) {
 		__builtin_memcpy(reverse.source, template->forward.destination, 16);
@@ -978,8 +1043,9 @@ static __always_inline struct flow_entry *open(struct __sk_buff *skb, const stru
 	}
 	__builtin_memcpy(report->responder, reverse.source, 16);
 	report->responder_port = reverse.source_port;
-	report->zero = 0;
+	__builtin_memset(report->zero, 0, sizeof(report->zero));
 	report->backend = key.backend;
+	report->key = packet->key;
 	__builtin_memcpy(reverse.destination, packet->key.source, 16);
 	share = share_to_open(number);
 	if (!share ||
@@ -993,10 +1059,10 @@ static __always_inline struct flow_entry *open(struct __sk_buff *skb, const stru
 	__sync_fetch_and_add(&share->opened, 1);
 	count(COUNTER_OPENED, 1);
 	bpf_ringbuf_submit(report, BPF_RB_NO_WAKEUP);
-	return bpf_map_lookup_elem(&flows, &packet->key);
+	return 1;
 discard:
 	bpf_ringbuf_discard(report, BPF_RB_NO_WAKEUP);
-	return NULL;
+	return 0;
 }
 
 /* Removes the entries of a connection that both ends have closed, and reports what they counted. */
@@ -1035,8 +1101,10 @@ static __always_inline int end_if_over(const struct packet *packet, const struct
 {
 	const struct flow_key *key = &packet->key;
 	const struct flow_entry *other;
+	/* What leaves in a tunnel is answered in it. */
 	struct flow_key reverse = {
-		.ingress = entry->egress,
+		.ingress = entry->egress |
+			   (entry->on_wire && entry->tunnel.family ? TUNNELLED : 0),
 		.source_port = key->destination_port,
 		.destination_port = key->source_port,
 		.protocol = IPPROTO_TCP,
@@ -1060,24 +1128,61 @@ static __always_inline int end_if_over(const struct packet *packet, const struct
 }
 
 /*
- * The entry that takes a packet with a SYN; NULL if it is the switch's. An initiator's finds a
- * template, unless its port's last connection goes on.
+ * Opens the connection of an initiator's first packet by a template, unless its port's last one goes on; 0 if it is the
+ * switch's.
  */
-static __always_inline struct flow_entry *find_opening(struct __sk_buff *skb,
-						       const struct settings *set,
-						       const struct packet *packet,
-						       struct flow_entry *entry, const __u8 *mac,
-						       __u64 now)
+static __always_inline int open_anew(struct __sk_buff *skb, const struct settings *set,
+				     const struct packet *packet, const __u8 *mac,
+				     const struct arrival *arrival)
 {
-	if (packet->flags == TCP_SYN) {
-		if (entry && (!entry->role || !entry->had_fin || !end_if_over(packet, entry)))
-			return NULL;
-		return open(skb, set, packet, mac, now);
-	}
-	if (packet->flags != (TCP_SYN | TCP_ACK) || !entry || !entry->by_template ||
-	    entry->role == ROLE_INITIATOR)
-		return NULL;
-	return entry;
+	struct flow_entry *entry = bpf_map_lookup_elem(&flows, &packet->key);
+
+	if (entry && (!entry->role || !entry->had_fin || !end_if_over(packet, entry)))
+		return 0;
+	return open(skb, set, packet, mac, arrival, bpf_ktime_get_coarse_ns());
+}
+
+/*
+ * Whether an entry takes a packet with a SYN or a reset: the first one of a template's connection, what answers it, and
+ * a reset of a connection whose ends are known.
+ */
+static __always_inline int takes_event(const struct flow_entry *entry, const struct packet *packet)
+{
+	if (entry && entry->role && !(packet->flags & TCP_SYN))
+		return 1;
+	if (!entry || !entry->by_template)
+		return 0;
+	if (packet->flags == TCP_SYN)
+		return entry->role == ROLE_INITIATOR && !entry->packets;
+	return packet->flags == (TCP_SYN | TCP_ACK) && entry->role != ROLE_INITIATOR;
+}
+
+/* Reports a reset that is forwarded next; 0 if it is the switch's. */
+static __always_inline int report_reset(const struct settings *set, const struct flow_key *key,
+					struct flow_entry *entry, __u64 now)
+{
+	struct reset *report;
+
+	if (!set || now >= set->fins_until_ns || entry->had_reset)
+		return 0;
+	report = bpf_ringbuf_reserve(&reports, sizeof(*report), 0);
+	if (!report)
+		return 0;
+	entry->had_reset = 1;
+	report->report = REPORT_RESET;
+	report->key = *key;
+	bpf_ringbuf_submit(report, BPF_RB_NO_WAKEUP);
+	return 1;
+}
+
+/* Notes what a packet that was forwarded says about its connection. */
+static __always_inline void note_forwarded(const struct packet *packet, struct flow_entry *entry)
+{
+	if (entry->role == ROLE_ASKED && packet->flags & TCP_SYN)
+		entry->role = ROLE_RESPONDER;
+	/* Behind both FINs, what acknowledges the other end's. */
+	if (entry->role && entry->had_fin && !packet->has_fin)
+		end_if_over(packet, entry);
 }
 
 /* Where the checksum's field ends in a transport header. */
@@ -1105,16 +1210,16 @@ static __always_inline int by_own_entry(struct __sk_buff *skb, const struct sett
 	end = (void *)(long)skb->data_end;
 	reason = read_packet(skb, data, end, skb->len, &packet);
 	if (reason >= 0 &&
-	    (reason != REASON_OPENS_OR_ENDS || ingress == HOST || !(packet.flags & TCP_SYN)))
+	    (reason != REASON_OPENS_OR_ENDS || ingress == HOST ||
+	     !(packet.flags & (TCP_SYN | TCP_RST))))
 		return reason;
 	packet.key.ingress = ingress;
 	entry = bpf_map_lookup_elem(&flows, &packet.key);
 	now = bpf_ktime_get_coarse_ns();
-	if (reason >= 0) {
-		entry = find_opening(skb, set, &packet, entry, ((struct ethhdr *)data)->h_source,
-				     now);
-		if (!entry)
-			return reason;
+	if (reason >= 0 && !takes_event(entry, &packet)) {
+		if (packet.flags == TCP_SYN)
+			bpf_tail_call(skb, &stages, STAGE_POD_OPENS);
+		return reason;
 	}
 	if (!entry)
 		return packet.has_fin ? REASON_OPENS_OR_ENDS : REASON_NO_ENTRY;
@@ -1129,14 +1234,13 @@ static __always_inline int by_own_entry(struct __sk_buff *skb, const struct sett
 		count(REASON_MALFORMED, 1);
 		return -1;
 	}
+	if (packet.flags & TCP_RST && !report_reset(set, &packet.key, entry, now))
+		return REASON_OPENS_OR_ENDS;
 	*action = forward(skb, &packet, entry, now, NULL);
 	if (*action < 0)
 		return REASON_TUNNEL;
-	if (entry->role == ROLE_ASKED && packet.flags & TCP_SYN)
-		entry->role = ROLE_RESPONDER;
-	/* Behind both FINs, what acknowledges the other end's. */
-	if (ingress != HOST && entry->role && entry->had_fin && !packet.has_fin)
-		end_if_over(&packet, entry);
+	if (ingress != HOST)
+		note_forwarded(&packet, entry);
 	return -1;
 }
 
@@ -1148,6 +1252,26 @@ int from_pod(struct __sk_buff *skb)
 	int action = TC_ACT_SHOT, reason = by_own_entry(skb, set, skb->ifindex, &action);
 
 	return reason < 0 ? action : punt(skb, set, reason);
+}
+
+/* What a pod opens. */
+SEC("tc")
+int pod_opens(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+	struct packet packet = {};
+	void *data, *end;
+
+	if (!pull_headers(skb, 0)) {
+		data = (void *)(long)skb->data;
+		end = (void *)(long)skb->data_end;
+		if (read_packet(skb, data, end, skb->len, &packet) == REASON_OPENS_OR_ENDS &&
+		    packet.flags == TCP_SYN &&
+		    open_anew(skb, set, &packet, ((struct ethhdr *)data)->h_source, NULL))
+			bpf_tail_call(skb, &stages, STAGE_POD);
+	}
+	return punt(skb, set, REASON_OPENS_OR_ENDS);
 }
 
 /* At the egress of the kernel's end of the host port, at whose other end the switch is. */
@@ -1164,55 +1288,75 @@ int from_host(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
+/*
+ * Reads what an entry may be about from a packet that arrived by the uplink; a reason otherwise, and `NOTHING` if the
+ * packet is about none.
+ */
+#define NOTHING (-2)
+static __always_inline int read_arrival(struct __sk_buff *skb, struct packet *packet,
+					struct arrival *arrival)
+{
+	struct uplink_settings *filter;
+	struct ethhdr *ethernet;
+	void *data, *end;
+	__u32 zero = 0;
+	int reason;
+
+	if (pull_headers(skb, 0))
+		return NOTHING;
+	data = (void *)(long)skb->data;
+	end = (void *)(long)skb->data_end;
+	/* Of the packet outside; the one in a tunnel is looked at below. */
+	if (data + sizeof(*ethernet) > end || ((struct ethhdr *)data)->h_source[0] & 1)
+		return NOTHING;
+	filter = bpf_map_lookup_elem(&uplink_settings, &zero);
+	if (filter && filter->vxlan_port &&
+	    read_tunnel(skb, filter->vxlan_port, data, end, arrival)) {
+		if (pull_headers(skb, arrival->front))
+			return NOTHING;
+	} else {
+		arrival->front = 0;
+	}
+	ethernet = behind((void *)(long)skb->data, arrival->front);
+	end = (void *)(long)skb->data_end;
+	reason = read_packet(skb, ethernet, end, skb->len - arrival->front, packet);
+	if ((void *)(ethernet + 1) > end || ethernet->h_source[0] & 1)
+		return NOTHING;
+	if (arrival->front)
+		packet->key.ingress |= TUNNELLED;
+	return reason;
+}
+
 /* Forwards what arrived by the uplink by its entry; the reason if it has none that counts. */
 static __always_inline int by_entry(struct __sk_buff *skb, const struct settings *set, int *action)
 {
 	struct arrival arrival = {};
 	struct packet packet = {};
-	struct uplink_settings *filter;
 	struct flow_entry *entry;
-	struct ethhdr *ethernet;
-	void *data, *end;
 	int reason, mark;
-	__u32 zero = 0;
 	__u64 now;
 
-	if (pull_headers(skb, 0))
+	reason = read_arrival(skb, &packet, &arrival);
+	if (reason == NOTHING)
 		return REASON_MALFORMED;
-	data = (void *)(long)skb->data;
-	end = (void *)(long)skb->data_end;
-	/* Of the packet outside; the one in a tunnel is looked at below. */
-	if (data + sizeof(*ethernet) > end || ((struct ethhdr *)data)->h_source[0] & 1)
-		return REASON_MALFORMED;
-	filter = bpf_map_lookup_elem(&uplink_settings, &zero);
-	if (filter && filter->vxlan_port &&
-	    read_tunnel(skb, filter->vxlan_port, data, end, &arrival)) {
-		if (pull_headers(skb, arrival.front))
-			return REASON_MALFORMED;
-	} else {
-		arrival.front = 0;
-	}
-	ethernet = behind((void *)(long)skb->data, arrival.front);
-	end = (void *)(long)skb->data_end;
-	reason = read_packet(skb, ethernet, end, skb->len - arrival.front, &packet);
-	if (reason >= 0)
+	if (reason >= 0 &&
+	    (reason != REASON_OPENS_OR_ENDS || !(packet.flags & (TCP_SYN | TCP_RST))))
 		return reason;
-	if ((void *)(ethernet + 1) > end || ethernet->h_source[0] & 1)
-		return REASON_MALFORMED;
-	if (arrival.front)
-		packet.key.ingress |= TUNNELLED;
 	entry = bpf_map_lookup_elem(&flows, &packet.key);
+	now = bpf_ktime_get_coarse_ns();
+	if (reason >= 0 && !takes_event(entry, &packet)) {
+		if (packet.flags == TCP_SYN)
+			bpf_tail_call(skb, &stages, STAGE_UPLINK_OPENS);
+		return reason;
+	}
 	if (!entry)
 		return packet.has_fin ? REASON_OPENS_OR_ENDS : REASON_NO_ENTRY;
 	if (arrival.front) {
+		struct ethhdr *ethernet = behind((void *)(long)skb->data, arrival.front);
 		__u8 *inside = (__u8 *)(ethernet + 1);
 
-		if (arrival.family != entry->tunnel.family ||
-		    arrival.network != entry->tunnel.network ||
-		    arrival.hop_limit < entry->tunnel.hop_limit ||
-		    !is_same_address(arrival.own, entry->tunnel.own) ||
-		    !is_same_address(arrival.peer, entry->tunnel.peer) ||
-		    (void *)(inside + 2) > end)
+		if (!is_from(&arrival, &entry->tunnel) ||
+		    (void *)(inside + 2) > (void *)(long)skb->data_end)
 			return REASON_TUNNEL;
 		mark = combined_mark(packet.key.family == FAMILY_V4 ? inside[1] : inside[1] >> 4,
 				     arrival.class);
@@ -1220,29 +1364,21 @@ static __always_inline int by_entry(struct __sk_buff *skb, const struct settings
 			return REASON_TUNNEL;
 		arrival.mark = mark;
 	}
-	now = bpf_ktime_get_coarse_ns();
 	reason = find_fault(entry, &packet, set, now);
 	if (reason >= 0)
 		return reason;
+	if (packet.flags & TCP_RST && !report_reset(set, &packet.key, entry, now))
+		return REASON_OPENS_OR_ENDS;
 	*action = forward(skb, &packet, entry, now, &arrival);
-	return *action < 0 ? REASON_TUNNEL : -1;
+	if (*action < 0)
+		return REASON_TUNNEL;
+	note_forwarded(&packet, entry);
+	return -1;
 }
 
-/* At the ingress of the uplink, which the node uses as well. */
-SEC("tc")
-int from_uplink(struct __sk_buff *skb)
+/* Has the switch decide about what it takes of the uplink; the kernel has the rest. */
+static __always_inline int leave(struct __sk_buff *skb, const struct settings *set, __u32 reason)
 {
-	__u32 zero = 0;
-	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
-	int reason = REASON_NOT_IP, action = TC_ACT_SHOT;
-
-	if (skb->pkt_type == PACKET_OTHERHOST)
-		return TC_ACT_UNSPEC;
-	if (skb->pkt_type == PACKET_HOST) {
-		reason = by_entry(skb, set, &action);
-		if (reason < 0)
-			return action;
-	}
 	if (skb->vlan_present && skb->vlan_tci & VLAN_ID)
 		return TC_ACT_UNSPEC;
 	switch (classify(skb, skb->vlan_present ? 1 : 0)) {
@@ -1261,6 +1397,49 @@ int from_uplink(struct __sk_buff *skb)
 	/* By flow, as interfaces choose their queues; those that are not there count from the first. */
 	skb->queue_mapping = (bpf_get_hash_recalc(skb) & (QUEUES - 1)) + 1;
 	return bpf_redirect(set->uplink_link, 0);
+}
+
+/* At the ingress of the uplink, which the node uses as well. */
+SEC("tc")
+int from_uplink(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+	int reason = REASON_NOT_IP, action = TC_ACT_SHOT;
+
+	if (skb->pkt_type == PACKET_OTHERHOST)
+		return TC_ACT_UNSPEC;
+	if (skb->pkt_type == PACKET_HOST) {
+		reason = by_entry(skb, set, &action);
+		if (reason < 0)
+			return action;
+	}
+	return leave(skb, set, reason);
+}
+
+/* What is opened from the uplink. Without a switch there are no stages, and the packet is lost. */
+SEC("tc")
+int uplink_opens(struct __sk_buff *skb)
+{
+	__u32 zero = 0, stage = STAGE_UPLINK_LEAVES;
+	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+	struct arrival arrival = {};
+	struct packet packet = {};
+
+	if (read_arrival(skb, &packet, &arrival) == REASON_OPENS_OR_ENDS &&
+	    packet.flags == TCP_SYN && open_anew(skb, set, &packet, NULL, &arrival))
+		stage = STAGE_UPLINK;
+	bpf_tail_call(skb, &stages, stage);
+	return TC_ACT_SHOT;
+}
+
+/* What the switch has to open. */
+SEC("tc")
+int uplink_leaves(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+
+	return leave(skb, bpf_map_lookup_elem(&settings, &zero), REASON_OPENS_OR_ENDS);
 }
 
 /* What the switch sends out of the uplink. */

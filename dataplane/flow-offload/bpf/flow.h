@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * What the programs and the switch share, in host byte order where nothing else is said.
- * `src/layout.rs` has the same structures; both sides assert their sizes.
+ * `src/layout/` has the same structures; both sides assert their sizes.
  *
  * Addresses are kept as IPv6, IPv4 among them as ::ffff:a.b.c.d.
  */
@@ -19,11 +19,12 @@
 /* Connections of a pod that templates have opened and the switch has not taken note of. */
 #define OPENINGS 4096
 /* Bytes of reports that wait: beyond them, one in so many connections is the switch's and wakes it, then all. */
-#define BACKLOG (1 << 15)
+#define BACKLOG (3 << 14)
 #define WAKING 32
 #define MOST_BACKLOG (6 * BACKLOG)
-/* Bytes of a frame that opens a TCP connection: the longest headers, and no data. */
+/* Bytes of a frame that opens a TCP connection: the longest headers, and no data; and in a tunnel. */
 #define OPENING_FRAME 120
+#define TUNNELLED_FRAME (OPENING_FRAME + 72)
 /* Places of a service's table in one value of `choices`. */
 #define CHOICE_PLACES 256
 /* Guards of an entry. */
@@ -59,7 +60,7 @@ struct tunnel {
 	/* This node's end, and the other one's. */
 	__u8 own[16];
 	__u8 peer[16];
-	/* Of packets that leave. */
+	/* Of packets that leave; 0 if it follows from the connection. */
 	__be16 source_port;
 	__be16 port;
 	/* The words of the VXLAN header: flags and group, which are written only, and the network. */
@@ -107,10 +108,12 @@ struct flow_entry {
 	/* The end that its packets come from (`enum role`); written by the programs too. */
 	__u32 role;
 	/* Whether a template opened the connection, so that its handshake is forwarded too. */
-	__u32 by_template;
+	__u16 by_template;
+	/* Written by the programs: whether a reset was forwarded. Others are the switch's: it may have been forged. */
+	__u16 had_reset;
 };
 
-/* The end of a TCP connection between two pods of this node that an entry's packets come from. */
+/* The end of a TCP connection of a pod, but for those with the node itself, that an entry's packets come from. */
 enum role {
 	/* Another connection's: its last packets do not remove the entries. */
 	ROLE_NONE,
@@ -159,25 +162,39 @@ struct template {
 	struct flow_entry reverse;
 	/* Number of the interface that the responder's packets enter by. */
 	__u32 responder;
-	__u32 zero;
+	/* Number of the initiator's port. */
+	__u32 port;
 };
 
 /* What the switch reads of programs, in the order in which it happened. */
 enum report {
 	REPORT_OPENED,
 	REPORT_ENDED,
+	REPORT_RESET,
 };
 
-/* A template has opened a connection: the frame, with its port's tag as on the punt link. */
+/* A template has opened a connection; behind this, the frame, with its port's tag as on the punt link. */
 struct opened {
 	__u32 report;
 	__u32 length;
-	/* The end that it leads to, and what `struct template_key` has. */
+	/* The initiator's packets. */
+	struct flow_key key;
+	/* What `struct template_key` has. */
+	__u32 backend;
+	/* The end that it leads to. */
 	__u8 responder[16];
 	__be16 responder_port;
-	__u16 zero;
-	__u32 backend;
+	__u8 zero[6];
+};
+
+struct opened_by_pod {
+	struct opened opened;
 	__u8 frame[OPENING_FRAME];
+};
+
+struct opened_by_uplink {
+	struct opened opened;
+	__u8 frame[TUNNELLED_FRAME];
 };
 
 /* Both ends have closed a connection, and its entries are removed: what they were last. */
@@ -192,6 +209,12 @@ struct ended {
 	__u64 packets[2];
 	__u64 bytes[2];
 	__u64 used_ns[2];
+};
+
+/* An end has reset a connection; it sends by this key. */
+struct reset {
+	__u32 report;
+	struct flow_key key;
 };
 
 /*
@@ -277,7 +300,8 @@ _Static_assert(sizeof(struct template_key) == 44, "as in layout.rs");
 _Static_assert(sizeof(struct choice_key) == 24, "as in layout.rs");
 _Static_assert(sizeof(struct choice) == 264, "as in layout.rs");
 _Static_assert(sizeof(struct template) == 344, "as in layout.rs");
-_Static_assert(sizeof(struct opened) == 152, "as in layout.rs");
+_Static_assert(sizeof(struct opened) == 80, "as in layout.rs");
 _Static_assert(sizeof(struct ended) == 112, "as in layout.rs");
+_Static_assert(sizeof(struct reset) == 48, "as in layout.rs");
 
 #endif

@@ -62,12 +62,10 @@ pub(crate) struct Engine {
     pub(crate) late: Lock<6, Vec<Flow>>,
     /// Counters as they were last, and what was counted each second before.
     pub(crate) measured: Lock<7, (Counters, Counters)>,
-    /// Held while reports are read.
-    pub(crate) reader: Lock<8, ()>,
     /// Connections that ended in the kernel, and their sessions.
-    pub(crate) ended: Lock<9, Vec<(Ended, Option<SessionId>)>>,
+    pub(crate) ended: Lock<8, Vec<(Ended, Option<SessionId>)>>,
     /// Held while the heartbeat is written: a later one has what an earlier one had not seen.
-    beating: Lock<10, ()>,
+    beating: Lock<9, ()>,
     pub(crate) barrier: Barrier,
     /// Readers that want to see every packet of some connections: templates open none meanwhile.
     pub(crate) followers: AtomicU32,
@@ -88,7 +86,6 @@ impl Engine {
             suspects: Lock::default(),
             late: Lock::default(),
             measured: Lock::default(),
-            reader: Lock::default(),
             ended: Lock::default(),
             beating: Lock::default(),
             barrier: Barrier::default(),
@@ -180,11 +177,8 @@ impl Engine {
 
     /// Enters the templates that are wanted.
     fn write_templates(&self) {
-        // Of several workers one may get a packet before another one has read of its connection.
-        if self.context.options.queues == 1 {
-            let published = self.published.lock().clone();
-            self.connections.lock().write_templates(&self.context, &published);
-        }
+        let published = self.published.lock().clone();
+        self.connections.lock().write_templates(&self.context, &published);
     }
 
     /// Looks at the next sessions. The lock is released every now and then, for handshakes.

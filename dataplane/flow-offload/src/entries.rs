@@ -94,10 +94,10 @@ pub fn entries(snapshot: &Snapshot, tuples: &Tuples, around: &Surroundings<'_>) 
     let services = if tuples.is_translated() { GUARD_SERVICES } else { GUARD_NONE };
     let guards = [Kernel::guard_of(from_id), Kernel::guard_of(to_id), services];
     let generations = guards.map(around.generation);
-    let takes_fin = u8::from(matches!(from, End::Pod(..)));
+    let has_host = matches!((&from, &to), (End::Host(..), _) | (_, End::Host(..)));
+    let has_roles = !has_host && initiator.protocol == protocol::TCP;
+    let takes_fin = u8::from(has_roles || matches!(from, End::Pod(..)));
     let guarded = FlowEntry { guards, generations, takes_fin, ..FlowEntry::default() };
-    let is_between_pods = matches!((&from, &to), (End::Pod(..), End::Pod(..)));
-    let has_roles = is_between_pods && initiator.protocol == protocol::TCP;
     let entry = |one: &End<'_>, other: &End<'_>, role: u32, enters: &Flow, leaves: &Flow| {
         let (key, mut entry) = one.entering(snapshot, guarded, around, enters)?;
         entry.role = if has_roles { role } else { role::NONE };
@@ -105,10 +105,14 @@ pub fn entries(snapshot: &Snapshot, tuples: &Tuples, around: &Surroundings<'_>) 
         let entry = other.leaving(snapshot, FlowEntry { egress, ..entry }, around, enters)?;
         Some((key, entry.rewriting(enters, leaves)))
     };
-    let both = [
+    let mut both = [
         entry(&from, &to, role::INITIATOR, &initiator, &to_responder),
         entry(&to, &from, role::RESPONDER, &responder.reversed(), &to_initiator),
     ];
+    // The switch has to see the end of one that arrives, unless the programs see both directions of it.
+    if !matches!(from, End::Pod(..)) && both.iter().any(Option::is_none) {
+        both.iter_mut().flatten().for_each(|(_, entry)| entry.takes_fin = 0);
+    }
     both.iter().any(Option::is_some).then_some(Entries { ports: [from_id, to_id], both })
 }
 

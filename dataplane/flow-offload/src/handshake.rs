@@ -21,6 +21,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use dataplane::port::Tag;
 use dataplane::session::TupleOrigin;
+use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{Flow, parse, protocol, tcp_flags};
 use dataplane::{Frame, Memory};
 
@@ -87,7 +88,7 @@ impl Handshakes {
     /// Enters the connections that these frames, which are sent next, accept.
     #[inline]
     pub(crate) fn see(&self, memory: &Memory, frames: &[Frame]) {
-        if frames.iter().any(|frame| is_accepting(memory.bytes(frame))) {
+        if frames.iter().any(|frame| is_accepting(inside(memory.bytes(frame)))) {
             self.enter(memory, frames);
         }
     }
@@ -95,8 +96,8 @@ impl Handshakes {
     #[inline(never)]
     fn enter(&self, memory: &Memory, frames: &[Frame]) {
         let Some(engine) = self.engine() else { return };
-        let accepting =
-            frames.iter().map(|frame| memory.bytes(frame)).filter(|it| is_accepting(it));
+        let frames = frames.iter().map(|frame| inside(memory.bytes(frame)));
+        let accepting = frames.filter(|it| is_accepting(it));
         let initiators: Vec<Flow> =
             accepting.filter_map(|frame| Some(parse(frame).ok()?.flow.reversed())).collect();
         let published = engine.published.try_lock().map(|published| published.clone());
@@ -112,6 +113,23 @@ impl Handshakes {
             }
         }
     }
+}
+
+/// The frame that another one carries in a tunnel, as far as that can be seen, or itself. What it is not is no
+/// connection that is being opened.
+#[inline]
+fn inside(frame: &[u8]) -> &[u8] {
+    /// Up to the frame inside, of IPv4.
+    const FRONT: usize = Vxlan::overhead(true);
+    const HEADER: usize = 8;
+    let at = |place: usize| frame.get(place).copied().unwrap_or(0);
+    let front = match (at(12), at(13)) {
+        (0x08, 0x00) if at(14) == 0x45 && at(23) == protocol::UDP => FRONT,
+        (0x86, 0xdd) if at(20) == protocol::UDP => FRONT + 20,
+        _ => return frame,
+    };
+    let is_vxlan = at(front - HEADER) & 0x08 != 0;
+    frame.get(front..).filter(|_| is_vxlan).unwrap_or(frame)
 }
 
 /// Whether a frame is a responder's first one of a TCP connection, as far as entries are about it:

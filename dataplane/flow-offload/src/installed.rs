@@ -121,7 +121,10 @@ impl Installed {
         sessions.count_beside(*id, packets, bytes);
         let now_s = switch.now().seconds();
         if now.by_template && before.role != role::RESPONDER && now.role == role::RESPONDER {
-            sessions.note(*id, &[(tcp_flags::SYN | tcp_flags::ACK, false)], now_s);
+            // Before what may have reset it.
+            let is_over = sessions.found(*id).is_some_and(|it| it.state().is_over());
+            let seen = [(tcp_flags::SYN | tcp_flags::ACK, false), (tcp_flags::RST, false)];
+            sessions.note(*id, &seen[..1 + usize::from(is_over)], now_s);
         }
         // The handshake's first packet, which the graph has seen.
         if now.by_template && now.role == role::INITIATOR && now.packets < 2 {

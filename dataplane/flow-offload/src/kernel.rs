@@ -19,8 +19,8 @@ use crate::layout::{
     NO_PORT, OPENED, OVER_SHARE, PORTS, PortShare, PuntedPort, Reason, Settings, Template,
     TemplateKey,
 };
-use crate::openings::Openings;
-use crate::progress::{Progress, PuntQueue};
+use crate::progress::Progress;
+use crate::queues::{PuntQueue, UplinkQueue};
 use crate::reports::Reports;
 use crate::{Error, lock, tcx};
 
@@ -239,10 +239,24 @@ impl Kernel {
     /// The port of a queue of the punt link as the switch is to use it: what it takes there, pods
     /// may send again, and connections that are accepted get their entries.
     pub fn punt_queue(&self, queue: usize, port: Box<dyn Port>) -> Box<dyn Port> {
-        let (progress, handshakes) = (Arc::clone(&self.progress), Arc::clone(&self.handshakes));
-        let (reports, openings) = (Arc::clone(&self.reports), Openings::default());
-        let held = Vec::new();
-        Box::new(PuntQueue { port, queue, progress, handshakes, reports, openings, held })
+        let (progress, reports) = (Arc::clone(&self.progress), Arc::clone(&self.reports));
+        Box::new(PuntQueue::new(queue, port, progress, reports, Arc::clone(&self.handshakes)))
+    }
+
+    /// The same of a queue of the uplink's link.
+    pub fn uplink_queue(&self, port: Box<dyn Port>) -> Box<dyn Port> {
+        let (reports, handshakes) = (Arc::clone(&self.reports), Arc::clone(&self.handshakes));
+        Box::new(UplinkQueue::new(port, reports, handshakes))
+    }
+
+    /// Begins to count connections of a port that is no pod's.
+    ///
+    /// # Errors
+    /// If the number is too large.
+    pub(crate) fn enter_wire(&self, id: PortId) -> Result<(), Error> {
+        let failed = |cause| Error::new(format!("serve port {}", id.0), cause);
+        let share = PortShare { opened: self.progress.noted(id), ..PortShare::default() };
+        self.shares.put(&u32::from(id.0), &share).map_err(failed)
     }
 
     /// The receiver of connections from the queues of the punt link.

@@ -44,6 +44,7 @@ mod openings;
 mod places;
 mod progress;
 mod published;
+mod queues;
 mod reports;
 mod run;
 mod shares;

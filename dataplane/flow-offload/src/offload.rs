@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ahash::AHashMap;
-use dataplane::port::Tag;
 use dataplane::port::af_xdp::UplinkFilter;
+use dataplane::port::{Port, Tag};
 use dataplane::session::SessionId;
 use dataplane::wire::Mac;
 use dataplane::{PortId, Snapshot, Switch};
@@ -132,7 +132,15 @@ impl Offload {
     pub fn add_wire(&self, id: PortId, ifindex: u32) {
         self.forget(id);
         self.engine.connections.lock().forget_port(id);
+        if let Err(error) = self.engine.context.kernel.enter_wire(id) {
+            tracing::warn!("{error}");
+        }
         Arc::make_mut(&mut self.engine.interfaces.lock()).insert(id, ifindex);
+    }
+
+    /// A queue of the uplink's link as the switch is to use it.
+    pub fn uplink_queue(&self, port: Box<dyn Port>) -> Box<dyn Port> {
+        self.engine.context.kernel.uplink_queue(port)
     }
 
     /// Lets what the node's kernel sends by `kernel_end`, its end of the host port, enter as

@@ -6,10 +6,10 @@
 //! of it that the switch gets. Of a connection that has ended the session notes the FINs.
 
 use ahash::AHashMap;
-use dataplane::port::{Buffers, Tag};
+use dataplane::port::Buffers;
 use dataplane::session::{Found, SessionId, TupleOrigin};
-use dataplane::wire::{Flow, parse, tcp_flags};
-use dataplane::{Frame, PortId, Switch};
+use dataplane::wire::{Flow, tcp_flags};
+use dataplane::{Frame, Switch};
 
 use crate::engine::Engine;
 use crate::layout::{Ended, FlowKey, GUARD_PORTS, Opened, Report, TemplateKey};
@@ -19,11 +19,18 @@ use crate::reports::Reports;
 #[derive(Default)]
 pub(crate) struct Openings {
     opened: AHashMap<Flow, Pending>,
-    ended: Vec<Ended>,
+    late: Vec<Late>,
+}
+
+/// What was reported about a connection that may be in such a vector.
+enum Late {
+    Ended(Ended),
+    Reset(FlowKey),
 }
 
 struct Pending {
-    port: PortId,
+    /// The initiator's packets.
+    key: FlowKey,
     /// As the responder gets it.
     responder: Flow,
     /// Number of the service's backend, counted from 1, or 0.
@@ -42,19 +49,24 @@ impl Openings {
                 continue;
             }
             match find(switch, &flow) {
-                None => withdraw(engine, &flow, pending.port),
+                None => withdraw(engine, &pending.key),
                 Some(found) if !leads_to(switch, &found, &pending.responder) => {
-                    leave_to_switch(engine, &flow, &pending);
+                    leave_to_switch(engine, &pending);
                 }
                 Some(_) => {}
             }
         }
-        self.ended.drain(..).for_each(|ended| note_end(engine, ended));
+        for late in self.late.drain(..) {
+            match late {
+                Late::Ended(ended) => note_end(engine, ended),
+                Late::Reset(key) => note_reset(switch, &key),
+            }
+        }
     }
 
     /// Whether a connection that the graph has still to see has ended.
     pub(crate) fn is_behind(&self) -> bool {
-        !self.ended.is_empty()
+        !self.late.is_empty()
     }
 
     /// Reads reports, and appends up to `most` copies of frames that opened connections.
@@ -68,29 +80,34 @@ impl Openings {
     ) {
         let most = frames.len() + most;
         let mut one = |report: Report<'_>| match report {
-            Report::Opened(Opened { responder, backend, frame: bytes }) => {
-                // One that cannot be read is none.
-                let Ok(headers) = parse(bytes) else { return true };
-                let is_again = self.opened.contains_key(&headers.flow);
+            Report::Opened(Opened { key, backend, responder, frame: bytes }) => {
+                let flow = key.flow();
+                let is_again = self.opened.contains_key(&flow);
                 if frames.len() >= most || is_again {
                     return false;
                 }
                 let Some(frame) = buffers.filled(bytes) else { return false };
-                let port = Tag::of(buffers.memory, &frame).map_or(PortId::NONE, Tag::port);
                 frames.push(frame.copied());
                 let (destination, destination_port) = responder;
-                let responder = Flow { destination, destination_port, ..headers.flow };
-                let pending = Pending { port, responder, backend, has_ended: false };
-                self.opened.insert(headers.flow, pending);
+                let responder = Flow { destination, destination_port, ..flow };
+                let pending = Pending { key, responder, backend, has_ended: false };
+                self.opened.insert(flow, pending);
                 true
             }
             Report::Ended(ended) => {
                 match self.opened.get_mut(&ended.key.flow()) {
                     Some(opened) => {
                         opened.has_ended = true;
-                        self.ended.push(ended);
+                        self.late.push(Late::Ended(ended));
                     }
                     None => note_end(engine, ended),
+                }
+                true
+            }
+            Report::Reset(key) => {
+                match self.opened.is_empty() {
+                    true => note_reset(&engine.context.switch, &key),
+                    false => self.late.push(Late::Reset(key)),
                 }
                 true
             }
@@ -102,7 +119,7 @@ impl Openings {
     }
 }
 
-/// The session of an initiator's flow.
+/// The session of a flow as it enters.
 fn find(switch: &Switch, flow: &Flow) -> Option<Found> {
     let (sessions, now_s) = (switch.sessions(), switch.now().seconds());
     sessions.find(sessions.hash(flow), flow, TupleOrigin::Entering, now_s)
@@ -117,28 +134,25 @@ fn leads_to(switch: &Switch, found: &Found, responder: &Flow) -> bool {
 /// Leaves a connection to the switch that leads elsewhere, and others like it until the next template: the
 /// initiator's packet will be sent again.
 #[cold]
-fn leave_to_switch(engine: &Engine, flow: &Flow, pending: &Pending) {
-    if let Some(ifindex) = engine.interfaces.lock().get(&pending.port).copied() {
-        let key = TemplateKey::new(ifindex, flow).of_backend(pending.backend);
-        engine.context.kernel.remove_template(&key);
-    }
-    withdraw(engine, flow, pending.port);
+fn leave_to_switch(engine: &Engine, pending: &Pending) {
+    let Pending { key, backend, .. } = pending;
+    let template = TemplateKey::new(key.ingress(), &key.flow()).of_backend(*backend);
+    engine.context.kernel.remove_template(&template);
+    withdraw(engine, key);
 }
 
 /// Removes the entries of a connection that the graph has refused: there is no room for its session, or a
 /// snapshot that denies it came just behind its first packet.
 #[cold]
-fn withdraw(engine: &Engine, flow: &Flow, port: PortId) {
+fn withdraw(engine: &Engine, key: &FlowKey) {
     let kernel = &engine.context.kernel;
-    let Some(ifindex) = engine.interfaces.lock().get(&port).copied() else { return };
-    let key = FlowKey::new(ifindex, flow);
-    let Some(entry) = kernel.flow(&key).filter(|entry| entry.by_template != 0) else { return };
-    let both = [key, entry.reverse_key(&key)];
+    let Some(entry) = kernel.flow(key).filter(|entry| entry.by_template != 0) else { return };
+    let both = [*key, entry.reverse_key(key)];
     let last = both.map(|key| kernel.remove_flow(&key).ok().flatten().unwrap_or_default());
     let ended = Ended {
         by_template: true,
         ports: [0, 1].map(|n| entry.guards[n].saturating_sub(GUARD_PORTS)),
-        key,
+        key: *key,
         packets: last.map(|it| it.packets),
         bytes: last.map(|it| it.bytes),
         used_ns: last.map(|it| it.used_ns),
@@ -151,6 +165,14 @@ fn withdraw(engine: &Engine, flow: &Flow, port: PortId) {
 fn note_end(engine: &Engine, ended: Ended) {
     let id = end_session(&engine.context.switch, &ended.key.flow());
     engine.ended.lock().push((ended, id));
+}
+
+/// Notes in a session that an end, which sends by this key, has reset the connection.
+fn note_reset(switch: &Switch, key: &FlowKey) {
+    if let Some(found) = find(switch, &key.flow()) {
+        let now_s = switch.now().seconds();
+        switch.sessions().note(found.id, &[(tcp_flags::RST, found.forward)], now_s);
+    }
 }
 
 fn end_session(switch: &Switch, flow: &Flow) -> Option<SessionId> {

@@ -5,19 +5,15 @@
 #![allow(unsafe_code, reason = "maps a map of the kernel into memory")]
 
 use std::io;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use dataplane::port::{Buffers, Port, PortGone, Tag};
-use dataplane::{Frame, PortId};
+use dataplane::PortId;
 
 use crate::Error;
-use crate::handshake::Handshakes;
 use crate::layout::{PORTS, QUEUES};
-use crate::openings::Openings;
-use crate::reports::Reports;
 
 /// Bytes that a value takes in an array of the kernel.
 const STRIDE: usize = 8;
@@ -77,6 +73,20 @@ impl Progress {
         self.value(OPENED + usize::from(port.0)).map_or(0, |value| value.load(Ordering::Relaxed))
     }
 
+    /// Counts a frame of a port that was taken.
+    #[inline]
+    pub(crate) fn note_taken(&self, port: PortId) {
+        self.advance(QUEUES + usize::from(port.0));
+    }
+
+    /// Notes that a queue was empty.
+    #[inline]
+    pub(crate) fn note_empty(&self, queue: usize) {
+        if let Some(empty) = self.empty.get(queue) {
+            empty.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Begins a new round of the queues that were empty since the last one: frames that were counted
     /// and not taken are lost. Called a few times a second, since a queue may be empty while there
     /// are frames in front of it.
@@ -93,102 +103,5 @@ impl Drop for Progress {
     fn drop(&mut self) {
         // SAFETY: mapped in `of`, unmapped once.
         unsafe { libc::munmap(self.base.as_ptr().cast(), LENGTH) };
-    }
-}
-
-/// A queue of the punt link. Counts the frames of each port, notes when it is empty, sees
-/// connections that are accepted, and reads what programs report.
-pub(crate) struct PuntQueue {
-    pub(crate) port: Box<dyn Port>,
-    pub(crate) queue: usize,
-    pub(crate) progress: Arc<Progress>,
-    pub(crate) handshakes: Arc<Handshakes>,
-    pub(crate) reports: Arc<Reports>,
-    pub(crate) openings: Openings,
-    /// Frames that were received while there were reports.
-    pub(crate) held: Vec<Frame>,
-}
-
-impl PuntQueue {
-    /// Reads what was reported; whether the graph has to see that first, in a vector of its own. Packets of one
-    /// vector look for their sessions before any of them opens one.
-    #[inline]
-    fn reads_reports(
-        &mut self,
-        buffers: &mut Buffers<'_>,
-        most: usize,
-        frames: &mut Vec<Frame>,
-    ) -> bool {
-        if self.reports.is_empty() {
-            return false;
-        }
-        let Some(engine) = self.handshakes.engine() else { return false };
-        let before = frames.len();
-        let _reader = engine.reader.lock();
-        self.openings.begin(&engine, &self.reports);
-        self.openings.read(&engine, &self.reports, buffers, most, frames);
-        frames.len() > before || self.openings.is_behind() || self.reports.has_more()
-    }
-}
-
-impl Port for PuntQueue {
-    #[inline]
-    fn receive(
-        &mut self,
-        buffers: &mut Buffers<'_>,
-        most: usize,
-        frames: &mut Vec<Frame>,
-    ) -> Result<(), PortGone> {
-        if self.reads_reports(buffers, most, frames) {
-            return Ok(());
-        }
-        if self.held.is_empty() {
-            let received = self.port.receive(buffers, most, &mut self.held);
-            for frame in &self.held {
-                if let Some(port) = Tag::of(buffers.memory, frame).map(Tag::port) {
-                    self.progress.advance(QUEUES + usize::from(port.0));
-                }
-            }
-            if self.held.len() < most
-                && let Some(empty) = self.progress.empty.get(self.queue)
-            {
-                empty.store(true, Ordering::Relaxed);
-            }
-            received?;
-            // What was reported meanwhile was so before some of these.
-            if !self.held.is_empty() && self.reads_reports(buffers, most, frames) {
-                return Ok(());
-            }
-        }
-        let count = most.min(self.held.len());
-        self.handshakes.see_taken(buffers.memory, &self.held[..count]);
-        frames.extend(self.held.drain(..count));
-        Ok(())
-    }
-
-    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
-        self.handshakes.see(buffers.memory, frames);
-        self.port.send(buffers, frames)
-    }
-
-    fn accepts_partial_checksums(&self) -> bool {
-        self.port.accepts_partial_checksums()
-    }
-
-    fn readable(&self) -> Option<BorrowedFd<'_>> {
-        self.port.readable()
-    }
-
-    fn is_sending(&self) -> bool {
-        self.port.is_sending()
-    }
-
-    fn missed(&self) -> u64 {
-        self.port.missed()
-    }
-
-    fn close(mut self: Box<Self>, buffers: &mut Buffers<'_>) {
-        buffers.free.put_all(&mut self.held);
-        self.port.close(buffers);
     }
 }

@@ -12,7 +12,7 @@ use crate::Error;
 use crate::layout::Report;
 
 /// Bytes of the ring: a power of two (`reports` in `bpf/flow.bpf.c`).
-const SIZE: usize = 1 << 18;
+const SIZE: usize = 1 << 19;
 /// In front of each report: its length with these marks, and a word for the kernel.
 const HEADER: usize = 8;
 const BUSY: u32 = 1 << 31;
@@ -72,6 +72,16 @@ impl Reports {
     /// Whether everything was read and released.
     pub(crate) fn is_empty(&self) -> bool {
         self.released().load(Ordering::Acquire) == self.written()
+    }
+
+    /// The place that was written up to.
+    pub(crate) fn end(&self) -> u64 {
+        self.written()
+    }
+
+    /// Whether everything up to a place was read and released.
+    pub(crate) fn is_released(&self, place: u64) -> bool {
+        self.released().load(Ordering::Acquire) >= place
     }
 
     /// Whether there is a report that was not read.
@@ -186,9 +196,10 @@ mod tests {
         assert!(!reports.is_empty());
         assert!(!reports.next(|_| false), "one that stays");
         let seen = |report: Report<'_>| {
-            let Report::Opened(Opened { frame, responder, backend }) = report else {
+            let Report::Opened(Opened { key, frame, responder, backend }) = report else {
                 panic!("{report:?}")
             };
+            assert_eq!(key, FlowKey::new(LOOPBACK, &flow));
             assert_eq!((responder, backend), ((flow.destination, flow.destination_port), 0));
             assert_eq!(frame[..6], TAG);
             assert_eq!(frame[6..], syn[6..]);

@@ -3,9 +3,10 @@
 //! ```text
 //!   pod ── SYN ──▶ from_pod ─┬─ template ─▶ both entries, a report, and on into the other pod
 //!                            └─ none ─────▶ punt link ─▶ the switch
+//!   wire ─▶ uplink ─ SYN ─▶ from_uplink ─── the same
 //! ```
 //!
-//! A connection that a pod of this node has accepted of another one leaves a template for those that
+//! A connection between pods of the cluster, one of them of this node, that was accepted leaves a template for those that
 //! differ in the initiator's port alone, which no policy of a cluster asks for. It has the generations of the
 //! snapshot that allowed the connection and that of services, and counts for no longer than an entry with them.
 //!
@@ -26,8 +27,9 @@ use crate::entries::Entries;
 use crate::layout::{ChoiceKey, GUARD_SERVICES, GUARDS, Template, TemplateKey, role};
 use crate::published::Published;
 
-/// Templates of one initiator; its oldest one gives way to a further one.
+/// Templates of one initiator, and of all pods of other nodes; the oldest one gives way to a further one.
 const MOST_OF_PORT: usize = 128;
+const MOST_OF_UPLINK: usize = 2048;
 /// Templates that wait to be entered.
 const MOST_WANTED: usize = 1024;
 
@@ -68,8 +70,13 @@ impl Entered {
 impl Templates {
     /// Takes note of a connection with these entries, which was accepted.
     pub(crate) fn want(&mut self, published: &Published, tuples: &Tuples, made: &Entries) {
-        let [Some((_, forward)), Some((key, reverse))] = &made.both else { return };
-        let (from, responder) = (made.ports[0], key.ingress());
+        let [Some((enters, forward)), Some((answers, reverse))] = &made.both else { return };
+        let (from, responder) = (made.ports[0], answers.ingress());
+        let of_pod = published.snapshot.pod_of(tuples.initiator.source).is_some();
+        // Of what is outside of the cluster there are too many.
+        if !of_pod && !published.snapshot.routes().is_pod(tuples.initiator.source) {
+            return;
+        }
         let backend = match tuples.is_translated() {
             true => backend_of(&published.snapshot, tuples),
             false => Some((0, None)),
@@ -77,9 +84,9 @@ impl Templates {
         let Some((backend, service)) = backend.filter(|_| forward.role == role::INITIATOR) else {
             return;
         };
-        let key = TemplateKey::new(reverse.egress, &tuples.initiator).of_backend(backend);
+        let key = TemplateKey::new(enters.ingress(), &tuples.initiator).of_backend(backend);
         let services = published.generation(GUARD_SERVICES);
-        let template = Template::new([*forward, *reverse], responder, services);
+        let template = Template::new([*forward, *reverse], responder, services).of_port(from);
         let is_known = self.entered.get(&key);
         if is_known.is_some_and(|it| it.generations == template.forward.generations)
             || self.wanted.len() >= MOST_WANTED
@@ -100,7 +107,9 @@ impl Templates {
                 continue;
             }
             self.remove(context, &key, None);
-            while self.of_ports.get(&port).is_some_and(|keys| keys.len() >= MOST_OF_PORT) {
+            let is_pod = published.snapshot.pod(port).is_some();
+            let most = if is_pod { MOST_OF_PORT } else { MOST_OF_UPLINK };
+            while self.of_ports.get(&port).is_some_and(|keys| keys.len() >= most) {
                 let oldest = self.of_ports.get(&port).and_then(VecDeque::front).copied();
                 oldest.iter().for_each(|key| self.remove(context, key, Some(readings)));
             }

@@ -1,5 +1,6 @@
 //! Tests of flow offload, as one program.
 
+mod between_nodes;
 mod entries;
 mod ingress;
 mod rewrite;

@@ -136,7 +136,13 @@ impl Slots {
             return Some(id);
         }
         let tag = Tag::of(memory, frame)?;
-        let member = self.members.get(usize::from(tag.port().0))?.as_ref()?;
+        let member = self.members.get(usize::from(tag.port().0)).and_then(Option::as_ref);
+        // The copy of a frame that came in at another port.
+        if member.is_none() && frame.is_copy() {
+            Tag::remove(memory, frame);
+            return Some(tag.port());
+        }
+        let member = member?;
         if member.tag != tag || member.trunk != id {
             return None;
         }

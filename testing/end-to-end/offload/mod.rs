@@ -7,6 +7,7 @@ mod handshake;
 mod host;
 mod services;
 mod sharing;
+mod short;
 mod uplink;
 
 use std::io::{Read, Write};

@@ -56,8 +56,9 @@ fn short_connections_to_a_service_take_the_kernels_way() {
     let two = node.pod("two", "server");
     let _redis = [one.serve_redis(), two.serve_redis()];
     serve(&node, &[&one, &two]);
-    for (service, of) in SERVICES.into_iter().zip([Pod::v4 as fn(&Pod<'_>) -> IpAddr, Pod::v6]) {
+    for service in SERVICES {
         let to: IpAddr = service.parse().unwrap();
+        let of = |pod: &Pod<'_>| if to.is_ipv4() { pod.v4() } else { pod.v6() };
         await_templates(&node, &client, to);
         // The last ones are over, and shown.
         std::thread::sleep(Duration::from_millis(500));

@@ -16,11 +16,11 @@ use crate::lan::Lan;
 use crate::requires_the_machine;
 use crate::several_nodes::apply_service;
 
-const ROUTED: [&str; 4] = ["--flow-offload", "on", "--underlay", "routed"];
-const TUNNELS: [&str; 2] = ["--flow-offload", "on"];
+pub(super) const ROUTED: [&str; 4] = ["--flow-offload", "on", "--underlay", "routed"];
+pub(super) const TUNNELS: [&str; 2] = ["--flow-offload", "on"];
 
 /// Writes a policy that selects one pod, which `node` has, and waits until it is in force there.
-fn policy(lan: &Lan, node: &ClusterNode, pod: &str, rules: &Value) {
+pub(super) fn policy(lan: &Lan, node: &ClusterNode, pod: &str, rules: &Value) {
     let mut spec = rules.clone();
     spec["podSelector"] = json!({"matchLabels": {"role": pod}});
     let policy = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",

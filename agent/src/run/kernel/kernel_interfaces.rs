@@ -221,8 +221,9 @@ impl Interfaces for KernelInterfaces {
         self.guarded.lock().retain(|_, program| program.reported != link.index);
         let pair = punt::set_up_uplink(queues, self.longest_packet());
         let pair = pair.map_err(|error| error.to_string())?;
-        let opened =
+        let mut opened =
             self.open_with(punt::UPLINK_SWITCH_END, self.frames_per_port, Some(link.index))?;
+        opened.queues = opened.queues.into_iter().map(|it| offload.uplink_queue(it)).collect();
         let steered = offload.set_uplink(link.index, pair.kernel.index);
         steered.map_err(|error| error.to_string())?;
         [punt::UPLINK_KERNEL_END, punt::UPLINK_SWITCH_END]

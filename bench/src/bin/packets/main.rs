@@ -5,6 +5,7 @@ mod graph;
 mod growth;
 mod latency;
 mod pktgen;
+mod sweep;
 
 use std::process::ExitCode;
 
@@ -17,6 +18,7 @@ fn main() -> ExitCode {
             ("growth", growth::main),
             ("latency", latency::main),
             ("pktgen", pktgen::main),
+            ("sweep", sweep::main),
         ],
     )
 }

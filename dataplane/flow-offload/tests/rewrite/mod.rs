@@ -106,7 +106,14 @@ fn what_is_not_plain_goes_to_the_switch() {
         kernel.put_flows(&[key], &[FlowEntry { takes_fin: 0, ..entry }]);
         punted("FIN", flags(0x11), None);
         kernel.put_flows(&[key], &[entry]);
-        punted("RST", flags(0x14), None);
+        // The switch reads of the first one, which may be forged.
+        let outcome = kernel.run(At::Pod, LOOPBACK, &flags(0x14), None).unwrap();
+        assert!(matches!(outcome, Outcome::Redirected(_)), "{outcome:?}");
+        punted("another RST", flags(0x14), None);
+        kernel.beat_until([ALWAYS, Duration::from_nanos(1), ALWAYS]).unwrap();
+        kernel.put_flows(&[key], &[entry]);
+        punted("RST of a switch that is late", flags(0x14), None);
+        kernel.beat(ALWAYS).unwrap();
         punted("no ACK", flags(0x00), None);
         punted("the last hop", Case { ttl: 1, ..case.clone() }.frame(), None);
         punted("another connection", Case { ports: (4001, 80), ..case.clone() }.frame(), None);
@@ -173,15 +180,15 @@ fn a_fin_is_noted_in_its_entry() {
     }
 }
 
-/// A connection that another end opens may be opened again without a SYN on the punt link.
+/// Those that the node opens may be opened again without a SYN that the switch sees first.
 #[test]
-fn connections_that_a_pod_opens_alone_take_a_fin() {
+fn all_but_the_nodes_own_connections_take_a_fin() {
     let takes = |path| {
         let case = Case { path, ..Case::plain(true) };
         of_case(&case, &case.snapshot(), &sessions()).1.takes_fin
     };
-    assert_eq!([Path::Local, Path::Out(None), Path::ToHost].map(takes), [1; 3]);
-    assert_eq!([Path::In(None), Path::FromHost].map(takes), [0; 2]);
+    assert_eq!([Path::Local, Path::Out(None), Path::In(None), Path::ToHost].map(takes), [1; 4]);
+    assert_eq!(takes(Path::FromHost), 0);
 }
 
 #[test]

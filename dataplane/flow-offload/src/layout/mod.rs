@@ -1,12 +1,16 @@
 //! The structures that programs and switch share (`bpf/flow.h`). Both sides assert their
 //! sizes; numbers are in host byte order, ports and addresses in that of the wire.
 
+mod templates;
+
 use acl::Address;
-use dataplane::services::Backends;
 use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{Flow, Mac};
 
 use dataplane::bpf::Plain;
+
+pub use templates::{Choice, ChoiceKey, Template, TemplateKey};
+pub(crate) use templates::{Ended, Opened, Report};
 
 /// Ports of the switch, by number: `PORTS`.
 pub const PORTS: u16 = 32_768;
@@ -101,10 +105,12 @@ pub struct FlowEntry {
     /// The end that the packets come from: one of [`role`].
     pub role: u32,
     /// Whether a template opened the connection, so that its handshake is forwarded too.
-    pub by_template: u32,
+    pub by_template: u16,
+    /// Written by the programs: whether a reset was forwarded.
+    pub had_reset: u16,
 }
 
-/// Ends of a TCP connection between two pods of this node (`enum role`).
+/// Ends of a TCP connection of a pod, but for those with the node itself (`enum role`).
 pub mod role {
     /// Another connection's.
     pub const NONE: u32 = 0;
@@ -114,93 +120,6 @@ pub mod role {
     pub const RESPONDER: u32 = 2;
     /// The other end, which has not accepted it yet.
     pub const ASKED: u32 = 3;
-}
-
-/// Connections that differ in the initiator's port alone (`struct template_key`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-#[repr(C)]
-pub struct TemplateKey {
-    ingress: u32,
-    source: [u8; 16],
-    destination: [u8; 16],
-    destination_port: [u8; 2],
-    protocol: u8,
-    family: u8,
-    backend: u32,
-}
-
-/// A part of a service's choice among its backends (`struct choice_key`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-#[repr(C)]
-pub struct ChoiceKey {
-    destination: [u8; 16],
-    destination_port: [u8; 2],
-    protocol: u8,
-    family: u8,
-    part: u32,
-}
-
-/// Places of a service's table in one value (`CHOICE_PLACES`).
-const CHOICE_PLACES: usize = 256;
-
-/// `struct choice`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct Choice {
-    generation: u32,
-    size: u32,
-    backends: [u8; CHOICE_PLACES],
-}
-
-impl Default for Choice {
-    fn default() -> Self {
-        Self { generation: 0, size: 0, backends: [0; CHOICE_PLACES] }
-    }
-}
-
-/// What opens a connection like one that the switch has allowed (`struct template`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[repr(C)]
-pub struct Template {
-    /// Both entries, as they begin.
-    pub forward: FlowEntry,
-    /// The responder's.
-    pub reverse: FlowEntry,
-    /// Number of the interface that the responder's packets enter by.
-    pub responder: u32,
-    zero: u32,
-}
-
-/// What the switch reads of programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Report<'a> {
-    /// A template has opened a connection.
-    Opened(Opened<'a>),
-    Ended(Ended),
-}
-
-/// A connection that a template has opened (`struct opened`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Opened<'a> {
-    /// The end that it leads to.
-    pub(crate) responder: (Address, u16),
-    /// What the template's key has.
-    pub(crate) backend: u32,
-    /// The first packet, with its port's tag.
-    pub(crate) frame: &'a [u8],
-}
-
-/// The entries of a connection that both ends have closed, as they were last (`struct ended`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
-    pub(crate) by_template: bool,
-    /// The initiator's and the responder's, as in the rest.
-    pub(crate) ports: [u32; 2],
-    /// The initiator's packets.
-    pub(crate) key: FlowKey,
-    pub(crate) packets: [u64; 2],
-    pub(crate) bytes: [u64; 2],
-    pub(crate) used_ns: [u64; 2],
 }
 
 /// A port whose frames take the punt link (`struct port`).
@@ -256,18 +175,6 @@ unsafe impl Plain for PortShare {}
 // SAFETY: as above.
 #[allow(unsafe_code, reason = "bytes that the kernel reads")]
 unsafe impl Plain for Settings {}
-// SAFETY: as above.
-#[allow(unsafe_code, reason = "bytes that the kernel reads")]
-unsafe impl Plain for TemplateKey {}
-// SAFETY: as above.
-#[allow(unsafe_code, reason = "bytes that the kernel reads")]
-unsafe impl Plain for Template {}
-// SAFETY: as above.
-#[allow(unsafe_code, reason = "bytes that the kernel reads")]
-unsafe impl Plain for ChoiceKey {}
-// SAFETY: as above.
-#[allow(unsafe_code, reason = "bytes that the kernel reads")]
-unsafe impl Plain for Choice {}
 
 const _: () = {
     assert!(size_of::<FlowKey>() == 44);
@@ -276,10 +183,6 @@ const _: () = {
     assert!(size_of::<PuntedPort>() == 20);
     assert!(size_of::<PortShare>() == 24);
     assert!(size_of::<Settings>() == 40);
-    assert!(size_of::<TemplateKey>() == 44);
-    assert!(size_of::<ChoiceKey>() == 24);
-    assert!(size_of::<Choice>() == 264);
-    assert!(size_of::<Template>() == 344);
 };
 
 /// Why a packet was not forwarded by an entry (`enum reason`).
@@ -299,7 +202,7 @@ impl Reason {
             "Headers that contradict themselves, or a wrong IPv4 checksum. Dropped at once: an unfinished \
              checksum that would be written over headers.",
         ),
-        ("opens-or-ends", "TCP with SYN or RST, or with a FIN that no entry takes."),
+        ("opens-or-ends", "TCP with a SYN, reset or FIN that no entry takes."),
         ("no-entry", "No entry for the connection (yet)."),
         ("old-generation", "A new snapshot concerns the connection."),
         ("no-heartbeat", "The switch has not shown that it lives."),
@@ -363,56 +266,6 @@ impl FlowKey {
     }
 }
 
-impl TemplateKey {
-    /// The key of the connections that differ from `flow`, which enters by the interface `ingress`, in the
-    /// source port alone.
-    pub fn new(ingress: u32, flow: &Flow) -> Self {
-        let FlowKey { ingress, source, destination, destination_port, protocol, family, .. } =
-            FlowKey::new(ingress, flow);
-        Self { ingress, source, destination, destination_port, protocol, family, backend: 0 }
-    }
-
-    /// The same of those that lead to this backend of a service, counted from 1.
-    #[must_use]
-    pub fn of_backend(self, backend: u32) -> Self {
-        Self { backend, ..self }
-    }
-}
-
-impl ChoiceKey {
-    /// The parts of the choice among `backends` of the service that `flow` is for, in this generation of services;
-    /// `None` if there are too many of them.
-    pub fn parts(flow: &Flow, backends: &Backends, generation: u32) -> Option<Vec<(Self, Choice)>> {
-        let places = backends.places()?;
-        let FlowKey { destination, destination_port, protocol, family, .. } = FlowKey::new(0, flow);
-        let size = places.len() as u32;
-        let part = |(part, places): (usize, &[u8])| {
-            let mut choice = Choice { generation, size, ..Choice::default() };
-            choice.backends[..places.len()].copy_from_slice(places);
-            let part = part as u32;
-            (Self { destination, destination_port, protocol, family, part }, choice)
-        };
-        Some(places.chunks(CHOICE_PLACES).enumerate().map(part).collect())
-    }
-}
-
-impl Template {
-    /// The template of a connection with these entries, whose responder's packets enter by the interface
-    /// `responder`. It holds while the generations of the entries do and `services` is that of services.
-    pub fn new([forward, reverse]: [FlowEntry; 2], responder: u32, services: u32) -> Self {
-        let entry = |entry: FlowEntry, role| {
-            let (mut guards, mut generations) = (entry.guards, entry.generations);
-            (guards[GUARDS - 1], generations[GUARDS - 1]) = (GUARD_SERVICES, services);
-            FlowEntry { guards, generations, role, by_template: 1, ..entry }
-        };
-        let (mut forward, mut reverse) =
-            (entry(forward, role::INITIATOR), entry(reverse, role::ASKED));
-        // Those that the initiator chooses.
-        (forward.source_port, reverse.destination_port) = ([0; 2], [0; 2]);
-        Self { forward, reverse, responder, zero: 0 }
-    }
-}
-
 impl FlowKey {
     fn read(bytes: &[u8; size_of::<Self>()]) -> Self {
         let at = |place: usize| &bytes[place..];
@@ -447,36 +300,6 @@ impl FlowKey {
     }
 }
 
-impl<'a> Report<'a> {
-    /// Reads a report of `REPORT_OPENED` or `REPORT_ENDED`; `None` if it is shorter than that.
-    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        const OPENED: u32 = 0;
-        let word = |place: usize| Some(u32::from_ne_bytes(*bytes.get(place..)?.first_chunk()?));
-        let pair = |place: usize| {
-            let at = |place: usize| Some(u64::from_ne_bytes(*bytes.get(place..)?.first_chunk()?));
-            Some([at(place)?, at(place + 8)?])
-        };
-        if word(0)? == OPENED {
-            let responder =
-                Address::from_bits(u128::from_be_bytes(*bytes.get(8..)?.first_chunk()?));
-            let port = u16::from_be_bytes(*bytes.get(24..)?.first_chunk()?);
-            return Some(Self::Opened(Opened {
-                responder: (responder, port),
-                backend: word(28)?,
-                frame: bytes.get(32..)?.get(..word(4)? as usize)?,
-            }));
-        }
-        Some(Self::Ended(Ended {
-            by_template: word(4)? != 0,
-            ports: [word(8)?, word(12)?],
-            key: FlowKey::read(bytes.get(16..)?.first_chunk()?),
-            packets: pair(64)?,
-            bytes: pair(80)?,
-            used_ns: pair(96)?,
-        }))
-    }
-}
-
 impl Tunnel {
     /// The tunnel from `own` to `peer`, of the same family. Packets leave with this source port and
     /// `group`; those with a smaller hop limit are not taken from it.
@@ -504,10 +327,12 @@ fn family(address: Address) -> u8 {
 }
 
 impl FlowEntry {
-    /// The key of packets in the other direction of the connection whose packets enter by `key`, between two pods.
+    /// The key of packets in the other direction of the connection whose packets enter by `key`.
     pub fn reverse_key(&self, key: &FlowKey) -> FlowKey {
+        // What leaves in a tunnel is answered in it.
+        let is_in_tunnel = self.on_wire != 0 && self.tunnel.family != 0;
         let mut reverse = FlowKey {
-            ingress: self.egress,
+            ingress: self.egress | if is_in_tunnel { TUNNELLED } else { 0 },
             source: key.destination,
             destination: key.source,
             source_port: key.destination_port,

@@ -1,0 +1,222 @@
+//! The queues by which the switch gets what programs leave to it: those of the punt link, and those of the uplink's.
+//!
+//! Programs report connections that they open and end. A frame that was received after a report is handed to its worker
+//! only once the graph has seen what was reported, so that no packet comes before the one that opened its
+//! connection. The first queue of the punt link reads the reports; others wait for it, whichever workers they
+//! are of.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use dataplane::Frame;
+use dataplane::port::{Buffers, Port, PortGone, Tag};
+
+use crate::engine::Engine;
+use crate::handshake::Handshakes;
+use crate::openings::Openings;
+use crate::progress::Progress;
+use crate::reports::Reports;
+
+/// Frames that were received, until the graph has seen what was reported before.
+struct Held {
+    frames: Vec<Frame>,
+    /// The place up to which that is.
+    until: u64,
+    reports: Arc<Reports>,
+    handshakes: Arc<Handshakes>,
+}
+
+impl Held {
+    /// Receives frames of a port, if there are none.
+    #[inline]
+    fn receive(
+        &mut self,
+        port: &mut dyn Port,
+        buffers: &mut Buffers<'_>,
+        most: usize,
+    ) -> Result<(), PortGone> {
+        let received = port.receive(buffers, most, &mut self.frames);
+        self.until = self.reports.end();
+        // A worker that sleeps may have to read of it.
+        if let Some(engine) = self.awaited() {
+            engine.context.switch.wake();
+        }
+        received
+    }
+
+    /// Flow offload, if frames have to wait.
+    #[inline]
+    fn awaited(&self) -> Option<Arc<Engine>> {
+        let waits = !self.frames.is_empty() && !self.reports.is_released(self.until);
+        // Without it nobody reads.
+        if waits { self.handshakes.engine() } else { None }
+    }
+
+    /// The frames that may go on, up to so many.
+    #[inline]
+    fn drain(&mut self, most: usize) -> std::vec::Drain<'_, Frame> {
+        let count = if self.awaited().is_some() { 0 } else { most.min(self.frames.len()) };
+        self.frames.drain(..count)
+    }
+}
+
+/// A queue of the punt link. Counts the frames of each port, notes when it is empty, and sees connections that are
+/// accepted; the first one reads what programs report.
+pub(crate) struct PuntQueue {
+    port: Box<dyn Port>,
+    queue: usize,
+    progress: Arc<Progress>,
+    openings: Openings,
+    held: Held,
+}
+
+impl PuntQueue {
+    pub(crate) fn new(
+        queue: usize,
+        port: Box<dyn Port>,
+        progress: Arc<Progress>,
+        reports: Arc<Reports>,
+        handshakes: Arc<Handshakes>,
+    ) -> Self {
+        let held = Held { frames: Vec::new(), until: 0, reports, handshakes };
+        Self { port, queue, progress, openings: Openings::default(), held }
+    }
+
+    /// Reads what was reported; whether the graph has to see that first, in a vector of its own. Packets of one
+    /// vector look for their sessions before any of them opens one.
+    #[inline]
+    fn reads_reports(
+        &mut self,
+        buffers: &mut Buffers<'_>,
+        most: usize,
+        frames: &mut Vec<Frame>,
+    ) -> bool {
+        let reports = &*self.held.reports;
+        if self.queue != 0 || reports.is_empty() {
+            return false;
+        }
+        let Some(engine) = self.held.handshakes.engine() else { return false };
+        let before = frames.len();
+        self.openings.begin(&engine, reports);
+        self.openings.read(&engine, reports, buffers, most, frames);
+        frames.len() > before || self.openings.is_behind() || reports.has_more()
+    }
+}
+
+impl Port for PuntQueue {
+    #[inline]
+    fn receive(
+        &mut self,
+        buffers: &mut Buffers<'_>,
+        most: usize,
+        frames: &mut Vec<Frame>,
+    ) -> Result<(), PortGone> {
+        if self.reads_reports(buffers, most, frames) {
+            return Ok(());
+        }
+        if self.held.frames.is_empty() {
+            let received = self.held.receive(&mut *self.port, buffers, most);
+            for frame in &self.held.frames {
+                if let Some(port) = Tag::of(buffers.memory, frame).map(Tag::port) {
+                    self.progress.note_taken(port);
+                }
+            }
+            if self.held.frames.len() < most {
+                self.progress.note_empty(self.queue);
+            }
+            received?;
+            // What was reported meanwhile was so before some of these.
+            if !self.held.frames.is_empty() && self.reads_reports(buffers, most, frames) {
+                return Ok(());
+            }
+        }
+        let before = frames.len();
+        frames.extend(self.held.drain(most));
+        self.held.handshakes.see_taken(buffers.memory, &frames[before..]);
+        Ok(())
+    }
+
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        self.held.handshakes.see(buffers.memory, frames);
+        self.port.send(buffers, frames)
+    }
+
+    fn accepts_partial_checksums(&self) -> bool {
+        self.port.accepts_partial_checksums()
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        self.port.readable()
+    }
+
+    fn is_sending(&self) -> bool {
+        !self.held.frames.is_empty() || self.port.is_sending()
+    }
+
+    fn missed(&self) -> u64 {
+        self.port.missed()
+    }
+
+    fn close(mut self: Box<Self>, buffers: &mut Buffers<'_>) {
+        buffers.free.put_all(&mut self.held.frames);
+        self.port.close(buffers);
+    }
+}
+
+/// A queue of the uplink's link. Sees connections that are accepted.
+pub(crate) struct UplinkQueue {
+    port: Box<dyn Port>,
+    held: Held,
+}
+
+impl UplinkQueue {
+    pub(crate) fn new(
+        port: Box<dyn Port>,
+        reports: Arc<Reports>,
+        handshakes: Arc<Handshakes>,
+    ) -> Self {
+        Self { port, held: Held { frames: Vec::new(), until: 0, reports, handshakes } }
+    }
+}
+
+impl Port for UplinkQueue {
+    #[inline]
+    fn receive(
+        &mut self,
+        buffers: &mut Buffers<'_>,
+        most: usize,
+        frames: &mut Vec<Frame>,
+    ) -> Result<(), PortGone> {
+        if self.held.frames.is_empty() {
+            self.held.receive(&mut *self.port, buffers, most)?;
+        }
+        frames.extend(self.held.drain(most));
+        Ok(())
+    }
+
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        self.held.handshakes.see(buffers.memory, frames);
+        self.port.send(buffers, frames)
+    }
+
+    fn accepts_partial_checksums(&self) -> bool {
+        self.port.accepts_partial_checksums()
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        self.port.readable()
+    }
+
+    fn is_sending(&self) -> bool {
+        !self.held.frames.is_empty() || self.port.is_sending()
+    }
+
+    fn missed(&self) -> u64 {
+        self.port.missed()
+    }
+
+    fn close(mut self: Box<Self>, buffers: &mut Buffers<'_>) {
+        buffers.free.put_all(&mut self.held.frames);
+        self.port.close(buffers);
+    }
+}
