@@ -42,6 +42,8 @@ struct Found {
 #[derive(Debug)]
 pub struct SessionRules {
     pods: Vec<(PodKey, Arc<PodView>)>,
+    /// Egress of pods on the host network.
+    host: Vec<(PodKey, PodAcl)>,
     nets: HashMap<PeerSetId, Nets, RandomState>,
 }
 
@@ -59,14 +61,33 @@ impl Control {
         let view = self.view();
         let wanted = view.pods.iter().filter(|(key, _)| pod.is_none_or(|pod| pod == *key));
         let pods = wanted.map(|(key, pod)| (key.clone(), Arc::clone(pod))).collect();
-        SessionRules { pods, nets: self.nets_of_sets() }
+        let host = view.host_egress.iter().filter(|(key, _)| pod.is_none_or(|pod| pod == *key));
+        let host = host.map(|(key, acl)| (key.clone(), acl.clone())).collect();
+        SessionRules { pods, host, nets: self.nets_of_sets() }
     }
 }
 
 impl SessionRules {
     /// The rules, with the pod that each is for.
     pub fn of_pods(&self) -> impl Iterator<Item = (&PodKey, session::Rule)> {
-        self.pods.iter().flat_map(|(key, pod)| self.of_pod(key, pod).map(move |rule| (key, rule)))
+        let of_pod = |(key, pod): &(PodKey, Arc<PodView>)| self.of_pod(key, pod);
+        let pods = self.pods.iter().flat_map(move |it| of_pod(it).map(move |rule| (&it.0, rule)));
+        let host = self
+            .host
+            .iter()
+            .flat_map(|(key, acl)| self.local(key, acl).into_iter().map(move |rule| (key, rule)));
+        pods.chain(host)
+    }
+
+    /// The rules about what a pod opens.
+    fn local(&self, key: &PodKey, acl_of_pod: &PodAcl) -> Vec<session::Rule> {
+        let PodAcl::Table(table) = acl_of_pod else { return Vec::new() };
+        let scope = session::Scope::Local(key.to_string().into());
+        let of = |found: Found| {
+            let remote = session::End { net: found.net, ports: found.ports };
+            rule(scope.clone(), session::End::ANY, remote, &found)
+        };
+        acl(table.rules(), &self.nets).into_iter().map(of).collect()
     }
 
     /// The pods and their addresses.
@@ -75,14 +96,7 @@ impl SessionRules {
     }
 
     fn of_pod(&self, key: &PodKey, pod: &PodView) -> impl Iterator<Item = session::Rule> + use<> {
-        let mut rules = Vec::new();
-        let scope = session::Scope::Local(key.to_string().into());
-        if let PodAcl::Table(table) = &pod.from_pod {
-            for found in acl(table.rules(), &self.nets) {
-                let remote = session::End { net: found.net, ports: found.ports };
-                rules.push(rule(scope.clone(), session::End::ANY, remote, &found));
-            }
-        }
+        let mut rules = self.local(key, &pod.from_pod);
         if let PodAcl::Table(table) = &pod.to_pod {
             for found in acl(table.rules(), &self.nets) {
                 let remote = session::End { net: found.net, ports: session::Ports::ANY };

@@ -139,6 +139,9 @@ pub struct View {
     /// Pods on the host network of this node that policies select, by name; empty unless
     /// [`Control::enforce_host_network`](crate::Control::enforce_host_network) was called.
     pub host_pods: Arc<[HostPod]>,
+    /// Egress of the pods on the host network of this node that policies select for it; empty unless
+    /// [`Control::enforce_host_egress`](crate::Control::enforce_host_egress) was called.
+    pub host_egress: Arc<BTreeMap<PodKey, PodAcl>>,
     /// Rules of egress firewalls for the whole cluster about clients outside whom services lead to
     /// addresses that are no pods'; the peer is the destination.
     pub outside: PodAcl,

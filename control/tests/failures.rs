@@ -345,6 +345,48 @@ fn host_network_pods_are_neither_selected_nor_matched_by_selectors() {
 }
 
 #[test]
+fn egress_of_host_network_pods_is_enforced_where_sockets_are_asked() {
+    let mut host = pod("x/host", "192.0.2.1", json!({"app": "web"}));
+    host["spec"] = json!({"nodeName": "n1", "hostNetwork": true, "containers": [{"name": "c"}]});
+    let named = json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [
+        {"to": [{"podSelector": {"matchLabels": {"app": "db"}}}], "ports": [{"port": "sql"}]}]});
+    let mut control = Control::new(Scope::Node("n1".into()));
+    control.enforce_host_network();
+    control.enforce_host_egress();
+    [host.clone(), policy("x/p", named)].into_iter().for_each(|it| control.apply(object(it)));
+    control.commit();
+    assert!(control.host_network_faults().is_empty(), "{:?}", control.host_network_faults());
+    let rules = |control: &Control| -> Vec<String> {
+        control.session_rules().iter().map(ToString::to_string).collect()
+    };
+    let default_deny = "any <-> any deny [default-deny of NetworkPolicy x/p]";
+    let closed =
+        [format!("local x/host tcp {default_deny}"), format!("local x/host udp {default_deny}")];
+    assert_eq!(rules(&control), closed);
+    // A pod that has the port's name comes later.
+    let mut db = pod("x/db", "10.0.0.7", json!({"app": "db"}));
+    db["spec"]["containers"] =
+        json!([{"name": "c", "ports": [{"name": "sql", "containerPort": 5432}]}]);
+    control.apply(object(db));
+    control.commit();
+    let allowed =
+        "local x/host tcp any <-> 10.0.0.7/32 port 5432 allow [NetworkPolicy x/p egress[0]]";
+    assert!(rules(&control).iter().any(|it| it == allowed), "{:?}", rules(&control));
+    let view = control.view();
+    // Something else changes nothing here.
+    control.apply(object(pod("x/a", "10.0.0.1", json!({}))));
+    control.commit();
+    assert!(Arc::ptr_eq(&control.view().host_egress, &view.host_egress));
+    host["status"]["phase"] = json!("Succeeded");
+    control.apply(object(host));
+    control.commit();
+    assert!(
+        control.view().host_egress.is_empty()
+            && rules(&control).iter().all(|it| !it.contains("host"))
+    );
+}
+
+#[test]
 fn host_network_pods_have_rules_at_their_ports_where_that_is_wanted() {
     let mut host = pod("x/host", "192.0.2.1", json!({"app": "web"}));
     host["spec"] = json!({"nodeName": "n1", "hostNetwork": true, "containers": [{"name": "c",
@@ -370,6 +412,7 @@ fn host_network_pods_have_rules_at_their_ports_where_that_is_wanted() {
         control.host_network_faults().iter().map(ToString::to_string).collect();
     assert_eq!(faults.len(), 1, "{faults:?}");
     assert!(faults[0].contains("egress of NetworkPolicy x/p is not enforced"), "{faults:?}");
+    assert!(view.host_egress.is_empty());
     // Something else changes nothing here.
     control.apply(object(pod("x/a", "10.0.0.1", json!({}))));
     control.commit();

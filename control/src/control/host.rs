@@ -3,9 +3,10 @@
 //!
 //! Pods on the host network share the node's addresses, so ports tell their connections
 //! apart, and only those that come in: a pod's ingress holds at the ports that its containers
-//! declare. Everything else that its policies say cannot be enforced, and is reported.
+//! declare. What they open is told apart where programs at their cgroups ask. Everything else that their policies say
+//! cannot be enforced, and is reported.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use acl::{End, PeerSetId, Rule};
@@ -32,9 +33,13 @@ pub(super) struct Hosts {
 struct HostNetwork {
     /// Whether policies hold for them.
     is_enforced: bool,
+    /// Whether programs at their cgroups hold them to their egress rules.
+    has_sockets: bool,
     keys: BTreeSet<PodKey>,
     is_stale: bool,
     pods: Arc<[HostPod]>,
+    /// Their egress, where a policy is about it.
+    egress: BTreeMap<PodKey, Acl>,
     sets: Vec<PeerSetId>,
     faults: Vec<Fault>,
 }
@@ -44,6 +49,12 @@ impl Control {
     /// that they declare.
     pub fn enforce_host_network(&mut self) {
         self.host.network.is_enforced = true;
+        self.host.network.is_stale = true;
+    }
+
+    /// Also enforces their egress, which needs programs at their cgroups.
+    pub fn enforce_host_egress(&mut self) {
+        self.host.network.has_sockets = true;
         self.host.network.is_stale = true;
     }
 
@@ -109,12 +120,17 @@ impl Control {
         if !std::mem::take(&mut network.is_stale) || !network.is_enforced {
             return Arc::clone(&self.host.network.pods);
         }
+        let has_sockets = network.has_sockets;
         let known = self.host.network.keys.iter().filter_map(|key| self.cache.pod(key));
         let known: Vec<Arc<Pod>> = known.cloned().collect();
-        let (mut fresh, mut faults) = (Vec::new(), Vec::new());
+        let (mut fresh, mut faults, mut egress) = (Vec::new(), Vec::new(), BTreeMap::new());
         for pod in known {
             let policies = self.policies_of(&pod);
-            faults.extend(unenforced(&pod, &policies));
+            faults.extend(unenforced(&pod, &policies, has_sockets));
+            if has_sockets {
+                let acl = self.host_egress_acl(&pod, &policies);
+                egress.extend(acl.map(|acl| (pod.key.clone(), acl)));
+            }
             if pod.declared_ports.is_empty() {
                 continue;
             }
@@ -126,6 +142,8 @@ impl Control {
             fresh.push(HostPod { key, ports, ingress });
         }
         let sets = sets(fresh.iter().flat_map(|it| it.ingress.iter())).collect();
+        let before = std::mem::replace(&mut self.host.network.egress, egress);
+        before.into_values().for_each(|acl| self.release(acl));
         let network = &mut self.host.network;
         keep(&mut self.membership, &mut network.sets, sets);
         network.faults = faults;
@@ -133,6 +151,38 @@ impl Control {
             network.pods = fresh.into();
         }
         Arc::clone(&network.pods)
+    }
+
+    /// The egress ACL of a pod on the host network, as for other pods.
+    fn host_egress_acl(&mut self, pod: &Pod, policies: &Policies) -> Option<Acl> {
+        if self.is_readable(pod) {
+            return self.acl(pod, policies, Direction::Egress);
+        }
+        let closed = configurator::closed(&pod.key);
+        let (cache, membership) = (&self.cache, &mut self.membership);
+        let rules = render::rules(closed, Direction::Egress, cache, membership);
+        Some(self.acquire(rules, Vec::new()))
+    }
+
+    /// Whether the egress of a pod on the host network depends on one of these port names.
+    pub(super) fn has_host_egress_of(&self, is_of: impl Fn(&Acl) -> bool) -> bool {
+        self.host.network.egress.values().any(is_of)
+    }
+
+    /// The compiled egress of the pods on the host network; the same map if nothing differs.
+    pub(super) fn host_egress(&self) -> Arc<BTreeMap<PodKey, PodAcl>> {
+        let compiled = |(key, acl): (&PodKey, &Acl)| {
+            let table = self.tables.table(&acl.rules).cloned();
+            (key.clone(), table.map_or(PodAcl::Open, PodAcl::Table))
+        };
+        let now: BTreeMap<_, _> = self.host.network.egress.iter().map(compiled).collect();
+        let last = &self.view.host_egress;
+        let is_same = now.len() == last.len()
+            && now
+                .iter()
+                .zip(last.iter())
+                .all(|((key, acl), (other, known))| key == other && acl.is_same(known));
+        if is_same { Arc::clone(last) } else { Arc::new(now) }
     }
 
     /// The ingress rules of a pod on the host network; `None` if no policy selects it. One that
@@ -165,7 +215,7 @@ impl Control {
 }
 
 /// The parts of its policies that cannot be enforced for a pod on the host network.
-fn unenforced(pod: &Pod, policies: &Policies) -> Vec<Fault> {
+fn unenforced(pod: &Pod, policies: &Policies, has_sockets: bool) -> Vec<Fault> {
     let object = ObjectRef {
         kind: Kind::Pod,
         namespace: Some(Arc::clone(&pod.key.namespace)),
@@ -181,7 +231,9 @@ fn unenforced(pod: &Pod, policies: &Policies) -> Vec<Fault> {
     if pod.declared_ports.is_empty() {
         add(Direction::Ingress, "no container declares a port");
     }
-    add(Direction::Egress, "ports do not tell what the pod opens from what its node does");
+    if !has_sockets {
+        add(Direction::Egress, "ports do not tell what the pod opens from what its node does");
+    }
     faults
 }
 

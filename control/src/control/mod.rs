@@ -252,6 +252,9 @@ impl Control {
             let follows = |acl: &Acl| acl.names.iter().any(|name| names.contains(name));
             let affected = self.local.iter().filter(|(_, local)| local.acls().any(follows));
             self.dirty.extend(affected.map(|(key, _)| key.clone()));
+            if self.has_host_egress_of(follows) {
+                self.note_host_policies();
+            }
         }
         let dirty = std::mem::take(&mut self.dirty);
         for key in &dirty {
@@ -283,6 +286,7 @@ impl Control {
         };
         let outside = self.outside_acl();
         let host_services = self.compiled_host_services();
+        let host_egress = self.host_egress();
         let host_acls = self.compiled_host_acls();
         let nodes = match std::mem::take(&mut self.nodes_changed) {
             true => self.nodes(),
@@ -299,6 +303,7 @@ impl Control {
             && Arc::ptr_eq(&nodes, &self.view.nodes)
             && Arc::ptr_eq(&host_firewalls, &self.view.host_firewalls)
             && Arc::ptr_eq(&host_pods, &self.view.host_pods)
+            && Arc::ptr_eq(&host_egress, &self.view.host_egress)
             && outside.is_same(&self.view.outside)
             && Arc::ptr_eq(&host_services, &self.view.host_services)
             && !host_acls_changed
@@ -316,6 +321,7 @@ impl Control {
             peer_sets,
             host_firewalls,
             host_pods,
+            host_egress,
             outside,
             host_services,
             host_acls,
