@@ -136,11 +136,11 @@ async fn no_address_of_a_service_leads_to_a_denied_pod() {
         format!("0.0.0.0:{}", node.at.port()),
         format!("localhost:{}", node.at.port()),
     ] {
-        let denied = proxied.dial(&target).await.err().expect(&target);
+        let denied = proxied.dial(&target).await.expect_err(&target);
         assert!(denied.contains("denied by session rule"), "{target}: {denied}");
         assert!(denied.ends_with("[NetworkPolicy default/db]"), "{target}: {denied}");
     }
-    let denied = proxied.dial("127.0.0.8:80").await.err().expect("it admits others");
+    let denied = proxied.dial("127.0.0.8:80").await.expect_err("it admits others");
     assert!(denied.contains("is not in the loadBalancerSourceRanges"), "{denied}");
     assert_eq!([db.came(), cluster.came(), node.came()], [0; 3]);
     // Another port of the same address is no service.

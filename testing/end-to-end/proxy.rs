@@ -234,7 +234,7 @@ fn no_address_of_a_service_leads_past_a_policy() {
         }
     }
     for target in targets.iter().map(String::as_str).chain([redirected]) {
-        let denied = proxy.dial(target).err().expect(target);
+        let denied = proxy.dial(target).expect_err(target);
         assert!(
             denied.contains("denied by session rule") && denied.contains(by),
             "{target}: {denied}"
