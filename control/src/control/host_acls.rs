@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::host_services::Selected;
 use super::{Acl, Control, Scope};
 use crate::configurator;
 use crate::model::{ClusterHostFirewall, Direction};
@@ -32,7 +33,7 @@ impl Control {
         let all: Vec<_> = all.filter(|it| self.is_enforced(&it.staging)).cloned().collect();
         let api_server = self.cache.api_server().clone();
         // Nodes that the same firewalls select share their tables.
-        let mut selected: BTreeMap<Vec<Arc<str>>, (Vec<_>, Vec<Arc<str>>)> = BTreeMap::new();
+        let mut selected: BTreeMap<Vec<Arc<str>>, Selected> = BTreeMap::new();
         for node in self.cache.nodes().values() {
             let firewalls: Vec<_> = all.iter().filter(|it| it.selects(node)).cloned().collect();
             let names = firewalls.iter().map(|it| Arc::clone(&it.name)).collect();

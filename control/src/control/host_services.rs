@@ -14,12 +14,12 @@ use crate::view::PodAcl;
 #[derive(Debug, Default)]
 pub(super) struct HostServices(Vec<([Acl; 2], Vec<Arc<str>>)>);
 
+/// Firewalls, and the nodes that exactly these select.
+pub(super) type Selected = (Vec<Arc<ClusterHostFirewall>>, Vec<Arc<str>>);
+
 impl Control {
     /// Makes the rules of these firewalls, of which each list selects these nodes.
-    pub(super) fn configure_host_services(
-        &mut self,
-        selected: Vec<(Vec<Arc<ClusterHostFirewall>>, Vec<Arc<str>>)>,
-    ) {
+    pub(super) fn configure_host_services(&mut self, selected: Vec<Selected>) {
         let api_server = self.cache.api_server().clone();
         let mut fresh = Vec::new();
         for (firewalls, nodes) in selected {
