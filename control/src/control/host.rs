@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use acl::{End, PeerSetId, Rule};
 
-use super::{Control, Scope};
+use super::{Acl, Control, Scope};
 use crate::configurator::{self, Policies};
 use crate::fault::{Fault, FieldFault};
 use crate::membership::Membership;
 use crate::model::{ClusterHostFirewall, Direction, Pod};
 use crate::render;
-use crate::view::{HostFirewall, HostPod};
+use crate::view::{HostFirewall, HostPod, PodAcl};
 use crate::{Kind, ObjectRef, PodKey};
 
 /// The lists in force, and the peer sets that they keep.

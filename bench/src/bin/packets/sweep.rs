@@ -13,7 +13,7 @@ use std::time::Duration;
 use bench::{Samples, SessionFile, print_table};
 use dataplane::session::{Opening, Owner, Timeouts, Tuples};
 use dataplane::wire::{Flow, protocol, tcp_flags};
-use dataplane::{Adjacency, PortId};
+use dataplane::Adjacency;
 use rustix::time::{ClockId, clock_gettime};
 
 const SIZES: [u32; 3] = [131_072, 1_048_576, 8_388_608];
