@@ -87,6 +87,8 @@ pub struct Config {
     pub node_readiness: bool,
     /// Frames of the UMEM.
     pub umem_frames: u32,
+    /// The same where flow offload is wanted and cannot run: each pod has sockets of its own then.
+    pub umem_frames_without_offload: u32,
     /// Whether they stand in huge pages.
     pub hugepages: HugePages,
     /// Frames in each port's fill ring.
@@ -141,6 +143,12 @@ const DEFAULT_LISTEN: &str = "127.0.0.1:9470";
 const DEFAULT_STATE_DIR: &str = "/run/podgate";
 /// Descriptors of a port's fill ring.
 const RING: u64 = 2048;
+/// Frames of the UMEM by default where each pod has sockets of its own.
+const FRAMES: u32 = 65_536;
+/// Frames for each worker, for its queue of the punt link and what is in flight, and as many for host port and uplink.
+const FRAMES_OF_WORKER: usize = 8192;
+/// Frames for each core: an uplink mostly has a queue for each, and what it posts is to be half of all at most.
+const FRAMES_OF_CORE: usize = 512;
 /// Smallest MTU that IPv6 works with (RFC 8200, section 5).
 const LEAST_MTU: u32 = 1280;
 
@@ -182,7 +190,13 @@ impl Config {
         }
         let workers = options.workers.unwrap_or(cores.len().max(1));
         faults.range("workers", workers as u64, cores.len().max(1) as u64, 254);
-        let umem_frames = options.umem_frames.unwrap_or(65_536);
+        let enforcer = options.enforcer.unwrap_or(Enforcer::AfXdp);
+        let flow_offload = enforcer == Enforcer::AfXdp && options.flow_offload != Some(OnOff::Off);
+        let umem_frames_without_offload = options.umem_frames.unwrap_or(FRAMES);
+        let umem_frames = match options.umem_frames {
+            None if flow_offload => frames_of_flow_offload(workers, online.len()),
+            _ => umem_frames_without_offload,
+        };
         faults.range("umem-frames", umem_frames.into(), 1024, 1 << 24);
         let frames_per_port = options.frames_per_port.unwrap_or(256);
         faults.range("frames-per-port", frames_per_port.into(), 64, RING);
@@ -243,7 +257,6 @@ impl Config {
                 format_args!("{path} is given beside manifests; objects come from one source");
             faults.add("kubeconfig", text);
         }
-        let enforcer = options.enforcer.unwrap_or(Enforcer::AfXdp);
         match enforcer {
             Enforcer::AfXdp if !options.pod_networks.is_empty() => {
                 faults.add("pod-networks", format_args!("goes with enforcer nftables"));
@@ -291,6 +304,7 @@ impl Config {
                 Some(OnOff::Off) | None => Stage::Enforced,
             },
             umem_frames,
+            umem_frames_without_offload,
             hugepages: options.hugepages.unwrap_or(HugePages::Auto),
             frames_per_port,
             max_ports,
@@ -303,7 +317,7 @@ impl Config {
             node_addresses: options.node_addresses,
             mtu,
             network,
-            flow_offload: enforcer == Enforcer::AfXdp && options.flow_offload != Some(OnOff::Off),
+            flow_offload,
             flow_offload_grace: options
                 .flow_offload_grace
                 .map_or(flow_offload::Options::default().grace, |span| span.0),
@@ -385,6 +399,12 @@ pub fn rx_mode_name(mode: SwitchRxMode) -> &'static str {
         SwitchRxMode::Adaptive => "adaptive",
         SwitchRxMode::Interrupt => "interrupt",
     }
+}
+
+/// The default of `umem-frames` with flow offload, where one link has the frames of all pods.
+fn frames_of_flow_offload(workers: usize, cores: usize) -> u32 {
+    let wanted = (FRAMES_OF_WORKER * (workers + 1)).max(FRAMES_OF_CORE * cores);
+    u32::try_from(wanted).map_or(FRAMES, |wanted| wanted.min(FRAMES))
 }
 
 /// Least number of sessions that fit by default.

@@ -121,7 +121,8 @@ pub struct Options {
     #[arg(long, env = "PODGATE_NODE_READINESS", value_name = "on|off")]
     pub node_readiness: Option<OnOff>,
 
-    /// Packet buffers of 4096 bytes, shared by all ports [default: 65536]
+    /// Packet buffers of 4096 bytes, shared by all ports. With flow offload the default is 8192 for each worker and 8192
+    /// more, or 512 for each core if that is more, up to 65536, which it is without [default: 16384]
     #[arg(long, env = "PODGATE_UMEM_FRAMES", value_name = "N")]
     pub umem_frames: Option<u32>,
 

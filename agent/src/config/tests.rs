@@ -37,6 +37,20 @@ fn every_default_is_what_the_help_says() {
 }
 
 #[test]
+fn fewer_frames_are_enough_where_one_link_serves_all_pods() {
+    let frames = |text: &str, cores: usize| {
+        let config = Config::resolve(parse(text).unwrap(), "a", &(0..cores).collect()).unwrap();
+        (config.umem_frames, config.umem_frames_without_offload)
+    };
+    assert_eq!(frames("", 2), (16_384, 65_536));
+    assert_eq!(frames("workers: 2", 2), (24_576, 65_536));
+    assert_eq!(frames("", 64), (32_768, 65_536));
+    assert_eq!(frames("cores: 0-63", 64), (65_536, 65_536));
+    assert_eq!(frames("flow-offload: off", 2), (65_536, 65_536));
+    assert_eq!(frames("umem-frames: 8192", 2), (8192, 8192));
+}
+
+#[test]
 fn a_file_may_say_everything() {
     let text = "
         node-name: node-b

@@ -65,6 +65,7 @@ fn wanted(args: &Args, config: Config) -> Wanted {
         pods: args.pods,
         max_ports: config.max_ports.into(),
         umem_frames: config.umem_frames,
+        umem_frames_without_offload: config.umem_frames_without_offload,
         frames_per_port: config.frames_per_port,
         hugepages: match config.hugepages {
             config::HugePages::Auto => setup::preflight::HugePages::Auto,

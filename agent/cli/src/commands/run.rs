@@ -167,7 +167,7 @@ fn switch(
         );
     }
     let Prepared { umem, programs, manifests } = prepared;
-    let input = Input::read(config, manifests)?;
+    let mut input = Input::read(config, manifests)?;
     let config = &input.config;
     if config.enforcer == Enforcer::Nftables {
         // Only what the switch itself needs to run without ports.
@@ -183,9 +183,11 @@ fn switch(
             _ => text,
         })
     };
-    let umem = umem.map_or_else(|| register(config), Ok).and_then(RegisteredUmem::bind);
-    let (umem, memory, frames) = umem.map_err(failed)?;
-    let interfaces = KernelInterfaces::new(umem, config.frames_per_port, programs);
+    let programs = programs.or_else(|| load_programs(config));
+    let umem = umem.map_or_else(|| register(config, programs.is_some()), Ok);
+    let (umem, memory, frames) = umem.and_then(RegisteredUmem::bind).map_err(failed)?;
+    input.config.umem_frames = umem.frames();
+    let interfaces = KernelInterfaces::new(umem, input.config.frames_per_port, programs);
     let interfaces = interfaces.map_err(StartError::Failed)?;
     start(input, Box::new(interfaces), &memory, frames)
 }
@@ -222,16 +224,17 @@ impl Prepared {
         }
         // Huge pages are mostly the other switch's until then.
         let uses_huge_pages = config.hugepages != HugePages::Off && has_huge_pages();
-        let entries = flow_offload::Options::default().entries;
-        Ok(Self {
-            manifests,
-            umem: (!uses_huge_pages).then(|| register(config).ok()).flatten(),
-            programs: config
-                .flow_offload
-                .then(|| flow_offload::Kernel::load(entries).ok())
-                .flatten(),
-        })
+        let programs = load_programs(config);
+        let register = || register(config, programs.is_some()).ok();
+        let umem = (!uses_huge_pages).then(register).flatten();
+        Ok(Self { manifests, umem, programs })
     }
+}
+
+/// The programs of flow offload, if they are wanted and the kernel takes them.
+fn load_programs(config: &Config) -> Option<flow_offload::Kernel> {
+    let load = || flow_offload::Kernel::load(flow_offload::Options::default().entries).ok();
+    config.flow_offload.then(load).flatten()
 }
 
 /// Whether the machine keeps huge pages of 2 MB.
@@ -240,9 +243,13 @@ fn has_huge_pages() -> bool {
     count.is_ok_and(|count| count.trim() != "0")
 }
 
-fn register(config: &Config) -> Result<RegisteredUmem, AfXdpError> {
-    let create =
-        |hugepages| RegisteredUmem::create(&UmemConfig { frames: config.umem_frames, hugepages });
+/// Registers the packet buffers, those of flow offload or those of sockets for each pod.
+fn register(config: &Config, has_programs: bool) -> Result<RegisteredUmem, AfXdpError> {
+    let frames = match has_programs {
+        true => config.umem_frames,
+        false => config.umem_frames_without_offload,
+    };
+    let create = |hugepages| RegisteredUmem::create(&UmemConfig { frames, hugepages });
     match config.hugepages {
         HugePages::On => create(true),
         HugePages::Off => create(false),

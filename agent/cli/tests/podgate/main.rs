@@ -10,6 +10,7 @@ mod fixtures;
 mod host_ends;
 mod install;
 mod konnectivity;
+mod memory;
 mod policy;
 mod probe;
 mod prove;

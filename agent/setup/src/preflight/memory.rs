@@ -54,7 +54,10 @@ pub struct Memory {
 pub(crate) fn estimate(wanted: &Wanted, offload: bool) -> Memory {
     let others = u32::from(wanted.host_port) + u32::from(wanted.uplink.is_some());
     let ports = wanted.pods.saturating_add(others);
-    let frames = u64::from(wanted.umem_frames);
+    let frames = u64::from(match offload {
+        true => wanted.umem_frames,
+        false => wanted.umem_frames_without_offload,
+    });
     let (umem_bytes, kernel_bytes_per_port) = (frames * FRAME, frames * FRAME_AND_SOCKET);
     let sockets = if offload { wanted.workers.saturating_add(others) } else { ports };
     let kernel_bytes = kernel_bytes_per_port * u64::from(sockets);
@@ -165,7 +168,7 @@ fn rate(wanted: &Wanted, memory: &Memory, unlimited: bool, machine: &Machine) ->
         true => Finding::new("ports", Level::Good, format!("{ports} of {fit} that fit")),
         false => {
             let frames = u64::from(ports) * u64::from(wanted.frames_per_port) * 4 / 3;
-            let frames = frames.next_power_of_two().max(wanted.umem_frames.into());
+            let frames = frames.next_power_of_two().max(memory.umem_bytes / FRAME);
             let detail = format!("{ports} are wanted, {fit} fit");
             Finding::new("ports", Level::Warning, detail)
                 .hint(format!("umem-frames: {frames}, max-ports: {}", ports.max(wanted.max_ports)))
@@ -199,7 +202,8 @@ pub(crate) mod tests {
         Wanted {
             pods: 110,
             max_ports: 1024,
-            umem_frames: 65_536,
+            umem_frames: 16_384,
+            umem_frames_without_offload: 65_536,
             frames_per_port: 256,
             hugepages: HugePages::Auto,
             flow_offload: true,
@@ -239,6 +243,7 @@ pub(crate) mod tests {
         let memory = estimate(&wanted(), true);
         assert_eq!((memory.ports, memory.sockets, memory.ports_that_fit), (112, 4, 1024));
         assert_eq!(memory.kernel_bytes, 4 * memory.kernel_bytes_per_port);
+        assert_eq!(memory.umem_bytes, 64 << 20);
         let more = estimate(&Wanted { pods: 1000, ..wanted() }, true);
         assert_eq!(more.total_bytes, memory.total_bytes);
     }
@@ -275,7 +280,8 @@ pub(crate) mod tests {
         let ports = findings.iter().find(|finding| finding.check == "ports").unwrap();
         assert_eq!(ports.level, Level::Warning);
         assert_eq!(ports.hint.as_deref(), Some("umem-frames: 262144, max-ports: 1024"));
-        assert!(estimate(&Wanted { umem_frames: 262_144, ..many }, false).ports_that_fit >= 502);
+        let more = Wanted { umem_frames_without_offload: 262_144, ..many };
+        assert!(estimate(&more, false).ports_that_fit >= 502);
     }
 
     #[test]

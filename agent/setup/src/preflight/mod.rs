@@ -35,6 +35,8 @@ pub struct Wanted {
     pub max_ports: u32,
     /// Frames of the UMEM.
     pub umem_frames: u32,
+    /// The same where flow offload cannot run.
+    pub umem_frames_without_offload: u32,
     /// Frames that each port keeps ready.
     pub frames_per_port: u32,
     /// Whether frames stand in huge pages.

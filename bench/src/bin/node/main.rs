@@ -1,7 +1,9 @@
-//! What a switch with many pods costs: starts, attachments, sessions, the journal, idle pods, names.
+//! What a switch with many pods costs: starts, attachments, sessions, the journal, memory, idle
+//! pods, names.
 
 mod attach;
 mod journal;
+mod memory;
 mod names;
 mod plugin;
 mod pods;
@@ -16,6 +18,7 @@ fn main() -> ExitCode {
         &[
             ("attach", attach::main),
             ("journal", journal::main),
+            ("memory", memory::main),
             ("names", names::main),
             ("plugin", plugin::main),
             ("pods", pods::main),

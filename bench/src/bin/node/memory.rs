@@ -1,0 +1,144 @@
+//! Memory of an idle switch with many pods, and what each service costs it.
+//!
+//! ```text
+//! cargo run --release -p bench --bin node -- memory [PODS] [SERVICES…]     (as root)
+//! ```
+//!
+//! Objects come from manifests, and from an API server as a cluster has it. Each service has 20 endpoints.
+
+use std::error::Error;
+use std::fmt::Write;
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
+
+use bench::attach::{self, PATIENCE, start_program};
+use bench::forwarder::own_path;
+use bench::print_table;
+use bench::rig::needs_root;
+use local_api::{AttachPod, Client};
+use serde_json::{Value, json};
+use testkit::api_server::ApiServer;
+use testkit::{Namespace, TempDir};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const PODS: usize = 250;
+const SERVICES: [usize; 3] = [0, 1_000, 6_000];
+const ENDPOINTS: usize = 20;
+/// Until all is quiet after the attachments, and what was saved is saved.
+const QUIET: Duration = Duration::from_secs(15);
+
+pub(crate) fn main(args: &[String]) -> Result<()> {
+    needs_root()?;
+    let numbers = args[1..].iter().map(|text| text.parse::<usize>());
+    let numbers = numbers.collect::<std::result::Result<Vec<_>, _>>()?;
+    let (pods, services) = numbers.split_first().map_or((PODS, &[][..]), |(pods, it)| (*pods, it));
+    let services = if services.is_empty() { &SERVICES } else { services };
+    for from_manifests in [true, false] {
+        let mut rows = Vec::<Vec<String>>::new();
+        let mut first = None;
+        for count in services {
+            eprintln!("{count} services");
+            let [all, own] = measure(pods, *count, from_manifests)?;
+            let (least, without) = *first.get_or_insert((*count, own));
+            let each = match count - least {
+                0 => String::new(),
+                more => format!("{:.2}", (own - without) / more as f64 / 1e3),
+            };
+            let mb = |bytes: f64| format!("{:.1}", bytes / 1e6);
+            rows.push(vec![count.to_string(), mb(all), mb(own), each]);
+        }
+        let source = if from_manifests { "manifests" } else { "an API server" };
+        let head = format!("services, from {source}; {pods} pods");
+        print_table(&[&head, "memory, MB", "without files, MB", "KB a service"], &rows);
+        println!();
+    }
+    Ok(())
+}
+
+/// Bytes in memory of a switch with so many pods attached and so many services: all, and those of no file.
+fn measure(pods: usize, services: usize, from_manifests: bool) -> Result<[f64; 2]> {
+    let (node, others) = (Namespace::new("bench-node"), Namespace::new("bench-pods"));
+    let folder = TempDir::new("bench-memory");
+    let mut objects = vec![json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
+        "spec": {"podCIDRs": ["10.88.0.0/16"]}})];
+    let mut requests = Vec::new();
+    for n in 0..pods {
+        let address = Ipv4Addr::from(0x0a58_0100 + n as u32);
+        let (near, far) = (format!("pg{n}"), format!("eth{n}"));
+        let request = attach::join(&node, near, &others, &far, &format!("p{n}"), address)?;
+        objects.push(pod(&request, address));
+        requests.push(request);
+    }
+    (0..services).for_each(|n| objects.extend(service(n)));
+    let api_server = (!from_manifests).then(|| serve(&node, &objects));
+    let (option, source) = match &api_server {
+        Some(server) => ("--kubeconfig", server.kubeconfig()),
+        None => {
+            let path = folder.path().join("all.yaml");
+            let mut text = String::new();
+            for object in &objects {
+                // JSON is YAML, too.
+                writeln!(text, "---\n{object}")?;
+            }
+            std::fs::write(&path, text)?;
+            ("--manifests", path)
+        }
+    };
+    drop(objects);
+    let source = source.display().to_string();
+    let arguments = ["--node-name", "n", "--listen", "127.0.0.1:0", option, &source];
+    let switch = start_program(&own_path()?, &node, folder.path(), &arguments);
+    switch.wait_for_line("local API at ", PATIENCE);
+    let mut api = Client::connect(&folder.path().join("socket"), PATIENCE)?;
+    requests.iter().try_for_each(|request| api.attach_pod(request).map(drop))?;
+    std::thread::sleep(QUIET);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", switch.id()))?;
+    let bytes = |name: &str| -> Result<f64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let words = line.and_then(|line| line.split_whitespace().nth(1)).ok_or("no such line")?;
+        Ok(words.parse::<f64>()? * 1024.0)
+    };
+    Ok([bytes("VmRSS")?, bytes("RssAnon")?])
+}
+
+fn pod(request: &AttachPod, address: Ipv4Addr) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": request.name, "namespace": "default"},
+        "spec": {"nodeName": "n"}, "status": {"podIP": address.to_string()}})
+}
+
+/// A service and its slice, with endpoints on nodes elsewhere.
+fn service(n: usize) -> [Value; 2] {
+    let endpoints = (0..ENDPOINTS).map(|endpoint| {
+        let address = Ipv4Addr::from(0x0a80_0000 + (n * ENDPOINTS + endpoint) as u32);
+        json!({"addresses": [address.to_string()], "conditions": {"ready": true},
+            "nodeName": format!("node-{}", endpoint % 7),
+            "targetRef": {"kind": "Pod", "namespace": "default", "name": format!("s{n}-{endpoint}")}})
+    });
+    let endpoints = endpoints.collect::<Vec<_>>();
+    let virtual_address = Ipv4Addr::from(0x0a60_0000 + n as u32).to_string();
+    let ports = json!([{"name": "http", "protocol": "TCP", "port": 8080}]);
+    [
+        json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": format!("s{n}"), "namespace": "default"},
+            "spec": {"clusterIP": virtual_address, "clusterIPs": [virtual_address],
+                "selector": {"app": format!("s{n}")},
+                "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080}]}}),
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": format!("s{n}-1"), "namespace": "default",
+                "labels": {"kubernetes.io/service-name": format!("s{n}")}},
+            "addressType": "IPv4", "endpoints": endpoints, "ports": ports}),
+    ]
+}
+
+/// Serves objects inside the node.
+fn serve(node: &Namespace, objects: &[Value]) -> ApiServer {
+    let place = node.path().to_owned();
+    let server = ApiServer::listening(move |address| {
+        linux_net::in_namespace(&place, || TcpListener::bind(address))
+            .map_err(std::io::Error::other)?
+    });
+    objects.iter().for_each(|object| server.apply(object.clone()));
+    server
+}
