@@ -39,8 +39,10 @@ fn corpus_and_spoiled_watch_streams() {
         let seed = fs::read(path).unwrap();
         watch::check(&seed);
         for _ in 0..200 {
-            // The first byte chooses the kind.
-            let spoiled = corpus::spoil_text(&mut rng, &seed[1..]);
+            // The first byte chooses the kind, and protobuf.
+            let is_text = seed[0] < 0x80;
+            let spoil = if is_text { corpus::spoil_text } else { corpus::spoil_bytes };
+            let spoiled = spoil(&mut rng, &seed[1..]);
             watch::check(&[&seed[..1], &spoiled].concat());
         }
     }

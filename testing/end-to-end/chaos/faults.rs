@@ -91,7 +91,9 @@ pub(super) const FAULTS: [(&str, Fault); 10] = [
     ("kill -9 during ADD", |stage, rng| {
         let brief = Brief::new(stage);
         // Whether it succeeds is open.
-        kill_during(stage.node, rng, || drop(brief.add()));
+        kill_during(stage.node, rng, || {
+            brief.add();
+        });
         assert!(brief.delete());
     }),
     ("kill -9 during DEL", |stage, rng| {
@@ -131,7 +133,9 @@ pub(super) const FAULTS: [(&str, Fault); 10] = [
         set_file_limit(node, Some(8));
         std::thread::scope(|scope| {
             // Whether it succeeds is open.
-            let adding = scope.spawn(|| drop(brief.add()));
+            let adding = scope.spawn(|| {
+                brief.add();
+            });
             node.api_server().apply(policy(rng.u64(..)));
             pause(rng, 1500);
             set_file_limit(node, None);

@@ -73,3 +73,69 @@ fn damage_is_named_with_its_place() {
     assert_eq!(other.problem, "an object of another kind");
     assert!(list(b"{}", Kind::Pod).is_err() && status(b"nonsense").is_err());
 }
+
+/// A number in the wire format, of any size.
+fn number(mut value: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+    bytes
+}
+
+/// The same as [`field`], of any length.
+fn long(number: u8, content: &[u8]) -> Vec<u8> {
+    [&[number << 3 | 2][..], &self::number(content.len() as u64), content].concat()
+}
+
+#[test]
+fn numbers_and_lengths_of_any_size_open_nothing() {
+    let policy = |port: u64| {
+        let port = [&[2 << 3][..], &number(port)].concat();
+        let ports = field(1, &field(2, &[varint(1, 0), port].concat()));
+        let spec = [field(1, b""), field(2, &ports)].concat();
+        let metadata = [field(1, b"p"), field(3, b"n")].concat();
+        let policy = [field(1, &metadata), field(2, &spec)].concat();
+        let of = [field(1, b"networking.k8s.io/v1"), field(2, b"NetworkPolicy")].concat();
+        let unknown = [MAGIC, &field(1, &of), &long(2, &policy)].concat();
+        [field(1, b"ADDED"), long(2, &long(1, &unknown))].concat()
+    };
+    for (port, is_one) in
+        [(80, true), (0, false), (65_536, false), (u64::MAX, false), (1 << 31, false)]
+    {
+        let parsed = watch_event(&policy(port), Kind::NetworkPolicy).unwrap();
+        let Read::Object(_, faults) = read(parsed["object"].clone()) else { panic!("{parsed}") };
+        assert_eq!(faults.is_empty(), is_one, "{port}: {parsed}");
+    }
+    for (head, problem) in [
+        ([&[0x0a][..], &number(u64::MAX)].concat(), "a field is longer than what it stands in"),
+        ([&[0x0a][..], &number(1 << 40)].concat(), "a field is longer than what it stands in"),
+        ([&[0x0a][..], &[0xff; 11]].concat(), "a number has no end"),
+        (number(u64::MAX), "a field's number is out of range"),
+    ] {
+        let damage = watch_event(&event("Pod", &head), Kind::Pod).unwrap_err();
+        assert_eq!(damage.problem, problem);
+    }
+    // Many fields, and texts that are longer than any object.
+    let label = |n: u32| field(11, &[field(1, n.to_string().as_bytes()), field(2, b"v")].concat());
+    let labels: Vec<u8> = (0..100_000).flat_map(label).collect();
+    let name = long(1, &vec![b'x'; 16 << 20]);
+    let pod = long(1, &[name, labels].concat());
+    let unknown =
+        [MAGIC, &field(1, &[field(1, b"v1"), field(2, b"Pod")].concat()), &long(2, &pod)].concat();
+    let bytes = [field(1, b"ADDED"), long(2, &long(1, &unknown))].concat();
+    let parsed = watch_event(&bytes, Kind::Pod).unwrap();
+    assert_eq!(parsed["object"]["metadata"]["labels"].as_object().unwrap().len(), 100_000);
+    assert!(
+        !matches!(read(parsed["object"].clone()), Read::Object(_, faults) if faults.is_empty())
+    );
+    // Cut anywhere, it is damage or an object without what is missing.
+    let whole = policy(80);
+    for length in 0..whole.len() {
+        if let Ok(parsed) = watch_event(&whole[..length], Kind::NetworkPolicy) {
+            assert!(parsed.get("object").is_none(), "{length}: {parsed}");
+        }
+    }
+}
