@@ -2,9 +2,9 @@
 
 use super::{Context, Next, Node, reject, staged, verify};
 use crate::packet::Packet;
-use crate::policy::{self, Acls, PolicyBatch};
+use crate::policy::{self, PolicyBatch};
 use crate::wire::Role;
-use crate::{Adjacency, Outcome, PortId, Verdict};
+use crate::{Adjacency, Outcome, PortId, VECTOR, Verdict};
 
 /// Sets each packet's outcome, and its adjacency where it has a route.
 pub(super) fn classify(context: &mut Context<'_>, packets: &mut [Packet], items: &[u8]) {
@@ -15,12 +15,14 @@ pub(super) fn classify(context: &mut Context<'_>, packets: &mut [Packet], items:
         packet.outcome = add(context, packet, &mut batch);
     }
     let mut decisions = batch.evaluate(snapshot.address_map());
+    let (mut decided, mut count) = ([0_u8; VECTOR], 0);
     for index in items {
         let packet = &mut packets[usize::from(*index)];
         if packet.outcome.is_none()
             && let Some(decision) = decisions.next()
         {
             (packet.outcome, packet.by) = (Some(decision.outcome), decision.by);
+            (decided[count], count) = (*index, count + 1);
             // Policies are evaluated first, but a permitted packet needs a route.
             if packet.adjacency == Adjacency::NONE && decision.outcome.verdict() == Verdict::Forward
             {
@@ -28,10 +30,12 @@ pub(super) fn classify(context: &mut Context<'_>, packets: &mut [Packet], items:
             }
         }
     }
-    *context.policy_batch = batch.emptied();
-    if context.snapshot.is_staged() {
-        staged::compare(context, packets, items);
+    if snapshot.is_staged() {
+        batch.restage(snapshot);
+        let staged = batch.evaluate(snapshot.address_map());
+        staged::compare(context, packets, decided[..count].iter().copied().zip(staged));
     }
+    *context.policy_batch = batch.emptied();
     if context.snapshot.verify_every() > 0 {
         verify::sample(context, packets, items);
     }
@@ -70,7 +74,7 @@ fn add<'a>(
         return Some(Outcome::NoSession);
     }
     if exempt.is_none() {
-        batch.push_all_forms(snapshot, flow, initiator, responder, Acls::Enforced);
+        batch.push_all_forms(snapshot, flow, initiator, responder);
     }
     packet.adjacency = adjacency;
     match exempt {

@@ -7,7 +7,7 @@ use super::Context;
 use super::owner::owner;
 use super::service::has_lost_its_backend;
 use crate::packet::Packet;
-use crate::policy::{self, Acls, PolicyBatch};
+use crate::policy::{self, PolicyBatch};
 use crate::session::{Found, Tuples};
 use crate::{Adjacency, Verdict};
 
@@ -108,7 +108,7 @@ fn add<'a>(
         Some(_) if found.translated => return State::Left,
         Some(_) => return State::Exempt(adjacency),
     }
-    batch.push_all_forms(snapshot, &policy_flow, initiator, responder, Acls::Enforced);
+    batch.push_all_forms(snapshot, &policy_flow, initiator, responder);
     State::Asked(adjacency)
 }
 
