@@ -170,6 +170,7 @@ impl Hour {
                     from: end(&event.from, None),
                     to: end(&event.to, event.to.port),
                     tcp_flags: None,
+                    process: None,
                     ..event.clone()
                 };
                 let last = event.time;

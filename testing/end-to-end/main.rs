@@ -28,6 +28,7 @@ mod queues;
 mod rejects;
 mod servers;
 mod several_nodes;
+mod sockets;
 mod staged;
 mod storm;
 mod trouble;

@@ -50,6 +50,27 @@ pub enum RxMode {
     Interrupt,
 }
 
+/// Whether programs at pods' cgroups deny `connect()` and `sendmsg()`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SocketPolicies {
+    /// No
+    Off,
+    /// Yes; before a pod's rules are known its sockets are open
+    On,
+    /// Yes; before a pod's rules are known its sockets are closed
+    Closed,
+}
+
+/// The error of a `connect()` or `sendmsg()` that a program denies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SocketError {
+    /// Operation not permitted
+    Eperm,
+    /// Connection refused
+    Econnrefused,
+}
+
 /// Whether huge pages are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum HugePages {
@@ -75,6 +96,24 @@ pub enum LogLevel {
     Debug,
     /// Everything
     Trace,
+}
+
+impl<'de> Deserialize<'de> for SocketPolicies {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.as_str() {
+            "closed" => Ok(Self::Closed),
+            // A file may say true and mean on.
+            other => match other.parse() {
+                Ok(OnOff::On) => Ok(Self::On),
+                Ok(OnOff::Off) => Ok(Self::Off),
+                Err(_) => Err(serde::de::Error::custom(format!(
+                    "'{}' is none of off, on and closed",
+                    other.escape_debug()
+                ))),
+            },
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for HugePages {

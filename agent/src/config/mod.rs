@@ -32,7 +32,9 @@ use dataplane::session::{SESSION_BYTES, Timeouts};
 use dataplane::switch::RxMode as SwitchRxMode;
 
 pub use self::hubble::Hubble;
-pub use choices::{Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode};
+pub use choices::{
+    Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode, SocketError, SocketPolicies,
+};
 pub use cli_runtime::Span;
 pub use flow_export::FlowExport;
 pub use metrics::Metrics;
@@ -79,6 +81,14 @@ pub struct Config {
     pub pod_networks: Vec<IpNet>,
     /// Whether policies hold for pods on the host network.
     pub host_network_policies: bool,
+    /// Whether programs at cgroups deny calls of pods.
+    pub socket_policies: SocketPolicies,
+    /// The error of such a call.
+    pub socket_error: SocketError,
+    /// The hierarchy of cgroup v2.
+    pub cgroup_root: PathBuf,
+    /// The file system of type bpf.
+    pub bpf_fs: PathBuf,
     /// The reply where policies deny.
     pub denied_reply: DeniedReply,
     /// The stage of policies without an annotation.
@@ -141,6 +151,8 @@ pub struct ConfigError(String);
 pub const AUTO: &str = "auto";
 const DEFAULT_LISTEN: &str = "127.0.0.1:9470";
 const DEFAULT_STATE_DIR: &str = "/run/podgate";
+const DEFAULT_CGROUP_ROOT: &str = "/sys/fs/cgroup";
+const DEFAULT_BPF_FS: &str = "/sys/fs/bpf";
 /// Descriptors of a port's fill ring.
 const RING: u64 = 2048;
 /// Frames of the UMEM by default where each pod has sockets of its own.
@@ -297,6 +309,10 @@ impl Config {
             enforcer,
             pod_networks: options.pod_networks,
             host_network_policies: options.host_network_policies == Some(OnOff::On),
+            socket_policies: options.socket_policies.unwrap_or(SocketPolicies::Off),
+            socket_error: options.socket_error.unwrap_or(SocketError::Eperm),
+            cgroup_root: options.cgroup_root.unwrap_or_else(|| DEFAULT_CGROUP_ROOT.into()),
+            bpf_fs: options.bpf_fs.unwrap_or_else(|| DEFAULT_BPF_FS.into()),
             denied_reply: options.denied_reply.unwrap_or_default(),
             node_readiness: options.node_readiness == Some(OnOff::On),
             default_stage: match options.stage_all {
@@ -354,6 +370,10 @@ impl Config {
             ("enforcer", format!("{:?}", self.enforcer).to_lowercase()),
             ("pod-networks", list(self.pod_networks.iter().map(IpNet::to_string).collect())),
             ("host-network-policies", on_off(self.host_network_policies)),
+            ("socket-policies", format!("{:?}", self.socket_policies).to_lowercase()),
+            ("socket-error", format!("{:?}", self.socket_error).to_lowercase()),
+            ("cgroup-root", self.cgroup_root.display().to_string()),
+            ("bpf-fs", self.bpf_fs.display().to_string()),
             ("denied-reply", self.denied_reply.to_string()),
             ("stage-all", on_off(self.default_stage == Stage::Staged)),
             ("node-readiness", on_off(self.node_readiness)),

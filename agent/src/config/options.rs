@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use super::choices::{Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode};
+use super::choices::{
+    Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode, SocketError, SocketPolicies,
+};
 use super::text::{Bytes, Cores, HubbleAddress, OnOff, PortSpan};
 use cli_runtime::{Networks, Span, Underlay};
 use control::model::DeniedReply;
@@ -103,6 +105,24 @@ pub struct Options {
     /// [default: off]
     #[arg(long, env = "PODGATE_HOST_NETWORK_POLICIES", value_name = "on|off")]
     pub host_network_policies: Option<OnOff>,
+
+    /// Deny connect() and sendmsg() of pods by programs at their cgroups (cgroup v2), beside the enforcer; closed:
+    /// also until the rules of a new pod are there. podgate status says why they are unavailable [default: off]
+    #[arg(long, env = "PODGATE_SOCKET_POLICIES", value_name = "off|on|closed")]
+    pub socket_policies: Option<SocketPolicies>,
+
+    /// Error of a denied connect() or sendmsg() [default: eperm]
+    #[arg(long, env = "PODGATE_SOCKET_ERROR", value_name = "eperm|econnrefused")]
+    pub socket_error: Option<SocketError>,
+
+    /// Hierarchy of cgroup v2 with the cgroups of pods [default: /sys/fs/cgroup]
+    #[arg(long, env = "PODGATE_CGROUP_ROOT", value_name = "PATH")]
+    pub cgroup_root: Option<PathBuf>,
+
+    /// File system of type bpf, in which programs at cgroups are pinned: they stay when the switch ends
+    /// [default: /sys/fs/bpf]
+    #[arg(long, env = "PODGATE_BPF_FS", value_name = "PATH")]
+    pub bpf_fs: Option<PathBuf>,
 
     /// Reply to the initiator of a denied connection: nothing (drop); a TCP reset or ICMP administratively
     /// prohibited, to pods (reject), or to everybody (reject-all). The annotation podgate.io/denied-reply of
@@ -345,7 +365,7 @@ impl Options {
         each_over! { self, file:
             node_name manifests kubeconfig socket listen listen_names web_page metrics_listen metrics_cert_file
             metrics_key_file state_dir takeover_wait cores workers rx_mode enforcer pod_networks
-            host_network_policies denied_reply stage_all node_readiness umem_frames hugepages frames_per_port max_ports sessions
+            host_network_policies socket_policies socket_error cgroup_root bpf_fs denied_reply stage_all node_readiness umem_frames hugepages frames_per_port max_ports sessions
             tcp_established_timeout tcp_transient_timeout tcp_closed_timeout udp_timeout
             dns_timeout icmp_timeout other_timeout unanswered_timeout session_accounting dns_min_ttl attach_timeout host_port
             node_addresses mtu uplink underlay vxlan_network vxlan_port vxlan_group masquerade

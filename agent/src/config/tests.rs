@@ -77,6 +77,10 @@ fn a_file_may_say_everything() {
         other-timeout: 10s
         unanswered-timeout: 5s
         host-network-policies: on
+        socket-policies: closed
+        socket-error: econnrefused
+        cgroup-root: /host/cgroup
+        bpf-fs: /host/bpf
         denied-reply: reject-all
         stage-all: on
         node-readiness: on
@@ -134,6 +138,10 @@ fn a_file_may_say_everything() {
         "enforcer=afxdp",
         "pod-networks=",
         "host-network-policies=on",
+        "socket-policies=closed",
+        "socket-error=econnrefused",
+        "cgroup-root=/host/cgroup",
+        "bpf-fs=/host/bpf",
         "denied-reply=reject-all",
         "stage-all=on",
         "node-readiness=on",
@@ -236,6 +244,7 @@ fn faults_name_their_place() {
         ("node-addresses: [127.0.0.1]", "node-addresses: 127.0.0.1"),
         ("listen: here", "line 1"),
         ("rx-mode: sometimes", "line 1"),
+        ("socket-policies: maybe", "none of off, on and closed"),
         ("uplink: eth0/1", "uplink: 'eth0/1'"),
         ("vxlan-network: 0", "vxlan-network: 0 is not between"),
         ("masquerade: direct", "masquerade: direct needs an uplink"),

@@ -5,6 +5,8 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use socket_policy::SocketPolicy;
+
 use super::error::StartError;
 use super::events::Event;
 use super::source::{ApiServer, Manifests, ReadManifests, Reading, Source};
@@ -21,6 +23,8 @@ pub struct Input {
     /// Sender for the events of the source and of all other parts.
     pub(super) events: Sender<Event>,
     pub(super) received: Receiver<Event>,
+    /// Programs for pods' cgroups, or why there are none; see [`load_socket_policies`](super::load_socket_policies).
+    pub socket_policies: Result<Option<SocketPolicy>, String>,
     /// Keeps a second switch from using the state folder.
     pub(super) lock: Arc<fs::File>,
 }
@@ -54,6 +58,7 @@ impl Input {
             }
         };
         let lock = Arc::new(lock_folder(&config.state_dir)?);
-        Ok(Self { config, source, readings, events, received, lock })
+        let socket_policies = Ok(None);
+        Ok(Self { config, source, readings, events, received, socket_policies, lock })
     }
 }

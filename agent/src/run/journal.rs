@@ -192,6 +192,7 @@ mod tests {
             in_port: None,
             out_port: None,
             staged: None,
+            process: None,
             denied: None,
         }
     }

@@ -81,6 +81,7 @@ use events::Event;
 use journal::Journal;
 use thread::Thread;
 
+pub use control_loop::load_socket_policies;
 pub use error::StartError;
 pub use http::{AUDIENCE, FOLDER};
 pub use input::Input;
@@ -95,8 +96,8 @@ pub use show::{STAGED_COLUMNS, TABLES};
 pub use source::{ReadManifests, Restored, SourceInfo, WatchInfo, WatchState};
 pub use state_dir::{await_end_of_another, make_folder};
 pub use status::{
-    EvictedStatus, FlowOffloadStatus, PartStatus, PortStatus, SessionStatus, SourceStatus, Status,
-    WatchStatus,
+    EvictedStatus, FlowOffloadStatus, PartStatus, PortStatus, SessionStatus, SocketPoliciesStatus,
+    SourceStatus, Status, WatchStatus,
 };
 pub use table::{Condition, Selection, Table};
 
@@ -143,7 +144,7 @@ fn start_parts(
     memory: &Arc<Memory>,
     frames: Vec<Frame>,
 ) -> Result<Running, StartError> {
-    let Input { config, source, readings, events, received, lock } = input;
+    let Input { config, source, readings, events, received, socket_policies, lock } = input;
     let listener = TcpListener::bind(config.listen)
         .map_err(|error| StartError::Failed(format!("listen: {}: {error}", config.listen)))?;
     let report = events.clone();
@@ -179,6 +180,7 @@ fn start_parts(
         (cluster, refused),
         channel,
         published,
+        socket_policies,
     )?;
     let control_loop = Thread::start("control", move || control_loop.run())?;
     let mut running = Running {

@@ -131,7 +131,7 @@ impl Follower {
 }
 
 /// Where the node translates connections of its own processes.
-fn translations(services: &Services) -> BTreeMap<(SocketAddr, Transport), Service> {
+pub(super) fn translations(services: &Services) -> BTreeMap<(SocketAddr, Transport), Service> {
     let by_address = services.iter().filter_map(|(address, protocol, port, entry)| {
         Some((address?.to_ip(), protocol, port, entry))
     });

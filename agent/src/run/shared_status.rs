@@ -19,7 +19,7 @@ use super::names::Names;
 use super::policies::Policies;
 use super::recent::Recent;
 use super::source::SourceInfo;
-use super::status::WaitingStatus;
+use super::status::{SocketPoliciesStatus, WaitingStatus};
 use crate::config::Config;
 use observe::verdicts::EventBroker;
 
@@ -43,6 +43,8 @@ pub struct SharedStatus {
     pub(super) policies: Arc<Policies>,
     /// State of flow offload.
     flow_offload: Mutex<FlowOffload>,
+    /// State of programs at pods' cgroups.
+    socket_policies: Mutex<SocketPoliciesStatus>,
     /// Keeps the connections of the packet trace out of the kernel's hands.
     traced: Mutex<Option<Followed>>,
     /// Wall-clock time of the start.
@@ -168,6 +170,7 @@ impl SharedStatus {
             journal: Arc::default(),
             policies: Arc::default(),
             flow_offload: Mutex::default(),
+            socket_policies: Mutex::new(SocketPoliciesStatus::without(None)),
             traced: Mutex::default(),
             started_at: SystemTime::now(),
             ports_lost: AtomicU64::new(0),
@@ -287,6 +290,15 @@ impl SharedStatus {
 
     pub(super) fn set_flow_offload(&self, now: FlowOffload) {
         *self.flow_offload.lock() = now;
+    }
+
+    /// State of programs at pods' cgroups.
+    pub(super) fn socket_policies(&self) -> SocketPoliciesStatus {
+        self.socket_policies.lock().clone()
+    }
+
+    pub(super) fn set_socket_policies(&self, now: SocketPoliciesStatus) {
+        *self.socket_policies.lock() = now;
     }
 
     /// Drops of the last minute, by the outcome's name.

@@ -118,6 +118,7 @@ struct question {
 	__u8 family;
 	__u8 transport;
 	__u32 by;
+	__u32 is_host;
 };
 
 static void count(__u32 counter)
@@ -183,6 +184,8 @@ __noinline int is_denied(struct question *question)
 		return 0;
 	if (ask(question, question->table, question->address) == DENY)
 		return 1;
+	if (question->is_host)
+		return 0;
 	local.generation = question->generation;
 	local.family = question->family;
 	__builtin_memcpy(local.address, question->address, sizeof(local.address));
@@ -291,7 +294,7 @@ decide(struct bpf_sock_addr *context, __u8 family, const __u8 *address, __be16 p
 	if (is_inside(pod, family, address))
 		return 1;
 	if (!(pod->flags & POD_KNOWN) || !question.generation) {
-		if (!known->closed)
+		if (!known->closed || pod->flags & POD_HOST)
 			return 1;
 		count(CLOSED);
 		return deny(known);
@@ -301,6 +304,7 @@ decide(struct bpf_sock_addr *context, __u8 family, const __u8 *address, __be16 p
 	question.transport = context->protocol;
 	question.port = port;
 	question.by = ~0U;
+	question.is_host = pod->flags & POD_HOST;
 	__builtin_memcpy(question.own, pod->own[family == V6], sizeof(question.own));
 	__builtin_memcpy(question.address, address, sizeof(question.address));
 

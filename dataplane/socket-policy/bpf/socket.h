@@ -19,6 +19,8 @@
 
 /* Of `pod.flags`. */
 #define POD_KNOWN 1
+/* It is on the host network: its addresses are the node's, which pods let in, and it is never closed. */
+#define POD_HOST 2
 
 enum verdict { NOTHING, ALLOW, DENY };
 

@@ -14,8 +14,8 @@ use session_rules::{Rule, Services, Transport};
 
 use crate::events::Events;
 use crate::layout::{
-    self, ASKED_ABOUT, CLOSED, DENIED, ENDPOINTS, Endpoint, LOST, LocalKey, POD_KNOWN, Piece, Pod,
-    RANGES, Range, RuleKey, ServiceKey, Settings, bytes,
+    self, ASKED_ABOUT, CLOSED, DENIED, ENDPOINTS, Endpoint, LOST, LocalKey, POD_HOST, POD_KNOWN,
+    Piece, Pod, RANGES, Range, RuleKey, ServiceKey, Settings, bytes,
 };
 use crate::render::{Rendered, render};
 use crate::{Error, link};
@@ -164,17 +164,25 @@ impl SocketPolicy {
     }
 
     /// Attaches the programs to a pod's cgroup. They decide by its rules from the next
-    /// [`set_rules`](Self::set_rules) on. A pod that is attached already gets these addresses.
+    /// [`set_rules`](Self::set_rules) on. A pod that is attached already gets these addresses. One on the host
+    /// network is never closed, and only the rules about what it opens hold for it.
     ///
     /// # Errors
     /// If the cgroup cannot be opened, or the kernel refuses; then nothing is attached.
-    pub fn attach(&self, pod: &str, addresses: &[IpAddr], cgroup: &Path) -> Result<(), Error> {
+    pub fn attach(
+        &self,
+        pod: &str,
+        addresses: &[IpAddr],
+        cgroup: &Path,
+        is_host: bool,
+    ) -> Result<(), Error> {
         let failed = |cause| Error::new(format!("attach to {}", cgroup.display()), cause);
         let mut state = self.state();
         let opened = File::open(cgroup).map_err(failed)?;
         let id = opened.metadata().map_err(failed)?.ino();
         let mut own = [[0; 16]; 2];
-        for address in addresses {
+        // The first of each family.
+        for address in addresses.iter().rev() {
             own[usize::from(address.is_ipv6())] = bytes(*address).1;
         }
         if let Some(known) = state.attached.get_mut(pod).filter(|it| it.cgroup == id) {
@@ -183,12 +191,15 @@ impl SocketPolicy {
         }
         let pod: Arc<str> = pod.into();
         let number = state.number(&pod);
-        let data = Pod { number, flags: 0, own };
+        let data = Pod { number, flags: if is_host { POD_HOST } else { 0 }, own };
         let mut links = Vec::new();
         for (program, (_, kind)) in self.programs.iter().zip(PROGRAMS) {
             links.push(link::attach(*program, kind, &opened).map_err(failed)?);
+            // All of them share it; it is there from the first one on.
+            if links.len() == 1 {
+                self.pods.put(&id, &data).map_err(failed)?;
+            }
         }
-        self.pods.put(&id, &data).map_err(failed)?;
         if let Some(folder) = self.folder(&pod) {
             let pin = || -> io::Result<()> {
                 std::fs::create_dir_all(&folder)?;
@@ -261,7 +272,7 @@ impl SocketPolicy {
         let [last, _] = std::mem::take(&mut state.names);
         state.names = [(generation, rendered.names), last];
         for attached in state.attached.values_mut() {
-            attached.pod.flags = POD_KNOWN;
+            attached.pod.flags |= POD_KNOWN;
             // The cgroup may be gone.
             let _ = self.pods.put(&attached.cgroup, &attached.pod);
         }

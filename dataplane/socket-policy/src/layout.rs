@@ -30,6 +30,9 @@ pub(crate) struct Pod {
 /// `POD_KNOWN`.
 pub(crate) const POD_KNOWN: u32 = 1;
 
+/// `POD_HOST`.
+pub(crate) const POD_HOST: u32 = 2;
+
 /// `struct settings`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]

@@ -12,6 +12,9 @@ mod render;
 
 use std::io;
 
+/// Folder of pins in a file system of type bpf.
+pub const PINS: &str = "podgate-sockets";
+
 pub use kernel::{Counters, Denied, Options, SocketPolicy, remove_pins};
 
 /// An attempt that failed, and the kernel's answer.

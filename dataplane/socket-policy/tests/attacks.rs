@@ -16,6 +16,7 @@ fn no_other_call_opens_what_connect_may_not() {
     for what in [
         "fast HOST 80",
         "mptcp HOST 80",
+        "uring HOST 80",
         "device HOST 80",
         // Another source address: the cgroup decides, and not the address.
         "transparent HOST 80 10.9.0.3",

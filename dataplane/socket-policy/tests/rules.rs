@@ -174,7 +174,7 @@ fn without_rules_a_cgroup_is_open_or_closed_as_the_option_says() {
     for closed in [false, true] {
         let cgroup = world.cgroup(if closed { "closed" } else { "open" });
         let policy = SocketPolicy::load(Options { closed, ..Options::default() }).unwrap();
-        policy.attach("default/a", &addresses(), &cgroup).unwrap();
+        policy.attach("default/a", &addresses(), &cgroup, false).unwrap();
         let mut client = world.client(&cgroup);
         let before = if closed { "EPERM" } else { "ok" };
         assert_eq!(client.ask("tcp 10.9.0.3 80"), before);
@@ -184,7 +184,7 @@ fn without_rules_a_cgroup_is_open_or_closed_as_the_option_says() {
         assert_eq!(client.ask("tcp 10.9.0.3 80"), "ok");
         // A pod that comes later waits for the next rules.
         let later = world.cgroup(if closed { "later-closed" } else { "later-open" });
-        policy.attach("default/b", &[], &later).unwrap();
+        policy.attach("default/b", &[], &later, false).unwrap();
         let mut client = world.client(&later);
         assert_eq!(client.ask("tcp 10.9.0.3 80"), before);
         policy.set_rules(&[], &Services::default(), &[]).unwrap();

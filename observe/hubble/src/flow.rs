@@ -352,6 +352,7 @@ pub(crate) mod tests {
                 ..End::default()
             },
             out_port: Some("uplink".into()),
+            process: None,
             denied: None,
             ..denied()
         };
@@ -375,6 +376,7 @@ pub(crate) mod tests {
             to: End::default(),
             protocol: None,
             tcp_flags: None,
+            process: None,
             denied: None,
             out_port: None,
             ..denied()

@@ -1,10 +1,12 @@
 //! The event broker: collects the verdicts of all workers, keeps a history and serves observers.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use acl::Origin;
 use dataplane::session::Tuples;
 use dataplane::worker::Inspect;
 use dataplane::{AclBinding, Outcome, PortState, Snapshot, StagedDecision};
@@ -17,7 +19,7 @@ use super::history::{HISTORY, History};
 use super::inspector::{Inspector, Queue, Seen, SeenPacket};
 use super::rate::Rate;
 use super::staged::{StagedConnections, StagedCount, StagedRow, StagedVerdict};
-use super::{Event, Filter, Past, Protocol, StagedSeen, TcpFlags, Wanted};
+use super::{Event, Filter, Past, Process, Protocol, StagedSeen, TcpFlags, Wanted};
 use local_api::Verdict;
 
 /// Events that wait for one observer.
@@ -61,6 +63,23 @@ struct Handle {
     wanted: Wanted,
     events: SyncSender<Arc<Event>>,
     lost: Arc<AtomicU64>,
+}
+
+/// A call that was denied before there was a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// The pod, `ns/pod`.
+    pub pod: Arc<str>,
+    /// The pod's address of that family.
+    pub from: Option<IpAddr>,
+    /// The calling process.
+    pub process: Process,
+    /// The deciding rule.
+    pub by: Origin,
+    /// The IP protocol.
+    pub protocol: u8,
+    /// The address that was asked for.
+    pub to: SocketAddr,
 }
 
 /// One observer's end.
@@ -199,6 +218,33 @@ impl EventBroker {
         self.record(&mut inner, Seen::denied_by_kernel(by.into(), packet));
     }
 
+    /// Records a call of a pod's process that was denied before there was a packet.
+    pub fn record_refused(&self, refused: Refused) {
+        let Refused { pod, from, process, by, protocol, to } = refused;
+        let sender = (Some(Arc::clone(&pod)), from, None);
+        let [from, to] = self.directory.ends([sender, (None, Some(to.ip()), Some(to.port()))]);
+        let outcome = Outcome::PolicyDenied;
+        let event = Event {
+            time: SystemTime::now(),
+            node: Arc::clone(&self.node),
+            verdict: shown(outcome),
+            reason: outcome.into(),
+            by: vec![by],
+            from,
+            to,
+            protocol: Some(Protocol(protocol)),
+            icmp_type: None,
+            tcp_flags: None,
+            in_port: Some(pod),
+            out_port: None,
+            process: Some(process),
+            staged: None,
+            denied: None,
+        };
+        let mut inner = self.fetch();
+        self.keep(&mut inner, event);
+    }
+
     /// Begins to observe. Verdicts taken before this call count as past.
     pub fn observe(&self, wanted: impl Into<Wanted>) -> Observer {
         let wanted = wanted.into();
@@ -263,6 +309,7 @@ impl EventBroker {
             tcp_flags: packet.and_then(|packet: SeenPacket| packet.tcp_flags).map(TcpFlags),
             in_port: seen.in_port,
             out_port: seen.out_port,
+            process: None,
             staged: seen
                 .staged
                 .map(|staged| StagedVerdict { verdict: shown(staged.outcome), by: staged.by }),
@@ -272,7 +319,11 @@ impl EventBroker {
 
     /// Names a verdict, counts and remembers it, and hands it out.
     fn record(&self, inner: &mut Inner, seen: Seen) {
-        let event = Arc::new(self.event(seen));
+        self.keep(inner, self.event(seen));
+    }
+
+    fn keep(&self, inner: &mut Inner, event: Event) {
+        let event = Arc::new(event);
         if event.staged.is_some() {
             inner.staged.count(&event);
         } else {

@@ -47,6 +47,9 @@ pub struct Event {
     /// The port it left or would have left by.
     #[serde(rename = "out", default, skip_serializing_if = "Option::is_none")]
     pub out_port: Option<Arc<str>>,
+    /// The process whose call was denied before there was a packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Process>,
     /// The decision of staged policies, if this event is about a connection that they would decide otherwise
     /// about. The connection has another event, without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,6 +57,15 @@ pub struct Event {
     /// The direction whose policies denied it; only within this process.
     #[serde(skip)]
     pub denied: Option<Direction>,
+}
+
+/// A process of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number, as the node counts.
+    pub pid: u32,
+    /// Its name, 15 bytes at most.
+    pub command: Arc<str>,
 }
 
 /// Labels of a pod, by key.
@@ -126,6 +138,9 @@ impl fmt::Display for Event {
         if !self.by.is_empty() {
             write!(f, " by {}", Origin::list(&self.by))?;
         }
+        if let Some(Process { pid, command }) = &self.process {
+            write!(f, " in {command}[{pid}]")?;
+        }
         self.staged.as_ref().map_or(Ok(()), |staged| write!(f, "; {staged}"))
     }
 }
@@ -159,6 +174,7 @@ pub(crate) mod tests {
             tcp_flags: Some(TcpFlags(2)),
             in_port: Some("default/frontend".into()),
             out_port: Some("default/db".into()),
+            process: None,
             staged: None,
             denied: None,
         }
@@ -201,6 +217,19 @@ pub(crate) mod tests {
             "2026-11-21T02:25:35.123Z: 2001:db8::1 -> [2001:db8::2]:7 policy-allowed FORWARDED \
              (ICMPv6 EchoRequest)"
         );
+        let refused = Event {
+            from: End { port: None, ..denied().from },
+            tcp_flags: None,
+            process: Some(Process { pid: 4711, command: "curl".into() }),
+            ..denied()
+        };
+        assert_eq!(
+            refused.to_string(),
+            "2026-11-21T02:25:35.123Z: default/frontend -> default/db:6379 policy-denied DROPPED \
+             (TCP) by default-deny of NetworkPolicy default/db in curl[4711]"
+        );
+        let line = serde_json::to_string(&refused).unwrap();
+        assert!(line.contains(r#""process":{"pid":4711,"command":"curl"}"#), "{line}");
         let broken = Event {
             reason: "truncated".into(),
             by: vec![],

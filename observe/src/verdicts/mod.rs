@@ -21,11 +21,11 @@ mod reason;
 mod staged;
 mod wanted;
 
-pub use broker::{Counts, EventBroker, Observer};
+pub use broker::{Counts, EventBroker, Observer, Refused};
 pub use directory::{Directory, Names};
 #[cfg(test)]
 pub(crate) use event::tests::denied;
-pub use event::{End, Event, PodLabels};
+pub use event::{End, Event, PodLabels, Process};
 pub use filter::{Filter, Pod, network};
 pub use inspector::Inspector;
 pub use local_api::Verdict;

@@ -11,7 +11,7 @@ use rustix::thread::{
 ///
 /// - `NET_ADMIN`: XDP programs on interfaces, netlink, nftables, sysctls of the network,
 /// - `NET_RAW`: AF_XDP sockets,
-/// - `BPF`: loading XDP programs, and their maps,
+/// - `BPF`: loading programs, and their maps,
 /// - `IPC_LOCK`: the memory of packets is not counted against `RLIMIT_MEMLOCK`.
 pub const SWITCH: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
@@ -20,6 +20,9 @@ pub const SWITCH: CapabilitySet = CapabilitySet::NET_ADMIN
 
 /// Capabilities of enforcement by nftables: rules, netlink and sysctls of the network.
 pub const NFTABLES: CapabilitySet = CapabilitySet::NET_ADMIN;
+
+/// The same, and `BPF` for programs at pods' cgroups.
+pub const NFTABLES_AND_SOCKETS: CapabilitySet = NFTABLES.union(CapabilitySet::BPF);
 
 /// Capabilities of the CNI plugin and the IPAM plugin that it calls:
 ///

@@ -11,14 +11,15 @@ use tracing::Level;
 
 use super::Ended;
 use agent::config::{
-    Config, ConfigError, Enforcer, HugePages, LogFormat, LogLevel, Options, host_name,
-    manifests_of, online_cores, read_file,
+    Config, ConfigError, Enforcer, HugePages, LogFormat, LogLevel, Options, SocketPolicies,
+    host_name, manifests_of, online_cores, read_file,
 };
 use agent::run::{
     Input, KernelInterfaces, ReadManifests, StartError, WithoutPorts, await_end_of_another,
-    make_folder, other_switch, start,
+    load_socket_policies, make_folder, other_switch, start,
 };
 use cli_runtime::{NO, UNUSABLE, fail};
+use socket_policy::SocketPolicy;
 
 /// Arguments of `podgate run`.
 #[derive(Debug, clap::Args)]
@@ -79,11 +80,12 @@ pub(super) fn run(args: &Args) -> Ended {
     }
     Umem::recognize_programs();
     flow_offload::recognize_programs(flow_offload::interfaces());
+    let sockets = load_socket_policies(&config);
     // A confined process cannot see the namespaces of one that is not in the same confinement.
     let other = other_switch();
     // Inherited by the threads that follow.
     confine_thread(&config).map_err(failed)?;
-    let running = switch(config, prepared, other).map_err(failed)?;
+    let running = switch(config, prepared, sockets, other).map_err(failed)?;
     let config = &running.shared().config;
     let state = match running.shared().unready() {
         None => "ready".to_owned(),
@@ -109,8 +111,10 @@ fn failed(error: StartError) -> ExitCode {
 
 /// Gives up the privileges of the calling thread that the switch does not need.
 fn confine_thread(config: &Config) -> Result<(), StartError> {
+    let has_sockets = config.socket_policies != SocketPolicies::Off;
     let capabilities = match config.enforcer {
         Enforcer::AfXdp => confine::capabilities::SWITCH,
+        Enforcer::Nftables if has_sockets => confine::capabilities::NFTABLES_AND_SOCKETS,
         Enforcer::Nftables => confine::capabilities::NFTABLES,
     };
     confine::keep(capabilities)
@@ -123,7 +127,8 @@ fn confine_thread(config: &Config) -> Result<(), StartError> {
 /// container may have at the second path, and what programs that it runs throw away.
 const WRITTEN: [&str; 3] = ["/proc/sys/net", "/host/proc/sys/net", "/dev/null"];
 
-/// Restricts the files that the process may write to its state, its socket, the export of verdicts and sysctls.
+/// Restricts the files that the process may write to its state, its socket, the export of verdicts, pins of
+/// programs and sysctls.
 fn confine_files(config: &Config) -> std::io::Result<()> {
     fn folder(file: &Path) -> &Path {
         file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
@@ -132,7 +137,9 @@ fn confine_files(config: &Config) -> std::io::Result<()> {
     // Rules are about what is there. Errors are reported where the folders are used.
     let _ = make_folder(state).and_then(|()| make_folder(socket));
     let export = config.flow_export.file.as_deref().map(folder);
-    let folders = [state, socket].into_iter().chain(export);
+    let pins = Some(config.bpf_fs.as_path());
+    let pins = pins.filter(|_| config.socket_policies != SocketPolicies::Off);
+    let folders = [state, socket].into_iter().chain(export).chain(pins);
     if !confine::files::write_only_below(folders.chain(WRITTEN.map(Path::new)))? {
         tracing::warn!(
             "the kernel has no Landlock: nothing keeps the switch from writing other files"
@@ -159,6 +166,7 @@ fn read(args: &Args) -> Result<Config, ConfigError> {
 fn switch(
     config: Config,
     prepared: Prepared,
+    sockets: Result<Option<SocketPolicy>, String>,
     other: Option<String>,
 ) -> Result<agent::run::Running, StartError> {
     if config.manifests.is_empty() && config.api_server.is_none() {
@@ -168,6 +176,7 @@ fn switch(
     }
     let Prepared { umem, programs, manifests } = prepared;
     let mut input = Input::read(config, manifests)?;
+    input.socket_policies = sockets;
     let config = &input.config;
     if config.enforcer == Enforcer::Nftables {
         // Only what the switch itself needs to run without ports.

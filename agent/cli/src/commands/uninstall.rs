@@ -13,7 +13,7 @@ use setup::install::{Places, Removal, uninstall};
 #[command(
     after_help = "Removes configurations that call podgate-cni, the addresses that host-local reserved \
 for them, the plugin, programs on interfaces, interfaces of pods and the host port with their routes \
-and addresses, nftables tables, and the state folder, and prints each. Only objects with Podgate's \
+and addresses, nftables tables, programs at cgroups, and the state folder, and prints each. Only objects with Podgate's \
 names are removed. Attached pods lose their interface: recreate them with another plugin.
 
 Packages, images and the API server's objects are not touched, and net.ipv4.conf.all.forwarding and \
@@ -46,6 +46,10 @@ pub struct Args {
     #[arg(long, env = "PODGATE_STATE_DIR", value_name = "PATH", default_value = "/run/podgate")]
     state_dir: PathBuf,
 
+    /// The file system of type bpf, where programs at cgroups are pinned
+    #[arg(long, env = "PODGATE_BPF_FS", value_name = "PATH", default_value = "/sys/fs/bpf")]
+    bpf_fs: PathBuf,
+
     /// Output format; json: one line an object
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -58,6 +62,7 @@ pub(super) fn run(args: &Args) -> Ended {
         plugins: args.plugin_folder.clone(),
         reservations: args.reservation_folder.clone(),
         state: args.state_dir.clone(),
+        bpf_fs: args.bpf_fs.clone(),
     };
     let removed = uninstall(&places, args.dry_run).map_err(|error| fail(NO, error))?;
     let lines: Vec<String> = removed.iter().map(|one| line(one, args)).collect();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   CNI configuration, reserved addresses, plugin ─▶ programs ─▶ interfaces with addresses and routes
-//!                             ─▶ nftables tables ─▶ saved state
+//!                             ─▶ nftables tables ─▶ programs at cgroups ─▶ saved state
 //! ```
 //!
 //! The configuration goes first, so that no pod is attached meanwhile. Pods that are attached lose
@@ -31,13 +31,15 @@ pub struct Places {
     pub reservations: PathBuf,
     /// The switch's state folder.
     pub state: PathBuf,
+    /// The file system of type bpf.
+    pub bpf_fs: PathBuf,
 }
 
 /// Something that was removed, or would be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Removal {
     /// `configuration`, `addresses`, `plugin`, `xdp`, `tcx`, `filter`, `route`, `interface`,
-    /// `nftables` or `state`.
+    /// `nftables`, `sockets` or `state`.
     pub kind: &'static str,
     /// Its name.
     pub name: String,
@@ -80,6 +82,12 @@ pub fn uninstall(places: &Places, dry_run: bool) -> Result<Vec<Removal>, String>
         // Without nft the switch made none.
         Err(error) if error.contains("is not there") => {}
         Err(error) => work.note("nftables", "all", Err(error)),
+    }
+    let pins = places.bpf_fs.join(socket_policy::PINS);
+    if pins.exists() {
+        let done = if dry_run { Ok(()) } else { socket_policy::remove_pins(&pins) };
+        let done = done.map_err(|error| error.to_string());
+        work.note("sockets", &pins.display().to_string(), done);
     }
     if places.state.exists() {
         work.remove_folder("state", &places.state);
@@ -239,6 +247,7 @@ mod tests {
             plugins: place("bin"),
             reservations: place("networks"),
             state: place("state"),
+            bpf_fs: place("bpf"),
         }
     }
 

@@ -16,6 +16,7 @@
 //! - `kernel_events`: completed operations, events of interfaces, lost ports,
 //! - `kernel_addresses`: the kernel's addresses, and what other nodes learn of them,
 //! - `kernel_rules`: the kernel's nftables rules, with a reconciler for each table,
+//! - `socket_policies`: programs at pods' cgroups, which deny calls,
 //! - `denials`: what these rules log,
 //! - `unenforced`: what nftables makes nothing of,
 //! - `publish`, `publish_status`: snapshots and the shared status,
@@ -47,6 +48,7 @@ mod publish_status;
 mod redirects;
 mod replies;
 mod reports;
+mod socket_policies;
 mod source;
 mod staged;
 mod start;
@@ -56,6 +58,7 @@ mod uplink_filter;
 mod warnings;
 
 pub(super) use publish_status::NFTABLES;
+pub use socket_policies::load as load_socket_policies;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -109,6 +112,7 @@ pub(super) struct ControlLoop {
     uplink: Option<uplink::UplinkPort>,
     kernel_addresses: kernel_addresses::KernelAddresses,
     kernel_rules: kernel_rules::KernelRules,
+    socket_policies: Option<socket_policies::SocketPoliciesReconciler>,
     health_checks: health_checks::HealthChecks,
     publications: publish::Publications,
     policy_log: policy_log::PolicyLog,
@@ -180,7 +184,9 @@ impl ControlLoop {
             Event::Request(request, reply) => self.request(request, reply),
             Event::SessionRules(pod, reply) => {
                 let view = self.control.view();
-                let is_known = pod.as_ref().is_none_or(|pod| view.pods.contains_key(pod));
+                let is_known = pod.as_ref().is_none_or(|pod| {
+                    view.pods.contains_key(pod) || view.host_egress.contains_key(pod)
+                });
                 let services = self.services.services(&view, &self.shared.config.node_name);
                 let source = || (self.control.session_rule_source(pod.as_ref()), services);
                 // The client may have disconnected.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use control::{ClusterNode, View};
+use dataplane::services::Services;
 use snapshot::{NodeContext, NodePort};
 
 use super::ControlLoop;
@@ -87,8 +88,19 @@ impl ControlLoop {
         }
         self.program_kernel(&view, departed);
         self.health_checks.reconcile(&view, &self.shared.config.node_name, &self.shared);
+        self.follow_sockets(&services);
         tracing::debug!("snapshot {generation} with {} ports", snapshot.ports().count());
         self.publish_status_with(snapshot, change);
+    }
+
+    /// Sets what programs at pods' cgroups deny.
+    fn follow_sockets(&mut self, services: &Arc<Services>) {
+        let (addresses, pods) = (self.own_addresses(), &self.attachments.pods);
+        let is_complete = self.source_info.decides();
+        if let Some(sockets) = &mut self.socket_policies {
+            let uid = |key: &_| pods.uid(key).map(Arc::from);
+            sockets.reconcile(&self.control, services, addresses, is_complete, uid);
+        }
     }
 
     /// Sets the desired state of the kernel's rules.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use control::{Control, Scope};
 use snapshot::ServiceMaker;
+use socket_policy::SocketPolicy;
 
 use super::attachments::Attachments;
 use super::everywhere::Everywhere;
@@ -18,6 +19,7 @@ use super::names::Answers;
 use super::node_policies::Publication;
 use super::policy_log::PolicyLog;
 use super::ports::{Change, Ports, PuntLink};
+use super::socket_policies::SocketPoliciesReconciler;
 use super::uplink::UplinkPort;
 use super::warnings::WarningSchedule;
 use super::{ControlLoop, TICK, source};
@@ -53,6 +55,7 @@ impl ControlLoop {
         (cluster, refused): (ClusterRecord, Option<String>),
         (events, received): (Sender<Event>, Receiver<Event>),
         answers: Sender<(u64, PendingAnswer)>,
+        socket_policies: Result<Option<SocketPolicy>, String>,
     ) -> Result<Self, StartError> {
         let config = &shared.config;
         let mut source_info = SourceInfo::default();
@@ -81,6 +84,10 @@ impl ControlLoop {
         control.stage_policies(config.default_stage);
         if config.host_network_policies {
             control.enforce_host_network();
+        }
+        let socket_policies = SocketPoliciesReconciler::start(&shared, socket_policies)?;
+        if config.host_network_policies && socket_policies.is_some() {
+            control.enforce_host_egress();
         }
         let kernel_rules = KernelRules::start(&shared, &source_info, &*interfaces)?;
         let network = |is_wanted: bool| match is_wanted {
@@ -131,6 +138,7 @@ impl ControlLoop {
             uplink: None,
             kernel_addresses: KernelAddresses::new(Instant::now()),
             kernel_rules,
+            socket_policies,
             health_checks: Default::default(),
             publications: Default::default(),
             policy_log,

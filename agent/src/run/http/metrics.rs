@@ -11,7 +11,7 @@ use telemetry::{Scrape, process_metrics};
 
 use crate::run::shared_status::SharedStatus;
 use crate::run::source::{Restored, WatchState};
-use crate::run::status::{FlowOffloadStatus, PortStatus, Status};
+use crate::run::status::{FlowOffloadStatus, PortStatus, SocketPoliciesStatus, Status};
 
 /// Renders all metrics as of now.
 pub(super) fn text(shared: &SharedStatus) -> String {
@@ -49,6 +49,7 @@ pub(super) fn text(shared: &SharedStatus) -> String {
     );
     page.sample(&[], status.sessions.damaged);
     flow_offload(&mut page, &status.flow_offload);
+    socket_policies(&mut page, &status.socket_policies);
     names(&mut page, shared);
     page.family("generation", "gauge", "The last snapshot published.");
     page.sample(&[], status.generation);
@@ -159,6 +160,25 @@ fn flow_offload(page: &mut Page, status: &FlowOffloadStatus) {
     for (reason, count) in &status.punted {
         page.sample(&[("reason", reason)], count);
     }
+}
+
+fn socket_policies(page: &mut Page, status: &SocketPoliciesStatus) {
+    page.family("socket_policies", "gauge", "Whether programs at pods' cgroups deny calls.");
+    page.sample(&[], u8::from(status.state == "on"));
+    page.family("socket_policies_pods", "gauge", "Pods whose cgroups have the programs.");
+    page.sample(&[], status.attached);
+    page.family("socket_policies_missing", "gauge", "Pods whose cgroups do not have them.");
+    page.sample(&[], status.missing.len());
+    let help = "Calls that the programs were asked about.";
+    page.family("socket_policies_asked_total", "counter", help);
+    page.sample(&[], status.asked);
+    page.family("socket_policies_denied_total", "counter", "Calls that they denied, by reason.");
+    page.sample(&[("reason", "policy-denied")], status.denied);
+    page.sample(&[("reason", "closed")], status.closed);
+    let help = "Decisions other than the switch's, by which of both denied.";
+    page.family("socket_policies_differences_total", "counter", help);
+    page.sample(&[("denied_by", "socket")], status.stricter);
+    page.sample(&[("denied_by", "switch")], status.looser);
 }
 
 fn names(page: &mut Page, shared: &SharedStatus) {

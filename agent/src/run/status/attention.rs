@@ -32,6 +32,12 @@ impl Status {
         }
         let kernel = self.kernel.iter().filter_map(|it| Some((&it.part, it.error.as_ref()?)));
         lines.extend(kernel.map(|(part, error)| format!("kernel's {part}: {error}")));
+        let sockets = &self.socket_policies;
+        lines.extend(sockets.reason.iter().map(|why| format!("socket policies: {why}")));
+        if let Some(first) = sockets.missing.first() {
+            let count = sockets.missing.len();
+            lines.push(format!("{count} pods without socket policies, the first: {first}"));
+        }
         let sessions = &self.sessions;
         // From here on a pod that has its share opens connections in the place of its own.
         if sessions.used >= sessions.capacity / 2 {

@@ -2,6 +2,7 @@
 
 mod attention;
 mod flow_offload;
+mod socket_policies;
 mod source;
 mod text;
 
@@ -23,6 +24,7 @@ use snapshot::UPLINK;
 use crate::config::rx_mode_name;
 
 pub use flow_offload::FlowOffloadStatus;
+pub use socket_policies::SocketPoliciesStatus;
 pub use source::{SourceStatus, WatchStatus};
 pub(super) use text::port_table;
 
@@ -101,6 +103,9 @@ pub struct Status {
     /// State of flow offload.
     #[serde(default)]
     pub flow_offload: FlowOffloadStatus,
+    /// State of socket policies.
+    #[serde(default)]
+    pub socket_policies: SocketPoliciesStatus,
 }
 
 /// Decisions of the tables that are not those of their rules.
@@ -342,6 +347,7 @@ impl Status {
             kernel: state.programming.iter().map(KernelStatus::of).collect(),
             privileges: confine::State::now(),
             flow_offload: FlowOffloadStatus::of(shared),
+            socket_policies: shared.socket_policies(),
         }
     }
 }

@@ -60,6 +60,9 @@ impl fmt::Display for Status {
             packet("consume")
         )?;
         writeln!(f, "Offload:    {}", self.flow_offload.line())?;
+        if self.socket_policies.state != "off" {
+            writeln!(f, "Sockets:    {}", self.socket_policies.line())?;
+        }
         if let Some(Files { bytes, oldest }) = &self.journal {
             let since = oldest.as_ref().map_or(String::new(), |hour| format!(" since {hour}:00Z"));
             writeln!(f, "Journal:    {} kB{since}", bytes.div_ceil(1000))?;
@@ -163,7 +166,7 @@ fn workers(parts: &[PartStatus]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::FlowOffloadStatus;
+    use super::super::{FlowOffloadStatus, SocketPoliciesStatus};
     use super::*;
     use crate::run::status::{Contradictions, SourceStatus, WorkerStatus};
 
@@ -250,6 +253,7 @@ mod tests {
                 reason: Some("Linux 5.4: load the programs".into()),
                 ..FlowOffloadStatus::default()
             },
+            socket_policies: SocketPoliciesStatus::without(None),
             privileges: confine::State {
                 capabilities: vec!["NET_ADMIN".into(), "BPF".into()],
                 no_new_privileges: true,

@@ -119,6 +119,7 @@ fn event(n: usize, destinations: usize, time: SystemTime) -> Event {
         in_port: Some(pod_name(from).into()),
         out_port: Some(pod_name(to).into()),
         staged: None,
+        process: None,
         denied: None,
     }
 }

@@ -1,0 +1,84 @@
+//! Socket policies in the status.
+
+use serde::{Deserialize, Serialize};
+
+/// State of the programs at pods' cgroups.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketPoliciesStatus {
+    /// `on`, `off`, or `unavailable`: requested, but the node lacks what it needs.
+    pub state: String,
+    /// Why they cannot be had, or the error of the last attempt to enter rules.
+    pub reason: Option<String>,
+    /// Pods whose cgroups have the programs.
+    pub attached: usize,
+    /// Pods without them, with the reason.
+    pub missing: Vec<String>,
+    /// Calls that the programs were asked about.
+    pub asked: u64,
+    /// Calls that a rule denied.
+    pub denied: u64,
+    /// Calls denied because the rules of the pod were not known.
+    pub closed: u64,
+    /// Denied calls without a verdict in the stream, which had no room for them.
+    pub lost: u64,
+    /// Calls denied that the switch would have allowed.
+    pub stricter: u64,
+    /// Connections denied by the switch that the programs had let through, or not been asked about.
+    pub looser: u64,
+    /// The last of both, in words.
+    pub last_difference: Option<String>,
+}
+
+impl SocketPoliciesStatus {
+    /// Off, or not to be had for a reason.
+    pub(in crate::run) fn without(reason: Option<String>) -> Self {
+        let state = if reason.is_some() { "unavailable" } else { "off" };
+        Self { state: state.to_owned(), reason, ..Self::default() }
+    }
+
+    /// One line for people.
+    pub(super) fn line(&self) -> String {
+        if self.state != "on" {
+            return match &self.reason {
+                Some(reason) => format!("{}: {reason}", self.state),
+                None => self.state.clone(),
+            };
+        }
+        let Self { attached, missing, denied, stricter, looser, .. } = self;
+        let without = match &missing[..] {
+            [] => String::new(),
+            [first, ..] => format!(", {} pods without ({first})", missing.len()),
+        };
+        let differences = match stricter + looser {
+            0 => String::new(),
+            count => format!("; {count} decisions other than the switch's"),
+        };
+        format!("on at {attached} pods{without}, {denied} calls denied{differences}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn for_people() {
+        assert_eq!(SocketPoliciesStatus::without(None).line(), "off");
+        let v1 = SocketPoliciesStatus::without(Some("/sys/fs/cgroup is cgroup v1".into()));
+        assert_eq!(v1.line(), "unavailable: /sys/fs/cgroup is cgroup v1");
+        let on = SocketPoliciesStatus {
+            state: "on".into(),
+            attached: 3,
+            missing: vec!["a/b: no cgroup".into()],
+            denied: 4,
+            stricter: 1,
+            looser: 1,
+            ..SocketPoliciesStatus::default()
+        };
+        assert_eq!(
+            on.line(),
+            "on at 3 pods, 1 pods without (a/b: no cgroup), 4 calls denied; 2 decisions other than \
+             the switch's"
+        );
+    }
+}

@@ -1,0 +1,257 @@
+//! Policies at connect(): programs at pods' cgroups, beside the switch.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use testkit::TempDir;
+
+use crate::cluster_node::{BLOCKED, PODGATE, text};
+use crate::pod::Pod;
+use crate::{ClusterNode, requires_the_machine};
+
+const NOTHING_IN: &str = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed-db, namespace: default}
+spec:
+  podSelector: {matchLabels: {role: db}}
+  policyTypes: [Ingress]
+";
+
+/// File systems with the cgroups of pods, and with pins.
+struct Mounts {
+    folder: TempDir,
+    cgroups: Vec<PathBuf>,
+}
+
+impl Mounts {
+    fn new() -> Self {
+        let folder = TempDir::new("sockets");
+        for kind in ["cgroup2", "bpf"] {
+            let at = folder.path().join(kind);
+            std::fs::create_dir(&at).unwrap();
+            let mounted =
+                Command::new("mount").args(["-t", kind, "none"]).arg(at).status().unwrap();
+            assert!(mounted.success(), "mount {kind}");
+        }
+        Self { folder, cgroups: Vec::new() }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_string_lossy().into_owned()
+    }
+
+    /// The root of the tests' own cgroups.
+    fn root(&self) -> PathBuf {
+        let name = self.folder.path().file_name().unwrap();
+        self.folder.path().join("cgroup2").join(name)
+    }
+
+    fn options(&self) -> [String; 5] {
+        [
+            "--socket-policies=closed".to_owned(),
+            "--cgroup-root".to_owned(),
+            self.root().to_string_lossy().into_owned(),
+            "--bpf-fs".to_owned(),
+            self.path("bpf"),
+        ]
+    }
+
+    /// The cgroup of the pod with this UID, as the cgroupfs driver names it.
+    fn make(&mut self, uid: &str) -> PathBuf {
+        let pod = self.root().join("kubepods/besteffort").join(format!("pod{uid}"));
+        std::fs::create_dir_all(&pod).unwrap();
+        self.cgroups.push(pod.clone());
+        pod
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        for pod in &self.cgroups {
+            pod.ancestors().take(3).for_each(|cgroup| drop(std::fs::remove_dir(cgroup)));
+        }
+        let _ = std::fs::remove_dir(self.root());
+        for kind in ["cgroup2", "bpf"] {
+            let _ = Command::new("umount").arg(self.path(kind)).status();
+        }
+    }
+}
+
+/// Gives the pod's object a UID, as the API server does.
+fn with_uid(node: &ClusterNode, pod: &Pod<'_>, role: &str, uid: &str) {
+    let ips: Vec<Value> = pod.addresses.iter().map(|ip| json!({"ip": ip})).collect();
+    let object = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": pod.name, "namespace": "default", "uid": uid, "labels": {"role": role}},
+        "spec": {"nodeName": node.name(), "containers": [{"name": "c", "image": "x"}]},
+        "status": {"podIPs": ips}});
+    node.write(&format!("pod-{}", pod.name), &object.to_string());
+}
+
+/// What `redis-cli` in the pod's cgroup says of a server.
+fn asks(pod: &Pod<'_>, cgroup: &Path, address: &str) -> String {
+    let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", cgroup.display());
+    let limit = BLOCKED.as_secs().to_string();
+    let ask = ["timeout", &limit, "redis-cli", "-h", address, "ping"];
+    let command = [&["sh", "-c", &enter, "sh"], &ask[..]].concat();
+    let output = pod.namespace.try_exec(command);
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+/// The last call of a pod that was denied at the socket, with its process.
+fn denied_call(node: &ClusterNode, pod: &str) -> Value {
+    node.eventually("the verdict", || {
+        let mut denied = node.verdicts(&["--verdict", "dropped", "--from-pod", pod]);
+        denied.retain(|it| it.get("process").is_some());
+        denied.pop()
+    })
+}
+
+#[test]
+fn a_policy_denies_connect_before_the_switch_sees_a_packet() {
+    requires_the_machine!("redis-server", "redis-cli");
+    let mut mounts = Mounts::new();
+    let cgroup = mounts.make("0f-1");
+    let options = mounts.options();
+    let node = ClusterNode::start(&options.iter().map(String::as_str).collect::<Vec<_>>());
+    let frontend = node.pod("frontend", "frontend");
+    with_uid(&node, &frontend, "frontend", "0f-1");
+    let db = node.pod("db", "db");
+    let _redis = db.serve_redis();
+    let address = db.v4().to_string();
+    let sockets = || node.status()["socket_policies"].clone();
+    node.eventually("the programs", || (sockets()["attached"] == 1).then_some(()));
+    let missing = sockets()["missing"][0].as_str().unwrap().to_owned();
+    assert!(missing.starts_with("default/db: its UID is not known"), "{missing}");
+    node.eventually("the rules", || {
+        asks(&frontend, &cgroup, &address).contains("PONG").then_some(())
+    });
+
+    node.apply("policy", NOTHING_IN);
+    let refused = "Operation not permitted";
+    node.eventually("the denial", || {
+        asks(&frontend, &cgroup, &address).contains(refused).then_some(())
+    });
+    let event = denied_call(&node, "default/frontend");
+    assert_eq!(event["process"]["command"], "redis-cli", "{event}");
+    assert_eq!(event["by"][0], "default-deny of NetworkPolicy default/closed-db", "{event}");
+    assert_eq!((&event["to"]["pod"], &event["to"]["port"]), (&json!("default/db"), &json!(6379)));
+    assert_eq!(event["from"]["ip"], json!(frontend.v4()), "{event}");
+    // A process of the pod that is not in its cgroup meets the switch, which tells the difference.
+    assert_eq!(sockets()["stricter"], 0, "{}", sockets());
+    assert!(!frontend.asks_redis(&db));
+    node.eventually("the difference", || (sockets()["looser"] != 0).then_some(()));
+    assert_eq!(node.metric("podgate_socket_policies_pods"), 1.0);
+    assert!(node.metric("podgate_socket_policies_denied_total{reason=\"policy-denied\"}") > 0.0);
+
+    // The programs stay with the last rules; the next switch takes them over.
+    node.kill_switch();
+    assert!(asks(&frontend, &cgroup, &address).contains(refused));
+    node.start_switch();
+    node.eventually("the programs", || (sockets()["attached"] == 1).then_some(()));
+    assert!(asks(&frontend, &cgroup, &address).contains(refused));
+    node.withdraw("policy");
+    node.eventually("the permission", || {
+        asks(&frontend, &cgroup, &address).contains("PONG").then_some(())
+    });
+    node.apply("policy", NOTHING_IN);
+    node.eventually("the denial", || {
+        asks(&frontend, &cgroup, &address).contains(refused).then_some(())
+    });
+    assert!(node.stop_switch().success());
+    assert!(asks(&frontend, &cgroup, &address).contains(refused), "closed, as the option says");
+    let pins = mounts.folder.path().join("bpf/podgate-sockets");
+    assert!(pins.join("default:frontend/connect4").exists());
+    let (empty, state) = (mounts.path("none"), node.state_dir());
+    let uninstall = [
+        PODGATE,
+        "uninstall",
+        "--configuration-folder",
+        &empty,
+        "--plugin-folder",
+        &empty,
+        "--reservation-folder",
+        &empty,
+        "--state-dir",
+        &state.to_string_lossy(),
+        "--bpf-fs",
+        &mounts.path("bpf"),
+    ];
+    let removed = node.namespace.exec(uninstall);
+    assert!(removed.contains("podgate-sockets"), "{removed}");
+    assert!(!pins.exists());
+    assert!(!asks(&frontend, &cgroup, &address).contains(refused));
+    node.start_switch();
+}
+
+const NOTHING_OUT: &str = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed-agent, namespace: default}
+spec:
+  podSelector: {matchLabels: {role: agent}}
+  policyTypes: [Egress]
+";
+
+/// What `redis-cli` in a cgroup of the node itself says of a server.
+fn node_asks(node: &ClusterNode, cgroup: &Path, address: &str) -> String {
+    let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", cgroup.display());
+    let limit = BLOCKED.as_secs().to_string();
+    let ask = ["timeout", &limit, "redis-cli", "-h", address, "ping"];
+    let output = node.namespace.try_exec([&["sh", "-c", &enter, "sh"], &ask[..]].concat());
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+#[test]
+fn policies_hold_for_what_a_pod_on_the_host_network_opens() {
+    requires_the_machine!("redis-server", "redis-cli");
+    let mut mounts = Mounts::new();
+    let [agent, others] = ["0f-3", "0f-4"].map(|uid| mounts.make(uid));
+    let mut options: Vec<String> = mounts.options().into();
+    options.push("--host-network-policies=on".to_owned());
+    let node = ClusterNode::start(&options.iter().map(String::as_str).collect::<Vec<_>>());
+    let object = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "agent", "namespace": "default", "uid": "0f-3", "labels": {"role": "agent"}},
+        "spec": {"nodeName": node.name(), "hostNetwork": true,
+            "containers": [{"name": "c", "image": "x"}]},
+        "status": {"podIPs": [{"ip": "10.77.0.1"}]}});
+    node.write("pod-agent", &object.to_string());
+    let db = node.pod("db", "db");
+    let _redis = db.serve_redis();
+    let address = db.v4().to_string();
+    let is = |cgroup: &Path, wanted: &str| {
+        node.eventually(wanted, || {
+            node_asks(&node, cgroup, &address).contains(wanted).then_some(())
+        });
+    };
+    is(&agent, "PONG");
+    node.apply("policy", NOTHING_OUT);
+    is(&agent, "Operation not permitted");
+    is(&others, "PONG");
+    let event = denied_call(&node, "default/agent");
+    assert_eq!(event["by"][0], "default-deny of NetworkPolicy default/closed-agent", "{event}");
+    let status = node.status();
+    assert_eq!(status["faults"], json!([]), "its egress is enforced");
+    assert_eq!(status["socket_policies"]["stricter"], 0, "{status}");
+    let rules = node.podgate(&["show", "session-rules", "default/agent"]);
+    assert!(rules.contains("default/agent  local"), "{rules}");
+    node.withdraw("policy");
+    is(&agent, "PONG");
+}
+
+#[test]
+fn without_cgroup_v2_there_are_no_socket_policies_and_a_reason() {
+    requires_the_machine!();
+    let folder = TempDir::new("cgroup-v1");
+    let root = folder.path().to_string_lossy().into_owned();
+    let node = ClusterNode::start(&["--socket-policies=on", "--cgroup-root", &root]);
+    let sockets = node.status()["socket_policies"].clone();
+    assert_eq!(sockets["state"], "unavailable");
+    assert_eq!(sockets["reason"], json!(format!("{root}: no hierarchy of cgroup v2")));
+    let text = node.podgate(&["status"]);
+    assert!(
+        text.contains(&format!("socket policies: {root}: no hierarchy of cgroup v2")),
+        "{text}"
+    );
+}
