@@ -135,7 +135,7 @@ fn view(cache: &Cache, service: &Arc<Service>, refused: Vec<RefusedIp>) -> (Serv
             let Some(target) = slice_target(slice, port) else { continue };
             for endpoint in slice.endpoints.iter() {
                 let Some(ready) = readiness(endpoint) else { continue };
-                for address in &endpoint.addresses {
+                for address in endpoint.addresses.iter() {
                     let number = match &target {
                         TargetPort::Number(number) => Some(*number),
                         TargetPort::Name(name) => {

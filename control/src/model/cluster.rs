@@ -44,7 +44,7 @@ impl Namespace {
 }
 
 /// A pod.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pod {
     /// Namespace and name.
     pub key: PodKey,
@@ -90,7 +90,7 @@ pub struct ContainerPort {
 }
 
 /// A container port that is reached at the node as well.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HostPort {
     /// `hostPort`.
     pub number: u16,

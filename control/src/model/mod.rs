@@ -25,7 +25,10 @@ pub use object::{Kind, Object, ObjectRef};
 pub use policy::{DirectionRules, Namespaces, NetworkPolicy, Peer, PolicyRule, PortSpec, Ports};
 pub use report::{Condition, ConditionKind, Report};
 pub use selector::{Requirement, Selector, Test};
-pub use service::{Endpoint, EndpointPort, EndpointSlice, Hints, Service, ServicePort, TargetPort};
+pub use service::{
+    Endpoint, EndpointAddresses, EndpointPort, EndpointSlice, Hints, Service, ServicePort,
+    TargetPort,
+};
 pub use staging::{Stage, Staging};
 
 use serde::{Deserialize, Serialize};

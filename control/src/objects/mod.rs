@@ -38,6 +38,8 @@ mod selector;
 mod service;
 mod staging;
 
+pub(crate) use pod::read_pod;
+
 use serde_json::Value;
 
 use crate::FieldFault;

@@ -7,9 +7,9 @@ use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use super::ObjectRef;
-use super::interned::node_name;
+use super::interned::shared_name;
 use super::reader::{self, elements, readable, readable_labels};
+use super::{Kind, ObjectRef};
 use crate::model::{ContainerPort, HostPort, Pod, Protocol};
 use crate::{FieldFault, PodKey};
 
@@ -89,7 +89,18 @@ fn uid(metadata: &mut ObjectMeta) -> Option<Arc<str>> {
 }
 
 fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
-    let mut object: api::Pod = reader::typed(value, "").map_err(|fault| vec![fault])?;
+    let object: api::Pod = reader::typed(value, "").map_err(|fault| vec![fault])?;
+    pod_of(reference, object)
+}
+
+/// The pod of an object that was read in another way; `None` if it has faults.
+pub(crate) fn read_pod(object: api::Pod) -> Option<Pod> {
+    let ObjectMeta { name, namespace, .. } = &object.metadata;
+    let reference = reader::named(Kind::Pod, name.as_deref(), namespace.as_deref()).ok()?;
+    pod_of(&reference, object).ok()
+}
+
+fn pod_of(reference: &ObjectRef, mut object: api::Pod) -> Result<Pod, Faults> {
     let (spec, status) = (object.spec.unwrap_or_default(), object.status.unwrap_or_default());
     let mut faults = Vec::new();
     let mut addresses = Vec::new();
@@ -126,7 +137,7 @@ fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
         created: created(&object.metadata),
         uid: uid(&mut object.metadata),
         labels: Arc::new(object.metadata.labels.into_iter().flatten().collect()),
-        node: spec.node_name.as_deref().filter(|name| !name.is_empty()).map(node_name),
+        node: spec.node_name.as_deref().filter(|name| !name.is_empty()).map(shared_name),
         addresses,
         host_network: spec.host_network.unwrap_or(false),
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
@@ -149,7 +160,7 @@ fn container_ports(spec: &api::PodSpec, faults: &mut Faults) -> Arc<[ContainerPo
             let number = reader::port(port.container_port, || field("containerPort"));
             match (protocol, number) {
                 (Ok(protocol), Ok(number)) => {
-                    ports.push(ContainerPort { name: name.into(), protocol, number });
+                    ports.push(ContainerPort { name: shared_name(name), protocol, number });
                 }
                 (protocol, number) => faults.extend(protocol.err().into_iter().chain(number.err())),
             }

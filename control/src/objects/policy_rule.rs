@@ -130,7 +130,7 @@ fn ip_block(value: Value, field: &str) -> Result<(IpNet, Vec<IpNet>), Faults> {
     if !misspelt.is_empty() {
         return Err(misspelt);
     }
-    let block: api::IPBlock = reader::typed(value, field).map_err(|fault| vec![fault])?;
+    let block: api::IPBlock = reader::typed(&value, field).map_err(|fault| vec![fault])?;
     let net =
         reader::network(&block.cidr, || format!("{field}.cidr")).map_err(|fault| vec![fault])?;
     let mut faults = Vec::new();
@@ -159,7 +159,7 @@ fn port(value: Value, field: &str) -> Result<Ports, FieldFault> {
     if let Some(fault) = misspelt.into_iter().next() {
         return Err(fault);
     }
-    let port: api::NetworkPolicyPort = reader::typed(value, field)?;
+    let port: api::NetworkPolicyPort = reader::typed(&value, field)?;
     let protocol = reader::protocol(port.protocol.as_deref(), || format!("{field}.protocol"))?;
     let end = |first: u16| -> Result<u16, FieldFault> {
         let Some(end) = port.end_port else { return Ok(first) };

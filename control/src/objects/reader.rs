@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use serde::Deserializer;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::interned::shared_name;
 use super::{Kind, ObjectRef};
 use crate::FieldFault;
 use crate::model::{Labels, Protocol};
@@ -18,21 +18,32 @@ pub(super) fn reference(kind: Kind, value: &Value) -> Result<ObjectRef, FieldFau
     let metadata = value.get("metadata").unwrap_or(&Value::Null);
     let text = |field: &str| match metadata.get(field) {
         None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) if text.is_empty() => Ok(None),
-        Some(Value::String(text)) => Ok(Some(Arc::<str>::from(text.as_str()))),
+        Some(Value::String(text)) => Ok(Some(text.as_str())),
         Some(other) => Err(FieldFault::new(
             format!("metadata.{field}"),
             format!("{other} of {} is not text", kind.name()),
         )),
     };
-    let name = text("name")?
+    let namespace = if kind.is_namespaced() { text("namespace")? } else { None };
+    named(kind, text("name")?, namespace)
+}
+
+/// The same by the texts of its name and namespace.
+pub(super) fn named(
+    kind: Kind,
+    name: Option<&str>,
+    namespace: Option<&str>,
+) -> Result<ObjectRef, FieldFault> {
+    let given = |text: Option<_>| text.filter(|text: &&str| !text.is_empty());
+    let name = given(name)
+        .map(Arc::<str>::from)
         .ok_or_else(|| FieldFault::new("metadata.name", format!("{} has no name", kind.name())))?;
     match kind {
         Kind::Namespace | Kind::Service => label(&name, "metadata.name")?,
         _ => subdomain(&name, "metadata.name")?,
     }
     let namespace = match kind.is_namespaced() {
-        true => Some(text("namespace")?.unwrap_or_else(|| "default".into())),
+        true => Some(shared_name(given(namespace).unwrap_or("default"))),
         false => None,
     };
     namespace.as_deref().map_or(Ok(()), |it| label(it, "metadata.namespace"))?;
@@ -67,11 +78,9 @@ fn is_label(text: &str) -> bool {
 }
 
 /// Reads a whole value as one of the API's types; `field` is where the value stands.
-pub(super) fn typed<'de, T: DeserializeOwned>(
-    value: impl Deserializer<'de, Error = serde_json::Error>,
-    field: &str,
-) -> Result<T, FieldFault> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
+pub(super) fn typed<T: DeserializeOwned>(value: &Value, field: &str) -> Result<T, FieldFault> {
+    // Few objects have faults, and to note the path of every field takes longer than to read it.
+    T::deserialize(value).or_else(|_| serde_path_to_error::deserialize(value)).map_err(|error| {
         let path = error.path().to_string();
         let field = match (field, path.as_str()) {
             (field, ".") => field.to_owned(),
@@ -200,7 +209,7 @@ mod tests {
     #[test]
     fn faults_name_the_nested_field() {
         let fault = typed::<k8s_openapi::api::core::v1::Pod>(
-            serde_json::json!({"metadata": {"labels": {"app": 1}}}),
+            &serde_json::json!({"metadata": {"labels": {"app": 1}}}),
             "",
         );
         assert_eq!(fault.unwrap_err().field, "metadata.labels.app");

@@ -60,7 +60,7 @@ pub(super) fn selector(value: &Value, field: &str, faults: &mut Faults) -> Selec
 }
 
 fn expression(value: Value, field: &str) -> Result<Requirement, FieldFault> {
-    let expression: meta::LabelSelectorRequirement = reader::typed(value, field)?;
+    let expression: meta::LabelSelectorRequirement = reader::typed(&value, field)?;
     let values: BTreeSet<Arc<str>> =
         expression.values.into_iter().flatten().map(Arc::from).collect();
     let values_field = || format!("{field}.values");

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::interned::node_name;
+use super::interned::shared_name;
 use super::{ObjectRef, reader};
 use crate::FieldFault;
 use crate::model::{
@@ -38,10 +38,14 @@ fn sieve<T>(
     fine
 }
 
+/// The value of a field, whose parts are divided by dots.
+fn at<'v>(value: &'v Value, field: &str) -> Option<&'v Value> {
+    value.pointer(&format!("/{}", field.replace('.', "/")))
+}
+
 /// One field, read as one of the API's types; its default if it is absent or could not be read.
 fn part<T: DeserializeOwned + Default>(value: &Value, field: &str, faults: &mut Faults) -> T {
-    let pointer = format!("/{}", field.replace('.', "/"));
-    match value.pointer(&pointer) {
+    match at(value, field) {
         None | Some(Value::Null) => T::default(),
         Some(value) => reader::typed(value, field).unwrap_or_else(|fault| {
             faults.push(fault);
@@ -56,7 +60,13 @@ fn elements<T: DeserializeOwned>(
     field: &str,
     faults: &mut Faults,
 ) -> Vec<(usize, T)> {
-    let list: Vec<Value> = part(value, field, faults);
+    let list = match at(value, field) {
+        Some(Value::Array(list)) => list.as_slice(),
+        _ => {
+            part::<Vec<Value>>(value, field, faults);
+            &[]
+        }
+    };
     let read = list.iter().enumerate().map(|(index, value)| {
         reader::typed(value, &reader::at(field, index)).map(|element| (index, element))
     });
@@ -170,7 +180,7 @@ fn service_port(index: usize, port: core::ServicePort) -> Result<ServicePort, Fi
         }
     };
     Ok(ServicePort {
-        name: port.name.unwrap_or_default().into(),
+        name: shared_name(&port.name.unwrap_or_default()),
         protocol: reader::protocol(port.protocol.as_deref(), || field("protocol"))?,
         port: number,
         target,
@@ -210,7 +220,7 @@ pub(super) fn endpoint_slice(reference: &ObjectRef, value: &Value) -> (EndpointS
             ready,
             serving: conditions.serving.unwrap_or(ready),
             terminating: conditions.terminating.unwrap_or(false),
-            node: endpoint.node_name.as_deref().map(node_name),
+            node: endpoint.node_name.as_deref().map(shared_name),
             hints: hints(&value["endpoints"][index]["hints"]),
         });
     }
@@ -220,7 +230,7 @@ pub(super) fn endpoint_slice(reference: &ObjectRef, value: &Value) -> (EndpointS
     let ports = listed.into_iter().map(|(index, port)| {
         let field = |name: &str| format!("ports[{index}].{name}");
         Ok(EndpointPort {
-            name: port.name.unwrap_or_default().into(),
+            name: shared_name(&port.name.unwrap_or_default()),
             protocol: reader::protocol(port.protocol.as_deref(), || field("protocol"))?,
             port: port.port.map(|number| reader::port(number, || field("port"))).transpose()?,
         })

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::Object;
-use control::model::{Endpoint, EndpointSlice, Key, Pod};
+use control::model::{Endpoint, EndpointAddresses, EndpointSlice, Key, Pod};
 
 /// Gives services with a selector and no endpoint slice the pods that they select, and endpoints
 /// the nodes that they are on.
@@ -49,7 +49,7 @@ pub(super) fn complete(
             [true, false].into_iter().filter_map(|v4| {
                 let address = addresses.iter().find(|address| address.is_ipv4() == v4)?;
                 Some(Endpoint {
-                    addresses: Box::new([*address]),
+                    addresses: EndpointAddresses::One(*address),
                     ready: true,
                     serving: true,
                     terminating: false,

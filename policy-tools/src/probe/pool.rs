@@ -56,7 +56,7 @@ impl Pool {
                     taken.extend(&service.load_balancer_ips);
                 }
                 Object::EndpointSlice(slice) => {
-                    taken.extend(slice.endpoints.iter().flat_map(|it| &it.addresses));
+                    taken.extend(slice.endpoints.iter().flat_map(|it| it.addresses.iter()));
                 }
                 _ => {}
             }

@@ -3,6 +3,7 @@
 //! What is left has the shape of the same object's JSON (see [`json`]), so that both are read alike.
 //! <https://kubernetes.io/docs/reference/using-api/api-concepts/#protobuf-encoding>.
 
+mod pod;
 mod schema;
 mod wire;
 
@@ -12,6 +13,7 @@ use serde_json::{Map, Value};
 
 use super::json;
 use crate::Kind;
+pub(super) use pod::pod_event;
 use schema::{Field, Form, Message};
 use wire::{Damage, Fields, Result, Wire, text};
 
@@ -25,7 +27,18 @@ pub(super) const fn is_served(kind: Kind) -> bool {
 
 /// Parses a watch event of a kind, with a `Status` in events of the type ERROR.
 pub(super) fn watch_event(bytes: &[u8], kind: Kind) -> Result<Value> {
+    let (change, place) = parts(bytes)?;
     let mut event = Map::new();
+    event.insert("type".to_owned(), change.into());
+    if !place.is_empty() {
+        event.insert("object".to_owned(), object(bytes, place, kind)?);
+    }
+    Ok(Value::Object(event))
+}
+
+/// The type of a watch event, and the place of its object; both are empty where there is none.
+fn parts(bytes: &[u8]) -> Result<(&str, Range<usize>)> {
+    let (mut change, mut object) = ("", 0..0);
     let whole = match bytes.starts_with(MAGIC) {
         true => unknown(bytes, MAGIC.len()..bytes.len())?.raw,
         false => 0..bytes.len(),
@@ -33,22 +46,20 @@ pub(super) fn watch_event(bytes: &[u8], kind: Kind) -> Result<Value> {
     let mut fields = Fields::new(bytes, whole);
     while let Some(field) = fields.next()? {
         match field {
-            (1, Wire::Bytes(place)) => {
-                event.insert("type".to_owned(), text(bytes, place)?.into());
-            }
+            (1, Wire::Bytes(place)) => change = text(bytes, place)?,
             // A RawExtension.
             (2, Wire::Bytes(place)) => {
                 let mut fields = Fields::new(bytes, place);
                 while let Some(field) = fields.next()? {
                     if let (1, Wire::Bytes(place)) = field {
-                        event.insert("object".to_owned(), object(bytes, place, kind)?);
+                        object = place;
                     }
                 }
             }
             _ => {}
         }
     }
-    Ok(Value::Object(event))
+    Ok((change, object))
 }
 
 /// Parses a list of objects of a kind.
@@ -190,6 +201,15 @@ fn entry(
     let Wire::Bytes(place) = wire else {
         return Err(Damage { at, problem: "a field of another type" });
     };
+    let (key, value) = pair(bytes, place)?;
+    if !annotates || json::is_read(key) {
+        map.insert(key.to_owned(), text(bytes, value)?.into());
+    }
+    Ok(())
+}
+
+/// The key of a map's entry, and the place of its value.
+fn pair(bytes: &[u8], place: Range<usize>) -> Result<(&str, Range<usize>)> {
     let (mut key, mut value) = ("", 0..0);
     let mut fields = Fields::new(bytes, place);
     while let Some(field) = fields.next()? {
@@ -199,14 +219,17 @@ fn entry(
             _ => {}
         }
     }
-    if !annotates || json::is_read(key) {
-        map.insert(key.to_owned(), text(bytes, value)?.into());
-    }
-    Ok(())
+    Ok((key, value))
 }
 
 /// Seconds since the epoch, as text; null for the zero time.
 fn time(bytes: &[u8], place: Range<usize>) -> Result<Value> {
+    let time = timestamp(bytes, place)?;
+    Ok(time.map_or(Value::Null, |time| time.to_string().into()))
+}
+
+/// A time in seconds; `None` for the zero time.
+fn timestamp(bytes: &[u8], place: Range<usize>) -> Result<Option<jiff::Timestamp>> {
     let (at, mut seconds) = (place.start, None);
     let mut fields = Fields::new(bytes, place);
     while let Some(field) = fields.next()? {
@@ -214,9 +237,8 @@ fn time(bytes: &[u8], place: Range<usize>) -> Result<Value> {
             seconds = Some(number as i64);
         }
     }
-    let Some(seconds) = seconds else { return Ok(Value::Null) };
-    let time = jiff::Timestamp::from_second(seconds);
-    time.map(|it| it.to_string().into()).map_err(|_| Damage { at, problem: "a time out of range" })
+    let time = seconds.map(jiff::Timestamp::from_second).transpose();
+    time.map_err(|_| Damage { at, problem: "a time out of range" })
 }
 
 fn int_or_string(bytes: &[u8], place: Range<usize>) -> Result<Value> {

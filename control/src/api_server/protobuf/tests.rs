@@ -1,12 +1,19 @@
 //! What Go's encoder writes and JSON leaves out, and bytes that are no message.
 
+use super::pod::{PodEvent, pod_event};
 use super::*;
+use crate::Object;
 use crate::objects::{Read, read};
 use serde_json::json;
 
 /// A field of bytes.
 fn field(number: u8, content: &[u8]) -> Vec<u8> {
-    [&[number << 3 | 2, content.len() as u8], content].concat()
+    let varint = |value: usize| match value {
+        short @ 0..128 => vec![short as u8],
+        long => vec![long as u8 | 0x80, (long >> 7) as u8],
+    };
+    let (tag, length) = (varint(usize::from(number) << 3 | 2), varint(content.len()));
+    [&tag, &length, content].concat()
 }
 
 /// A field that is a number.
@@ -40,6 +47,33 @@ fn empty_fields_that_json_leaves_out_mean_nothing() {
             "spec": {"containers": [{"name": "c", "ports": [{"containerPort": 80}]}]}});
         assert_eq!(read(parsed["object"].clone()), read(plain));
     }
+}
+
+#[test]
+fn pods_without_faults_are_read_at_once_and_as_all_objects_are() {
+    let event_of = |ip: &[u8]| {
+        let label = field(11, &[field(1, b"app"), field(2, b"db")].concat());
+        let hash = [field(1, b"kubernetes.io/config.hash"), field(2, b"h")].concat();
+        let other = field(12, &[field(1, b"other"), field(2, b"x")].concat());
+        let metadata = [field(1, b"a"), field(5, b"u"), field(6, b"7"), label, other];
+        let metadata = [metadata.concat(), field(8, &varint(1, 60)), field(12, &hash)].concat();
+        let port = field(6, &[field(1, b"dns"), varint(3, 53), field(4, b"UDP")].concat());
+        let side = [port.clone(), field(24, b"Always")].concat();
+        let spec = [field(2, &port), field(10, b"n"), varint(11, 0), field(20, &side)].concat();
+        let status = [field(1, b"Running"), field(6, ip), field(12, &field(1, ip))].concat();
+        let pod = [field(1, &metadata), field(2, &spec), field(3, &status)].concat();
+        event("Pod", &pod)
+    };
+    let bytes = event_of(b"10.0.0.1");
+    let PodEvent { exists, version, pod } = pod_event(&bytes).unwrap();
+    assert_eq!((exists, version.as_str()), (true, "7"));
+    assert_eq!((pod.addresses.len(), pod.ports.len(), pod.uid.as_deref()), (1, 2, Some("h")));
+    let parsed = watch_event(&bytes, Kind::Pod).unwrap();
+    assert_eq!(read(parsed["object"].clone()), Read::Object(Object::Pod(pod), Vec::new()));
+    // Its faults are named by the other way.
+    assert!(pod_event(&event_of(b"x")).is_none());
+    assert!(pod_event(&bytes[..bytes.len() - 1]).is_none());
+    assert!(pod_event(&event("Node", b"")).is_none());
 }
 
 #[test]

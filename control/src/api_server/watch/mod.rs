@@ -199,6 +199,17 @@ impl Watch {
             page.extend_from_slice(part);
             return Ok(Vec::new());
         }
+        if (self.kind, self.encoding) == (Kind::Pod, Encoding::Protobuf)
+            && let Some(event) = protobuf::pod_event(part)
+            && let Some(version) = plain(&event.version)
+        {
+            let says_the_same = self.said.note_pod(&event.pod, event.exists);
+            let (object, faults) = (Object::Pod(event.pod), Vec::new());
+            return Ok(match self.passes_over(says_the_same, Some(&version)) {
+                true => self.passed_over(REPORTED),
+                false => self.known(object, faults, event.exists, Some(version)),
+            });
+        }
         let undecodable = |problem: String| Err(Trouble::Undecodable(problem));
         let event = match self.encoding {
             Encoding::Json => {
@@ -326,10 +337,7 @@ impl Watch {
     fn object(&mut self, mut object: Value, exists: bool) -> Result<Vec<Event>, Trouble> {
         let version = version(&object["metadata"]);
         let says_the_same = !self.kind.may_be_absent() && self.said.note(&mut object, exists);
-        if says_the_same && let (State::From(held), Some(version)) = (&mut self.state, &version) {
-            held.clone_from(version);
-            self.progresses(true);
-            self.passed_over += 1;
+        if self.passes_over(says_the_same, version.as_ref()) {
             return Ok(self.passed_over(REPORTED));
         }
         let (object, faults) = match self.read(object) {
@@ -338,11 +346,35 @@ impl Watch {
             // A list by pages reports it and goes on without it, so it is not listed again and again.
             Err(fault) => return Err(Trouble::Undecodable(fault.to_string())),
         };
+        Ok(self.known(object, faults, exists, version))
+    }
+
+    /// Passes an event of a watch over if its object says the same as before; returns whether it did.
+    fn passes_over(&mut self, says_the_same: bool, version: Option<&String>) -> bool {
+        match (&mut self.state, version) {
+            (State::From(held), Some(version)) if says_the_same => {
+                held.clone_from(version);
+                self.progresses(true);
+                self.passed_over += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// An object that was read.
+    fn known(
+        &mut self,
+        object: Object,
+        faults: Vec<FieldFault>,
+        exists: bool,
+        version: Option<String>,
+    ) -> Vec<Event> {
         if let (State::From(held), Some(version)) = (&mut self.state, version) {
             *held = version;
             self.progresses(true);
         }
-        Ok(match (&mut self.state, exists) {
+        match (&mut self.state, exists) {
             (State::List { found, .. }, true) => {
                 found.insert(object.reference(), (object, faults));
                 Vec::new()
@@ -354,7 +386,7 @@ impl Watch {
             (State::From(_), true) => vec![Event::Apply(object, faults)],
             // The faults of a deleted object are irrelevant.
             (State::From(_), false) => vec![Event::Delete(object.reference())],
-        })
+        }
     }
 
     /// A page of a list.
@@ -468,7 +500,11 @@ fn selector(kind: Kind) -> &'static str {
 
 /// A resource version, which must not be interpreted; letters and digits so far.
 fn version(metadata: &Value) -> Option<String> {
-    let version = metadata["resourceVersion"].as_str()?;
+    plain(metadata["resourceVersion"].as_str()?)
+}
+
+/// The version of such a text.
+fn plain(version: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (!version.is_empty() && version.bytes().all(plain)).then(|| version.to_owned())
 }

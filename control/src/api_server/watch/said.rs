@@ -5,6 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 
 use serde_json::Value;
 
+use crate::model::Pod;
+
 /// Hashes of the objects by the hash of their names, with a random key.
 #[derive(Debug, Default)]
 pub(super) struct Said {
@@ -20,12 +22,21 @@ impl Said {
             return false;
         };
         metadata.remove("resourceVersion");
-        let name = self.hasher.hash_one((metadata.get("namespace"), metadata.get("name")));
+        let text = |field: &str| metadata.get(field).and_then(Value::as_str).unwrap_or_default();
+        let name = self.hasher.hash_one((text("namespace"), text("name")));
+        let says = self.hasher.hash_one(&*object);
+        self.note_hash(name, says, exists)
+    }
+
+    /// The same of a pod.
+    pub(super) fn note_pod(&mut self, pod: &Pod, exists: bool) -> bool {
+        let name = self.hasher.hash_one((&*pod.key.namespace, &*pod.key.name));
+        self.note_hash(name, self.hasher.hash_one(pod), exists)
+    }
+
+    fn note_hash(&mut self, name: u64, says: u64, exists: bool) -> bool {
         match exists {
-            true => {
-                let says = self.hasher.hash_one(&*object);
-                self.last.insert(name, says) == Some(says)
-            }
+            true => self.last.insert(name, says) == Some(says),
             false => {
                 self.last.remove(&name);
                 false
