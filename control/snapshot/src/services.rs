@@ -174,7 +174,7 @@ ports: [{name: http, port: 8080}]
     }
 
     fn addresses(backends: &Backends) -> Vec<String> {
-        backends.list().iter().map(|it| format!("{}:{}", it.address, it.port)).collect()
+        backends.list().iter().map(|it| format!("{}:{}", { it.address }, it.port)).collect()
     }
 
     #[test]
