@@ -10,7 +10,6 @@ use dataplane::PortId;
 use dataplane::bpf::{Counts, Map, Object};
 use dataplane::port::Port;
 use dataplane::port::af_xdp::{UplinkFilter, UplinkMaps};
-use linux_net::Netlink;
 
 use crate::handshake::Handshakes;
 use crate::ingress::{self, Ingress};
@@ -110,12 +109,6 @@ impl Counters {
 /// while the process may still read programs' names (CAP_SYS_ADMIN).
 pub fn recognize_programs(interfaces: impl IntoIterator<Item = u32>) {
     tcx::recognize(interfaces.into_iter());
-}
-
-/// Numbers of this network's interfaces.
-pub fn interfaces() -> impl Iterator<Item = u32> {
-    let links = Netlink::open().and_then(|mut netlink| netlink.links());
-    links.unwrap_or_default().into_iter().map(|link| link.index)
 }
 
 impl Kernel {

@@ -59,7 +59,7 @@ pub use context::Options;
 pub use entries::{Entries, Surroundings, entries};
 pub use follow::Followed;
 pub use installed::PortUsage;
-pub use kernel::{Counters, Kernel, interfaces, recognize_programs};
+pub use kernel::{Counters, Kernel, recognize_programs};
 pub use offload::{Offload, State};
 pub use run::{At, Outcome};
 

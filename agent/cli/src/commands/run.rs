@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use control::api_server::Access;
 use dataplane::port::af_xdp::{AfXdpError, RegisteredUmem, Umem, UmemConfig};
+use linux_net::Netlink;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::Level;
@@ -78,8 +79,9 @@ pub(super) fn run(args: &Args) -> Ended {
             return Ok(ExitCode::SUCCESS);
         }
     }
-    Umem::recognize_programs();
-    flow_offload::recognize_programs(flow_offload::interfaces());
+    let links = Netlink::open().and_then(|mut netlink| netlink.links()).unwrap_or_default();
+    Umem::recognize_programs(&links);
+    flow_offload::recognize_programs(links.iter().map(|link| link.index));
     let sockets = load_socket_policies(&config);
     // A confined process cannot see the namespaces of one that is not in the same confinement.
     let other = other_switch();

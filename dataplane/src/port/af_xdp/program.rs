@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libbpf_sys as sys;
-use linux_net::Netlink;
+use linux_net::{Link, Netlink};
 
 use super::AfXdpError;
 use crate::bpf::{Map, Object, result};
@@ -146,9 +146,8 @@ fn known() -> MutexGuard<'static, BTreeSet<u32>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes which of the programs on this network's interfaces an earlier process of ours left there.
-pub(super) fn recognize() {
-    let links = Netlink::open().and_then(|mut netlink| netlink.links()).unwrap_or_default();
+/// Notes which of the programs on these interfaces an earlier process of ours left there.
+pub(super) fn recognize(links: &[Link]) {
     let programs: BTreeSet<u32> = links.iter().filter_map(|link| link.xdp_program).collect();
     for program in programs {
         let is_ours = name_of(program)

@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use linux_net::Link;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::net::xdp::{SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
 
@@ -60,10 +61,10 @@ pub struct Umem {
 }
 
 impl Umem {
-    /// Notes which XDP programs on this network's interfaces an earlier process left there. Called
-    /// while the process may still read programs' names (CAP_SYS_ADMIN).
-    pub fn recognize_programs() {
-        program::recognize();
+    /// Notes which XDP programs on these interfaces of this network an earlier process left there.
+    /// Called while the process may still read programs' names (CAP_SYS_ADMIN).
+    pub fn recognize_programs(links: &[Link]) {
+        program::recognize(links);
     }
 
     /// Maps and registers the memory, and takes the place that one switch in a network namespace has.
