@@ -19,29 +19,23 @@ pub(crate) fn check(bytes: &[u8]) {
         addresses.add(block.0, &block.1);
         blocks.push(block);
     }
-    // The next version is made of this one.
-    let mut before = addresses.version();
+    let mut map = Arc::new(addresses.version());
     let rules: Vec<Rule> = (0..input.below(12)).map(|_| input.rule()).collect();
     for _ in 0..input.below(12) {
-        let change = input.byte();
-        match change % 4 {
+        match input.below(4) {
             0 | 1 if !blocks.is_empty() => {
                 let (set, block) = blocks.swap_remove(input.below(blocks.len()));
                 addresses.remove(set, &block);
+                map = Arc::new(addresses.version());
             }
             _ => {
                 let block = (input.set(), input.block());
                 addresses.add(block.0, &block.1);
                 blocks.push(block);
+                map = Arc::new(addresses.version());
             }
         }
-        // A version costs most of the time.
-        if change >= 192 {
-            before = addresses.version();
-        }
     }
-    let map = Arc::new(addresses.version());
-    drop(before);
     let table = Table::compile(rules.clone().into(), &map);
     let keys: Vec<Key> = (0..32)
         .map(|_| {
