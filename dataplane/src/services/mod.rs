@@ -22,7 +22,7 @@ use maglev::Maglev;
 /// An endpoint of a service. There may be many: the address has no alignment of its own, which would make 32 bytes
 /// of 24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(packed(8))]
+#[repr(Rust, packed(8))]
 pub struct Backend {
     /// The endpoint's address.
     pub address: Address,

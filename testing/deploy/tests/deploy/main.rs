@@ -138,7 +138,7 @@ fn the_chart_with_admission_makes_both_kustomizations() {
         ("caBundle", "Y2E="),
         ("invariants", statements),
     ];
-    own.map(|(name, value)| values["admission"][name] = json!(value));
+    own.into_iter().for_each(|(name, value)| values["admission"][name] = json!(value));
     validate(&values).unwrap();
     let objects = render(&values, "network");
     let webhook = object(&objects, "ValidatingWebhookConfiguration", "podgate-admission");
@@ -310,6 +310,37 @@ fn hubble_takes_its_certificates_from_a_secret() {
     assert_eq!(named(&switch["volumeMounts"], "hubble")["mountPath"], "/etc/podgate-hubble");
     assert_eq!(named(&pod["volumes"], "hubble")["secret"]["secretName"], "hubble-certs");
     assert_eq!(objects.iter().filter(|it| it["metadata"]["name"] == "podgate-reviews").count(), 2);
+}
+
+#[test]
+fn programs_at_cgroups_get_the_folders_of_the_node() {
+    for (enforcer, closed) in [("afxdp", false), ("nftables", true)] {
+        let mut values = values();
+        values["config"]["enforcer"] = json!(enforcer);
+        values["sockets"] = json!({"enabled": true, "closed": closed});
+        validate(&values).unwrap();
+        let objects = render(&values, "network");
+        let pod = object(&objects, "DaemonSet", "podgate")["spec"]["template"]["spec"].clone();
+        let switch = &pod["containers"][0];
+        let named = |list: &Value, name: &str| {
+            let found = list.as_array().unwrap().iter().find(|it| it["name"] == name);
+            found.unwrap_or_else(|| panic!("no {name}")).clone()
+        };
+        let policies = named(&switch["env"], "PODGATE_SOCKET_POLICIES");
+        assert_eq!(policies["value"], if closed { "closed" } else { "on" });
+        for (volume, variable, path) in [
+            ("cgroups", "PODGATE_CGROUP_ROOT", "/sys/fs/cgroup"),
+            ("bpf", "PODGATE_BPF_FS", "/sys/fs/bpf"),
+        ] {
+            let mount = named(&switch["volumeMounts"], volume);
+            assert_eq!(mount["mountPath"], format!("/host{path}"));
+            assert_eq!(mount["readOnly"] == true, volume == "cgroups");
+            assert_eq!(named(&switch["env"], variable)["value"], mount["mountPath"]);
+            assert_eq!(named(&pod["volumes"], volume)["hostPath"]["path"], path);
+        }
+        let capabilities = switch["securityContext"]["capabilities"]["add"].as_array().unwrap();
+        assert!(["BPF", "SYS_ADMIN", "SETPCAP"].iter().all(|it| capabilities.contains(&json!(it))));
+    }
 }
 
 #[test]
