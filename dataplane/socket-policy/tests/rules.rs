@@ -191,3 +191,27 @@ fn without_rules_a_cgroup_is_open_or_closed_as_the_option_says() {
         assert_eq!(client.ask("tcp 10.9.0.3 80"), "ok");
     }
 }
+
+#[test]
+fn a_pod_on_the_host_network_is_asked_about_what_it_opens_and_never_closed() {
+    testkit::requires_root!();
+    let world = World::new("host");
+    let cgroup = world.cgroup("pod");
+    let policy = SocketPolicy::load(Options { closed: true, ..Options::default() }).unwrap();
+    policy.attach("default/a", &addresses(), &cgroup, true).unwrap();
+    let mut client = world.client(&cgroup);
+    assert_eq!(client.ask("tcp 10.9.0.3 80"), "ok", "before there are rules");
+    let mut rules = deny_to("default/a", "10.9.0.3", Ports::ANY);
+    // Pods let their own node in.
+    rules.push(Rule {
+        scope: Scope::Global,
+        transport: Transport::Tcp,
+        local: End { net: Some("10.9.0.2/32".parse().unwrap()), ports: Ports::ANY },
+        remote: End::ANY,
+        action: Action::Deny,
+        tag: "closed".into(),
+    });
+    policy.set_rules(&rules, &Services::default(), &[]).unwrap();
+    assert_eq!(client.ask("tcp 10.9.0.3 80"), "EPERM");
+    assert_eq!(client.ask("tcp 10.9.0.2 80"), "ok");
+}
