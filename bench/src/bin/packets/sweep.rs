@@ -11,9 +11,9 @@ use std::error::Error;
 use std::time::Duration;
 
 use bench::{Samples, SessionFile, print_table};
+use dataplane::Adjacency;
 use dataplane::session::{Opening, Owner, Timeouts, Tuples};
 use dataplane::wire::{Flow, protocol, tcp_flags};
-use dataplane::Adjacency;
 use rustix::time::{ClockId, clock_gettime};
 
 const SIZES: [u32; 3] = [131_072, 1_048_576, 8_388_608];
