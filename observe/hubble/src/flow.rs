@@ -298,6 +298,7 @@ pub(crate) mod tests {
             in_port: Some("default/frontend".into()),
             out_port: Some("default/db".into()),
             staged: None,
+            process: None,
             denied: Some(Direction::Ingress),
         }
     }
