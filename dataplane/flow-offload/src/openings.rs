@@ -131,8 +131,8 @@ fn leads_to(switch: &Switch, found: &Found, responder: &Flow) -> bool {
     switch.sessions().tuples(found).is_some_and(|tuples| tuples.responder == *responder)
 }
 
-/// Leaves a connection to the switch that leads elsewhere, and others like it until the next template: the
-/// initiator's packet will be sent again.
+/// Leaves a connection to the switch that leads elsewhere, and others like it until the next template. The backend
+/// resets it if it has answered by now.
 #[cold]
 fn leave_to_switch(engine: &Engine, pending: &Pending) {
     let Pending { key, backend, .. } = pending;

@@ -97,7 +97,7 @@ impl Rig {
     }
 
     /// A packet of the pod.
-    fn pod_sends(&self, packet: impl FnOnce(Packet) -> Packet) -> Outcome {
+    fn leaves(&self, packet: impl FnOnce(Packet) -> Packet) -> Outcome {
         let packet = packet(packet::tcp(&self.here, &self.there));
         let frame = packet.from_mac(POD).to_mac(SWITCH_MAC).build();
         self.kernel.run(At::Pod, LOOPBACK, &frame, None).unwrap()
@@ -117,7 +117,7 @@ impl Rig {
     /// Whether a packet of the pod left, and how: the port outside that it left from.
     #[track_caller]
     fn sends(&self, packet: impl FnOnce(Packet) -> Packet) -> Option<u16> {
-        let Outcome::Redirected(made) = self.pod_sends(packet) else { panic!("dropped") };
+        let Outcome::Redirected(made) = self.leaves(packet) else { panic!("dropped") };
         if made[..6] == TAG {
             return None;
         }
