@@ -41,6 +41,7 @@
 typedef struct __sk_buff uplink_context;
 #define load_bytes bpf_skb_load_bytes
 #include "../../bpf/uplink.h"
+#include "../../bpf/barrier.h"
 #include "flow.h"
 
 /* More fragments, and the place of this one. */
@@ -196,29 +197,6 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } counters SEC(".maps");
-
-/*
- * No program reads it. The kernel returns from a change of a map of maps only when every program that ran before
- * has ended.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__array(values, struct {
-		__uint(type, BPF_MAP_TYPE_ARRAY);
-		__uint(max_entries, 1);
-		__type(key, __u32);
-		__type(value, __u32);
-	});
-} barrier SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} barrier_value SEC(".maps");
 
 /* A packet's headers, as far as entries are about them. */
 struct packet {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dataplane::PortId;
-use dataplane::bpf::{Counts, Map, Object};
+use dataplane::bpf::{Barrier, Counts, Map, Object};
 use dataplane::port::Port;
 use dataplane::port::af_xdp::{UplinkFilter, UplinkMaps};
 
@@ -43,8 +43,7 @@ pub struct Kernel {
     pub(crate) reports: Arc<Reports>,
     settings: Map<u32, Settings>,
     counters: Counts,
-    /// A map of maps, and the one that is put into it.
-    barrier: (Map<u32, u32>, RawFd),
+    barrier: Barrier,
     progress: Arc<Progress>,
     handshakes: Arc<Handshakes>,
     ingress: Ingress,
@@ -141,7 +140,7 @@ impl Kernel {
                 reports,
                 settings: object.map(c"settings")?,
                 counters: object.counts(c"counters")?,
-                barrier: (object.map(c"barrier")?, object.descriptor(c"barrier_value")?),
+                barrier: Barrier::of(&object)?,
                 progress,
                 handshakes: Arc::default(),
                 ingress,
@@ -456,9 +455,7 @@ impl Kernel {
     /// # Errors
     /// If the kernel refuses.
     pub fn wait_for_programs(&self) -> Result<(), Error> {
-        let (map, value) = &self.barrier;
-        let failed = |cause| Error::new("wait for programs", cause);
-        map.put(&0, &value.cast_unsigned()).map_err(failed)
+        self.barrier.wait().map_err(|cause| Error::new("wait for programs", cause))
     }
 
     /// Counters of the programs.

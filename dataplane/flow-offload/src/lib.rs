@@ -51,7 +51,6 @@ mod shares;
 mod tcx;
 mod templates;
 
-use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use connection::Connection;
@@ -63,22 +62,7 @@ pub use kernel::{Counters, Kernel, recognize_programs};
 pub use offload::{Offload, State};
 pub use run::{At, Outcome};
 
-/// An attempt that failed, and the kernel's answer.
-#[derive(Debug, thiserror::Error)]
-#[error("{attempt}: {cause}")]
-pub struct Error {
-    /// The attempt.
-    pub attempt: String,
-    /// The kernel's answer.
-    #[source]
-    pub cause: io::Error,
-}
-
-impl Error {
-    pub(crate) fn new(attempt: impl Into<String>, cause: io::Error) -> Self {
-        Self { attempt: attempt.into(), cause }
-    }
-}
+pub use dataplane::bpf::Error;
 
 /// Nothing that can fail half-way runs under these locks.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dataplane::bpf::{Counts, Map, Object, Plain};
+use dataplane::bpf::{Barrier, Counts, Map, Object, Plain};
 use session_rules::{Rule, Services, Transport};
 
 use crate::events::Events;
@@ -53,8 +53,7 @@ pub struct SocketPolicy {
     locals: Map<LocalKey, u32>,
     services: Map<ServiceKey, Piece>,
     endpoints: Map<u32, Endpoint>,
-    /// A map of maps, and the one that is put into it.
-    barrier: (Map<u32, u32>, RawFd),
+    barrier: Barrier,
     counters: Counts,
     events: Mutex<Events>,
     pins: Option<PathBuf>,
@@ -144,7 +143,7 @@ impl SocketPolicy {
                 locals: object.map(c"locals")?,
                 services: object.map(c"services")?,
                 endpoints: object.map(c"endpoints")?,
-                barrier: (object.map(c"barrier")?, object.descriptor(c"barrier_value")?),
+                barrier: Barrier::of(&object)?,
                 counters: object.counts(c"counters")?,
                 events: Mutex::new(Events::of(object.descriptor(c"events")?)?),
                 pins: options.pins,
@@ -277,8 +276,7 @@ impl SocketPolicy {
             let _ = self.pods.put(&attached.cgroup, &attached.pod);
         }
         // Programs that run with the generation before find its rules to their end.
-        let (map, value) = &self.barrier;
-        map.put(&0, &value.cast_unsigned()).map_err(failed)?;
+        self.barrier.wait().map_err(failed)?;
         self.remove(&before);
         Ok(generation)
     }

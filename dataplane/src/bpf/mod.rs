@@ -7,6 +7,47 @@ pub use map::{Counts, KeySet, Map, Plain};
 pub use object::Object;
 
 use std::io;
+use std::os::fd::RawFd;
+
+/// An attempt that failed, and the kernel's answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{attempt}: {cause}")]
+pub struct Error {
+    /// The attempt.
+    pub attempt: String,
+    /// The kernel's answer.
+    #[source]
+    pub cause: io::Error,
+}
+
+impl Error {
+    /// Of this attempt.
+    pub fn new(attempt: impl Into<String>, cause: io::Error) -> Self {
+        Self { attempt: attempt.into(), cause }
+    }
+}
+
+/// The maps of `bpf/barrier.h`: a map of maps, and the one that is put into it.
+#[derive(Debug)]
+pub struct Barrier(Map<u32, u32>, RawFd);
+
+impl Barrier {
+    /// Those of a loaded object, which has to stay open.
+    ///
+    /// # Errors
+    /// If it does not have them.
+    pub fn of(object: &Object) -> io::Result<Self> {
+        Ok(Self(object.map(c"barrier")?, object.descriptor(c"barrier_value")?))
+    }
+
+    /// Waits for an RCU grace period: every program that ran before has ended.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn wait(&self) -> io::Result<()> {
+        self.0.put(&0, &self.1.cast_unsigned())
+    }
+}
 
 /// What a call of libbpf that returns 0 or a negative error number says.
 ///
