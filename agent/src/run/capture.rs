@@ -173,12 +173,15 @@ mod tests {
         let status = started(folder.path());
         let wire = Wire::default();
         status.switch.add_port(PortId(0), wire.port());
-        let ports = vec![Some(PortState::new("host", PortKind::Host))];
-        let parts = Parts { generation: 1, ports, ..Parts::default() };
-        let snapshot = Arc::new(Snapshot::new(parts));
-        status.switch.publish(&snapshot);
-        assert!(status.switch.wait_in_force(1, Duration::from_secs(10)));
-        status.set_state(State { snapshot, ..State::default() });
+        let publish = |generation| {
+            let ports = vec![Some(PortState::new("host", PortKind::Host))];
+            let parts = Parts { generation, ports, ..Parts::default() };
+            let snapshot = Arc::new(Snapshot::new(parts));
+            status.switch.publish(&snapshot);
+            assert!(status.switch.wait_in_force(generation, Duration::from_secs(10)));
+            snapshot
+        };
+        status.set_state(State { snapshot: publish(1), ..State::default() });
         let wanted = Capture {
             port: "host".into(),
             filter: String::new(),
@@ -190,6 +193,8 @@ mod tests {
             || status.switch.counters().map(|it| it.node(Node::Parse).packets.value()).sum::<u64>();
         // The packet comes while the stream looks whether its reader has left.
         let leaves = |_: &mut UnixStream| {
+            // Workers take the capture before the snapshot.
+            publish(2);
             wire.send(testkit::packet::udp("10.0.0.1:1", "10.0.0.2:2").build());
             while received() == 0 {
                 std::thread::yield_now();
