@@ -349,16 +349,18 @@ fn errors() -> Vec<String> {
     rules
 }
 
-/// Rules about conntrack's state, which come first. Of ICMP only echo requests open a connection.
-fn tracked() -> Vec<String> {
-    let mut rules = vec![
-        "ct state invalid drop".to_owned(),
-        "ct state untracked goto link".to_owned(),
-        "ct state related meta l4proto { 1, 58 } goto errors".to_owned(),
-    ];
+/// Rules about conntrack's state, which come first; `errors` is the one about ICMP errors. Of ICMP only echo requests
+/// open a connection.
+fn tracked(errors: &str) -> Vec<String> {
+    let mut rules = ["ct state invalid drop", "ct state untracked goto link", errors]
+        .map(str::to_owned)
+        .to_vec();
     rules.extend(MARK.map(str::to_owned));
     rules
 }
+
+/// Asks who sends an ICMP error.
+const ERRORS: &str = "ct state related meta l4proto { 1, 58 } goto errors";
 
 /// Accepts ICMP errors about connections.
 pub(crate) const RELATED: &str = "ct state related meta l4proto { 1, 58 } accept";
@@ -369,7 +371,7 @@ const ECHO: [&str; 2] = [
 ];
 
 fn forward() -> Vec<String> {
-    let mut rules = tracked();
+    let mut rules = tracked(ERRORS);
     rules.extend(ITSELF.map(str::to_owned));
     rules.push("ct direction reply goto replies".to_owned());
     rules.extend(ECHO.map(str::to_owned));
@@ -411,7 +413,7 @@ fn unseen(end: &str, replies: &str) -> Vec<String> {
 }
 
 fn input() -> Vec<String> {
-    let mut rules = tracked();
+    let mut rules = tracked(ERRORS);
     // The node always talks to its own pods.
     rules.push(format!("{UNSEEN} goto questions-node"));
     rules.push("ct direction reply accept".to_owned());
@@ -421,7 +423,8 @@ fn input() -> Vec<String> {
 }
 
 fn output(rejects: bool) -> Vec<String> {
-    let mut rules = tracked();
+    // The node's own errors come from its address on a pod's interface, which may be one of the pods' networks.
+    let mut rules = tracked(RELATED);
     rules.extend(rejects.then(|| reject::RESETS.to_owned()));
     rules.push(format!("{UNSEEN} goto replies-node"));
     rules.push("ct direction original accept".to_owned());
