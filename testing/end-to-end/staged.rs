@@ -198,7 +198,9 @@ fn a_namespace_stages_its_policies_but_for_those_that_say_otherwise() {
     node.apply("namespace", &namespace("enforced"));
     web.connect(db.v4(), 6379).unwrap_err();
     // A slip in it enforces.
-    node.apply("namespace", &namespace("stagde"));
+    node.write("namespace", &namespace("stagde"));
+    node.eventually("it is a fault", || {
+        node.status()["faults"].to_string().contains("podgate.io/stage").then_some(())
+    });
     web.connect(db.v4(), 6379).unwrap_err();
-    assert!(node.status()["faults"].to_string().contains("podgate.io/stage"));
 }
