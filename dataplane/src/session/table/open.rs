@@ -5,6 +5,7 @@ use super::{Seen, Sessions, TupleOrigin};
 use crate::session::owner::Owner;
 use crate::session::record::{Words, forwarding_word};
 use crate::session::{Found, SessionId, State, Tuples};
+use crate::wire::{protocol, tcp_flags};
 use crate::{Adjacency, cpu};
 
 /// A free record is prefetched so many sessions before it is filled.
@@ -77,7 +78,7 @@ impl Sessions {
                 return Ok(Opened::Known(known));
             }
         }
-        if is_taken {
+        if is_taken && !self.gives_way(responder_hash, opening, now_s, shows) {
             return Err(Refusal::Taken);
         }
         let index = self.reserve(opening.owner).or_else(|refusal| {
@@ -108,6 +109,25 @@ impl Sessions {
             }
         }
         if placed { Ok(Opened::New(id)) } else { Err(Refusal::Full) }
+    }
+
+    /// Ends TCP sessions that are over and show the tuple that a SYN asks for: its sender uses the port again, for a
+    /// service and for the pod behind it. Returns whether none is left.
+    fn gives_way(
+        &self,
+        hash: u64,
+        opening: &Opening,
+        now_s: u32,
+        shows: impl Fn(u32, &Seen) -> Option<bool>,
+    ) -> bool {
+        let is_syn = opening.tcp_flags & (tcp_flags::SYN | tcp_flags::ACK) == tcp_flags::SYN;
+        while let Some(found) = self.search_live(hash, now_s, &shows) {
+            if !is_syn || found.protocol != protocol::TCP || !found.state().is_over() {
+                return false;
+            }
+            self.close(found.id);
+        }
+        true
     }
 
     /// A free record, counted as the owner's, if its share has room for it.

@@ -385,6 +385,23 @@ fn a_responder_can_tell_its_connections_apart() {
     assert!(matches!(later, Ok(Opened::New(_))));
 }
 
+/// A pod uses a port with the pod behind a service, and then with the service.
+#[test]
+fn a_port_serves_again_once_its_connection_is_over() {
+    let sessions = Sessions::new(16, 1, Timeouts::default());
+    let direct = service(1).responder;
+    open_one(&sessions, &direct, 0).unwrap();
+    for (flags, forward) in [(FIN | ACK, true), (FIN | ACK, false)] {
+        assert!(matches!(sessions.open(&service(1), &opening(0), 0), Err(Refusal::Taken)));
+        let flow = if forward { direct } else { direct.reversed() };
+        sessions.touch(&find(&sessions, &flow, 0).unwrap(), flags, 0);
+    }
+    let late = Opening { tcp_flags: ACK, ..opening(0) };
+    assert!(matches!(sessions.open(&service(1), &late, 0), Err(Refusal::Taken)), "no SYN");
+    assert!(matches!(sessions.open(&service(1), &opening(0), 0), Ok(Opened::New(_))));
+    assert_eq!(sessions.used(), 1);
+}
+
 #[test]
 fn sessions_outlive_the_process() {
     let folder = testkit::TempDir::new("sessions");
