@@ -73,7 +73,7 @@ const FILTER: [(&str, &str); 4] = [
     ("output", "type filter hook output priority filter"),
 ];
 
-/// What the base chains depend on.
+/// Conditions that select rules of the base chains.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conditions {
     /// The kernel passes frames between ports of the pods' bridges to the `inet` hooks; without that, nothing
@@ -264,7 +264,7 @@ pub(crate) fn chains(conditions: Conditions) -> Vec<(Family, String, Chain)> {
     chains
 }
 
-/// A tunnel device takes packets from anybody, and what is inside is from whom it says. So no pod of the cluster
+/// A tunnel device accepts packets from any sender and trusts their inner source address. So no pod of the cluster
 /// sends to this node's, and none of this node's pods to another's.
 fn outside_tunnels(hook: &str) -> impl Iterator<Item = &'static str> {
     let rules: &[&str] = match hook {

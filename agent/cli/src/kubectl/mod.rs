@@ -218,7 +218,8 @@ impl Cli {
     }
 }
 
-/// Prints a line to stderr. What a switch answers is no sequence for the terminal: its node may be somebody else's.
+/// Prints a line to stderr, without control characters: the answer of a switch that was taken over must not
+/// command the terminal.
 fn warn(message: impl fmt::Display) {
     eprintln!("podgate: {}", plain(&message.to_string()));
 }

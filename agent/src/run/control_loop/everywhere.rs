@@ -32,7 +32,7 @@ const MOST: usize = 20;
 /// Names of nodes in a message, for each state.
 const NAMES: usize = 3;
 
-/// What was published, and what was written about it.
+/// The nodes' objects as last seen, and the conditions written.
 pub(super) struct Everywhere {
     due: Instant,
     /// The time in each node's object, and since when it is known.

@@ -24,7 +24,7 @@ const RENEWAL: Duration = Duration::from_millis(120);
 /// Least time between two renewals.
 const LEAST_RENEWAL: Duration = Duration::from_secs(60);
 
-/// What was published, and when that is due again.
+/// The published object, and the time of the next write.
 pub(super) struct Publication {
     last: Option<NodePolicies>,
     news: Option<News>,
@@ -33,7 +33,7 @@ pub(super) struct Publication {
     renewal: Instant,
 }
 
-/// What is published soon when it changes: generations in force, and the policies that would change something.
+/// The part that is published soon after a change: generations in force, and the policies that would change something.
 type News = (BTreeMap<String, i64>, BTreeSet<String>);
 
 impl Publication {

@@ -53,7 +53,7 @@ struct Content {
     ends: bool,
 }
 
-/// What is to be in force.
+/// The desired rules.
 struct Wanted {
     rules: SessionRules,
     services: Arc<Services>,

@@ -299,7 +299,7 @@ fn question_ends(address: &str, port: u16) -> String {
     std::net::SocketAddr::new(address.parse().unwrap(), port).to_string()
 }
 
-/// A VXLAN device of the kernel takes a packet from anybody, and what is inside comes from whom it says: so no
+/// A VXLAN device of the kernel accepts packets from any sender and trusts their inner source address: so no
 /// pod, here or on another node, sends to its port.
 #[test]
 fn no_pod_speaks_to_the_tunnels_of_a_node() {
