@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use control::api_server::{Access, Deployment, Switches, connect};
 use testkit::TempDir;
 
-/// What a request is about.
+/// The subject of a request.
 fn read_request(stream: &TcpStream) -> Option<String> {
     let mut reader = BufReader::new(stream);
     let (mut first, mut length) = (String::new(), 0);

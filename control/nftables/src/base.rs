@@ -359,7 +359,7 @@ fn tracked(errors: &str) -> Vec<String> {
     rules
 }
 
-/// Asks who sends an ICMP error.
+/// Checks the sender of an ICMP error.
 const ERRORS: &str = "ct state related meta l4proto { 1, 58 } goto errors";
 
 /// Accepts ICMP errors about connections.

@@ -114,7 +114,7 @@ pub enum Event {
     Reported(ObjectRef),
     /// Writing it failed; it is retried.
     NotReported(ObjectRef, String),
-    /// What all nodes publish about policies, by node.
+    /// The policies that all nodes publish, by node.
     Published(BTreeMap<String, NodePolicies>),
     /// Every initial list is complete; from here on the objects may decide about packets.
     Synced,

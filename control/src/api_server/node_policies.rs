@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::call::call;
 use super::node_addresses::{VERSION, publish};
 
-/// What a node publishes.
+/// The policies that a node publishes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodePolicies {

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use super::{Change, Cluster, Findings, Invariants};
 
-/// What is done about a change that something speaks against.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The answer to a change that something speaks against.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
-    /// The author is warned.
+    /// Warn the author
     #[default]
     Warn,
-    /// It is refused.
+    /// Refuse the change
     Deny,
 }
 

@@ -41,22 +41,13 @@ pub struct Args {
     invariants: Vec<PathBuf>,
     /// Whether authors are warned, or changes refused
     #[arg(long, value_enum, default_value = "warn")]
-    mode: OnFinding,
+    mode: Mode,
     /// Networks of pods [default: podCIDRs of the nodes, or where there are none, private networks]
     #[arg(long, value_name = "CIDR,...")]
     pod_networks: Option<Networks>,
     /// The cluster [default: that of the pod's service account]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-}
-
-/// What follows from a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum OnFinding {
-    /// Warn the author
-    Warn,
-    /// Refuse the change
-    Deny,
 }
 
 /// Where the API server asks.
@@ -77,12 +68,8 @@ pub(super) fn run(args: &Args) -> Ended {
     let networks = networks.map_or_else(Vec::new, |it| it.0);
     let load = move || invariants(&paths, networks.clone());
     let invariants = Reloaded::new("invariants", args.invariants.clone(), load);
-    let mode = match args.mode {
-        OnFinding::Warn => Mode::Warn,
-        OnFinding::Deny => Mode::Deny,
-    };
     let judge = Arc::new(Judge {
-        mode,
+        mode: args.mode,
         invariants: invariants.map_err(unusable)?,
         cluster: RwLock::default(),
         is_synced: AtomicBool::new(false),

@@ -289,7 +289,7 @@ mod tests {
         ObjectRef { kind: Kind::ClusterNetworkPolicy, namespace: None, name: name.into() }
     }
 
-    /// What a node publishes of the policy `all`.
+    /// The object of a node with the policy `all`.
     fn of(generation: Option<i64>, renewed: u64, staged: [u64; 2], since: &str) -> NodePolicies {
         let name = object("all").to_string();
         let [deny, allow] = staged;

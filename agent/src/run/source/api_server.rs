@@ -40,7 +40,7 @@ pub(in crate::run) struct ApiServer {
     _thread: Thread,
 }
 
-/// What the one writer at the API server does.
+/// A task of the one writer at the API server.
 enum Write {
     /// A condition in an object's status.
     Condition(ObjectRef, Condition),

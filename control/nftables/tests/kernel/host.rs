@@ -162,7 +162,7 @@ fn a_mistake_leaves_the_failsafe_ports_and_is_undone() {
     assert_eq!(hosts.node.exec(["nft", "list", "ruleset"]), "");
 }
 
-/// What neighbours say to each other passes any firewall, and carries nothing else.
+/// Neighbour discovery passes any firewall, and carries no other data.
 #[test]
 fn neighbour_discovery_is_no_way_around() {
     testkit::requires_root!();

@@ -50,7 +50,7 @@ impl Default for Choice {
     }
 }
 
-/// What opens a connection like one that the switch has allowed (`struct template`).
+/// A template: the program opens connections like the one that the switch has allowed (`struct template`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Template {

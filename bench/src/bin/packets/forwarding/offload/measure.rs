@@ -164,7 +164,7 @@ pub(super) fn requests_of_nodes(between: Between, tunnel: bool) -> Result<Reques
     Ok(requests_between(&nodes.pods[0], &nodes.pods[1], &pod_address(2))?.0)
 }
 
-/// What was measured, and the number of all requests.
+/// The measurements, and the number of all requests.
 fn requests_between(from: &Namespace, to: &Namespace, address: &str) -> Result<(Requests, f64)> {
     from.exec(["sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65000"]);
     let folder = TempDir::new("bench-nginx");
