@@ -100,36 +100,32 @@ pub enum LogLevel {
 
 impl<'de> Deserialize<'de> for SocketPolicies {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        match text.as_str() {
-            "closed" => Ok(Self::Closed),
-            // A file may say true and mean on.
-            other => match other.parse() {
-                Ok(OnOff::On) => Ok(Self::On),
-                Ok(OnOff::Off) => Ok(Self::Off),
-                Err(_) => Err(serde::de::Error::custom(format!(
-                    "'{}' is none of off, on and closed",
-                    other.escape_debug()
-                ))),
-            },
-        }
+        let (on, off) = (Self::On, Self::Off);
+        switch_or(deserializer, [on, off], ("closed", Self::Closed), "off, on and closed")
     }
 }
 
 impl<'de> Deserialize<'de> for HugePages {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        match text.as_str() {
-            "auto" => Ok(Self::Auto),
-            // A file may say true and mean on.
-            other => match other.parse() {
-                Ok(OnOff::On) => Ok(Self::On),
-                Ok(OnOff::Off) => Ok(Self::Off),
-                Err(_) => Err(serde::de::Error::custom(format!(
-                    "'{}' is none of auto, on and off",
-                    other.escape_debug()
-                ))),
-            },
+        let (on, off) = (Self::On, Self::Off);
+        switch_or(deserializer, [on, off], ("auto", Self::Auto), "auto, on and off")
+    }
+}
+
+/// Reads on, off or a third word; `all` names the three. A file may say true and mean on.
+fn switch_or<'de, D: serde::Deserializer<'de>, T>(
+    deserializer: D,
+    [on, off]: [T; 2],
+    (word, third): (&str, T),
+    all: &str,
+) -> Result<T, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    match (text == word, text.parse()) {
+        (true, _) => Ok(third),
+        (false, Ok(OnOff::On)) => Ok(on),
+        (false, Ok(OnOff::Off)) => Ok(off),
+        (false, Err(_)) => {
+            Err(serde::de::Error::custom(format!("'{}' is none of {all}", text.escape_debug())))
         }
     }
 }
