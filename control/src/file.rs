@@ -84,8 +84,7 @@ mod tests {
     fn only_regular_files_are_read_and_only_so_far() {
         let folder = testkit::TempDir::new("regular");
         let path = folder.path().join("fifo");
-        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-        made(&name);
+        testkit::make_fifo(&path);
         let refused = |path: &Path| read_regular(path, 10).unwrap_err().to_string();
         assert_eq!(refused(&path), "is no regular file");
         assert_eq!(refused(Path::new("/dev/zero")), "is no regular file");
@@ -98,10 +97,5 @@ mod tests {
 
     fn refused_at(path: &Path, most: u64) -> String {
         read_regular(path, most).unwrap_err().to_string()
-    }
-
-    fn made(name: &std::ffi::CStr) {
-        let status = std::process::Command::new("mkfifo").arg(name.to_str().unwrap()).status();
-        assert!(status.unwrap().success());
     }
 }

@@ -462,10 +462,7 @@ mod tests {
         std::os::unix::fs::symlink(&victim, name(20)).unwrap();
         std::os::unix::fs::symlink("/nowhere", name(5)).unwrap();
         fs::create_dir(name(6)).unwrap();
-        let fifo = |at: u64| {
-            assert!(std::process::Command::new("mkfifo").arg(name(at)).status().unwrap().success());
-        };
-        [7, 30, 60].into_iter().for_each(fifo);
+        [7, 30, 60].into_iter().for_each(|at| testkit::make_fifo(&name(at)));
         let mut control = Control::new(Scope::All);
         apply(&mut control, pod("a", "web"));
         // Where a link is, and where a FIFO is.

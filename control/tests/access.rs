@@ -176,7 +176,7 @@ fn a_configuration_that_cannot_be_used_names_its_file() {
 fn a_fifo_as_kubeconfig_or_token_is_refused_and_not_waited_for() {
     let folder = TempDir::new("access-fifo");
     let fifo = folder.path().join("fifo");
-    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    testkit::make_fifo(&fifo);
     let server = ApiServer::new();
     let cluster = json!({"server": format!("http://{}", server.address())});
     let with = |user: Value| server.kubeconfig_with(cluster.clone(), user);

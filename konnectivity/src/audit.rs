@@ -248,12 +248,15 @@ mod tests {
 
     #[test]
     fn a_blocked_file_blocks_no_connection() {
-        use std::os::fd::AsRawFd;
         // A pipe that is not read takes 64 KiB.
-        let (reader, pipe) = io::pipe().unwrap();
-        let path = PathBuf::from(format!("/dev/fd/{}", pipe.as_raw_fd()));
+        let folder = testkit::TempDir::new("audit");
+        let path = folder.path().join("audit");
+        testkit::make_fifo(&path);
+        // Open for both, it waits for no other end.
+        let both = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let audit = Audit::new(Some(&path), Format::Json).unwrap();
-        drop(pipe);
+        let reader = File::open(&path).unwrap();
+        drop(both);
         let (sender, written) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             for _ in 0..3 * MOST_LINES {

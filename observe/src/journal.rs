@@ -484,8 +484,7 @@ mod tests {
         std::os::unix::fs::symlink("/nowhere", path("2026-11-25T06.json.gz")).unwrap();
         fs::write(path("notes-of-mine.json"), "{}").unwrap();
         let fifo = path("2026-11-25T05.json");
-        let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
-        assert!(made.success());
+        testkit::make_fifo(&fifo);
         assert_eq!(files(folder.path()).unwrap(), [path(hour)]);
         assert_eq!(rows(folder.path(), None), (Vec::new(), Missing::default()));
         let error = Hour::resume(&fifo, MOST).unwrap_err();

@@ -459,7 +459,7 @@ mod tests {
         let folder = Folder::new("fifo");
         folder.write("a.yaml", &pod("a", "x"));
         let fifo = folder.path().join("b.yaml");
-        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        testkit::make_fifo(&fifo);
         std::os::unix::fs::symlink("/dev/zero", folder.path().join("c.yaml")).unwrap();
         let loaded = Source::new(&[folder.path().to_path_buf()]).load();
         assert_eq!(names(&loaded), ["a"]);

@@ -37,7 +37,7 @@ fn a_fifo_in_a_folder_is_a_fault_and_holds_nothing_up() {
     let folder = TempDir::new("fifo");
     fs::write(folder.path().join("policy.json"), policy(1).to_string()).unwrap();
     let fifo = folder.path().join("pipe.yaml");
-    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    testkit::make_fifo(&fifo);
     let faults = Manifests::load_over(&[folder.path().to_owned()], None).unwrap_err();
     let [fault] = &faults[..] else { panic!("{faults:?}") };
     assert!(fault.contains("pipe.yaml") && fault.contains("no regular file"), "{fault}");

@@ -8,6 +8,7 @@
 //! - [`packet`]: frames, built in one line each,
 //! - [`eventually`]: waiting for what must happen,
 //! - [`storm`]: many short TCP connections,
+//! - [`TempDir`], [`unique_name`], [`make_fifo`]: files that no other test has,
 //! - [`Namespace`]: a network namespace that is gone when the test is,
 //! - [`RawSender`], [`RawReceiver`]: frames out of an interface, whatever they say, and into one,
 //! - [`Process`]: a program that ends with the test, its output kept,
@@ -63,4 +64,4 @@ pub use raw::{RawReceiver, RawSender};
 #[doc(hidden)]
 pub use skip::function_name;
 pub use skip::{has_program, is_root, skipped};
-pub use unique::{TempDir, unique_name};
+pub use unique::{TempDir, make_fifo, unique_name};

@@ -42,6 +42,15 @@ impl Drop for TempDir {
     }
 }
 
+/// Makes a FIFO.
+///
+/// # Panics
+/// If it cannot be made.
+pub fn make_fifo(path: &Path) {
+    let made = std::process::Command::new("mkfifo").arg(path).status();
+    assert!(made.is_ok_and(|status| status.success()), "mkfifo {}", path.display());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -59,8 +59,7 @@ fn a_fifo_among_the_records_holds_up_no_start() {
     files.manifest("cluster.yaml", &cluster(&["db"]));
     let records = files.socket().with_file_name("state").join("attachments");
     std::fs::create_dir_all(&records).unwrap();
-    let made = std::process::Command::new("mkfifo").arg(records.join("c-x:eth0.json")).status();
-    assert!(made.unwrap().success());
+    testkit::make_fifo(&records.join("c-x:eth0.json"));
     let (started, starts) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let node = Node::start(&files);
