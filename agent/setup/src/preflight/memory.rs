@@ -167,11 +167,15 @@ fn rate(wanted: &Wanted, memory: &Memory, unlimited: bool, machine: &Machine) ->
     let ports = match ports <= fit {
         true => Finding::new("ports", Level::Good, format!("{ports} of {fit} that fit")),
         false => {
-            let frames = u64::from(ports) * u64::from(wanted.frames_per_port) * 4 / 3;
-            let frames = frames.next_power_of_two().max(memory.umem_bytes / FRAME);
             let detail = format!("{ports} are wanted, {fit} fit");
-            Finding::new("ports", Level::Warning, detail)
-                .hint(format!("umem-frames: {frames}, max-ports: {}", ports.max(wanted.max_ports)))
+            let mut hint = format!("max-ports: {}", ports.max(wanted.max_ports));
+            // With flow offload ports keep no frames of their own.
+            if memory.sockets >= ports {
+                let frames = u64::from(ports) * u64::from(wanted.frames_per_port) * 4 / 3;
+                let frames = frames.next_power_of_two().max(memory.umem_bytes / FRAME);
+                hint = format!("umem-frames: {frames}, {hint}");
+            }
+            Finding::new("ports", Level::Warning, detail).hint(hint)
         }
     };
     vec![memlock, hugepages, room, ports]
@@ -282,6 +286,14 @@ pub(crate) mod tests {
         assert_eq!(ports.hint.as_deref(), Some("umem-frames: 262144, max-ports: 1024"));
         let more = Wanted { umem_frames_without_offload: 262_144, ..many };
         assert!(estimate(&more, false).ports_that_fit >= 502);
+    }
+
+    #[test]
+    fn more_ports_need_no_more_frames_with_flow_offload() {
+        let many = Wanted { pods: 2000, ..wanted() };
+        let findings = rate(&many, &estimate(&many, true), false, &PLENTY);
+        let ports = findings.iter().find(|finding| finding.check == "ports").unwrap();
+        assert_eq!(ports.hint.as_deref(), Some("max-ports: 2002"));
     }
 
     #[test]
