@@ -8,6 +8,7 @@ pub mod attach;
 pub mod forwarder;
 pub mod generator;
 pub mod nodes;
+pub mod process;
 mod program;
 mod progress;
 pub mod rig;

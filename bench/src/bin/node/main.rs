@@ -1,10 +1,11 @@
-//! What a switch with many pods costs: starts, attachments, sessions, the journal, memory, idle
+//! What a switch with many pods costs: starts, attachments, sessions, paced connections, the journal, memory, idle
 //! pods, names.
 
 mod attach;
 mod journal;
 mod memory;
 mod names;
+mod paced;
 mod plugin;
 mod pods;
 mod restart;
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
             ("journal", journal::main),
             ("memory", memory::main),
             ("names", names::main),
+            ("paced", paced::main),
             ("plugin", plugin::main),
             ("pods", pods::main),
             ("restart", restart::main),

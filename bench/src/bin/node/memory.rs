@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use bench::attach::{self, PATIENCE, start_program};
 use bench::forwarder::own_path;
-use bench::print_table;
 use bench::rig::needs_root;
+use bench::{print_table, process};
 use local_api::{AttachPod, Client};
 use serde_json::{Value, json};
 use testkit::api_server::ApiServer;
@@ -93,12 +93,7 @@ fn measure(pods: usize, services: usize, from_manifests: bool) -> Result<[f64; 2
     let mut api = Client::connect(&folder.path().join("socket"), PATIENCE)?;
     requests.iter().try_for_each(|request| api.attach_pod(request).map(drop))?;
     std::thread::sleep(QUIET);
-    let status = std::fs::read_to_string(format!("/proc/{}/status", switch.id()))?;
-    let bytes = |name: &str| -> Result<f64> {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        let words = line.and_then(|line| line.split_whitespace().nth(1)).ok_or("no such line")?;
-        Ok(words.parse::<f64>()? * 1024.0)
-    };
+    let bytes = |name: &str| process::memory(switch.id(), name).map(|bytes| bytes as f64);
     Ok([bytes("VmRSS")?, bytes("RssAnon")?])
 }
 

@@ -10,14 +10,13 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::error::Error;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bench::attach::{self, PATIENCE, start_program};
 use bench::forwarder::own_path;
 use bench::rig::{needs_root, words};
-use bench::{Samples, print_table};
+use bench::{Samples, print_table, process};
 use local_api::Client;
 use testkit::{Namespace, Process, TempDir};
 
@@ -134,7 +133,7 @@ fn measure(program: &str, pods: usize, mode: &str, all: &mut Figures) -> Result<
     switch = run(&[]);
     ready(&switch);
     all.start.add(milliseconds(began.elapsed()));
-    all.processor.add(processor_time(switch.id())?);
+    all.processor.add(milliseconds(process::processor_time(switch.id())?));
 
     let socket = server.enter(|| UdpSocket::bind(("0.0.0.0", PORT)))?;
     let (is_over, to) = (AtomicBool::new(false), address(1));
@@ -215,14 +214,6 @@ fn longest_gap(
     let lost = answered.windows(2).filter(|pair| pair[1] > pair[0] + 1);
     let gaps = lost.map(|pair| milliseconds(sent[pair[1]] - sent[pair[0]]));
     Ok(gaps.fold(0.0, f64::max))
-}
-
-/// Processor time of a process so far, in milliseconds (proc(5): fields 14 and 15 of `stat`).
-fn processor_time(process: u32) -> Result<f64> {
-    let text = std::fs::read_to_string(Path::new("/proc").join(process.to_string()).join("stat"))?;
-    let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
-    let ticks = fields.skip(11).take(2).map(str::parse::<f64>).sum::<std::result::Result<f64, _>>();
-    Ok(ticks? * 1e3 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 fn milliseconds(time: Duration) -> f64 {

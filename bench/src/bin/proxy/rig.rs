@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bench::process;
 use konnectivity::agent::{self, Agent, ServerCount};
 use konnectivity::audit::{Audit, Format};
 use konnectivity::client::Tunnel;
@@ -167,18 +168,11 @@ fn wait_until_ready(port: u16) -> Result<()> {
 }
 
 fn resident(process: u32) -> Result<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
-    Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0)
+    Ok(process::memory(process, "VmRSS")? as f64)
 }
 
 fn processor(process: u32) -> Result<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    let fields = stat.rsplit(')').next().ok_or("no stat")?;
-    let ticks: f64 =
-        fields.split_whitespace().skip(11).take(2).filter_map(|it| it.parse::<f64>().ok()).sum();
-    // Linux shows hundredths to user space, whatever its own tick is.
-    Ok(ticks / 100.0)
+    Ok(process::processor_time(process)?.as_secs_f64())
 }
 
 fn certificates(folder: &Path) -> Result<()> {

@@ -1,0 +1,197 @@
+//! Processor time of a switch whose pods each open a few short TCP connections a second.
+//!
+//! ```text
+//! cargo run --release -p bench --bin node -- paced [PODS] [RATE] [SECONDS]     (as root)
+//! ```
+//!
+//! Each connection is one question and one answer, closed by the client; a policy allows it. The programs of flow offload run in the
+//! kernel, on behalf of whoever sends: their time is not the switch's, so the machine's is told too.
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bench::attach::{self, PATIENCE};
+use bench::rig::needs_root;
+use bench::{print_table, process};
+use local_api::Client;
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+use testkit::{Namespace, TempDir, storm};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const PODS: usize = 250;
+const RATE: usize = 20;
+const SECONDS: usize = 20;
+/// Before the measurement: templates are made, neighbours known.
+const WARM_UP: Duration = Duration::from_secs(3);
+/// Threads of clients. Each connection is waited for.
+const CLIENTS: usize = 8;
+const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 88, 200, 1), 80);
+/// As the plugin gives it to pods.
+const GATEWAY: &str = "169.254.1.1";
+
+pub(crate) fn main(args: &[String]) -> Result<()> {
+    needs_root()?;
+    let numbers = args[1..].iter().map(|text| text.parse::<usize>());
+    let numbers = numbers.collect::<std::result::Result<Vec<_>, _>>()?;
+    let number = |n: usize, usual| numbers.get(n).copied().unwrap_or(usual);
+    let (pods, rate) = (number(0, PODS), number(1, RATE));
+    let measured = Duration::from_secs(number(2, SECONDS) as u64);
+    let mut rows = Vec::new();
+    for offload in ["on", "off"] {
+        eprintln!("{pods} pods, flow offload {offload}");
+        rows.push([vec![offload.to_owned()], measure(pods, rate, measured, offload)?].concat());
+    }
+    let asked = format!("flow offload; {} connections a second wanted", pods * rate);
+    print_table(
+        &[&asked, "opened a second", "failed", "switch, of a core", "machine, of a core"],
+        &rows,
+    );
+    Ok(())
+}
+
+fn measure(pods: usize, rate: usize, measured: Duration, offload: &str) -> Result<Vec<String>> {
+    let names = ["bench-node", "bench-clients", "bench-server"];
+    let [node, clients, server] = names.map(Namespace::new);
+    let folder = TempDir::new("bench-paced");
+    let mut requests = vec![join(&node, &server, "eth0", "server", *SERVER.ip())?];
+    for n in 0..pods {
+        let address = address(n);
+        requests.push(join(&node, &clients, &format!("eth{n}"), &format!("p{n}"), address)?);
+        clients.exec(format!("ip rule add from {address} lookup {}", 1000 + n).split(' '));
+    }
+    let manifests = objects(&requests);
+    let options = ["--listen", "127.0.0.1:0", "--flow-offload", offload];
+    let frames = (pods * 512 + 4096).max(16_384).to_string();
+    let options = match offload {
+        "on" => options.to_vec(),
+        _ => [&options[..], &["--umem-frames", &frames]].concat(),
+    };
+    let (switch, socket) = attach::start(&node, folder.path(), &manifests, &options)?;
+    let mut api = Client::connect(&socket, PATIENCE)?;
+    requests.iter().try_for_each(|request| api.attach_pod(request).map(drop))?;
+
+    let (stop, opened, failed) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let (ready, wait) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let (server, clients, stop, opened, failed) = (&server, &clients, &stop, &opened, &failed);
+        let tell = move || {
+            // The receiver waits.
+            let _ = ready.send(());
+        };
+        scope.spawn(move || server.enter(|| storm::answer(&[SERVER.into()], tell, stop)));
+        wait.recv()?;
+        for client in 0..CLIENTS {
+            let own = (client..pods).step_by(CLIENTS).map(address).collect::<Vec<_>>();
+            scope.spawn(move || clients.enter(|| call(&own, rate, stop, opened, failed)));
+        }
+        std::thread::sleep(WARM_UP);
+        let counts = || [opened, failed].map(|it| it.load(Ordering::Relaxed));
+        let (began, before, used) = (Instant::now(), counts(), Used::now(switch.id())?);
+        std::thread::sleep(measured);
+        let (after, now, elapsed) = (counts(), Used::now(switch.id())?, began.elapsed());
+        stop.store(true, Ordering::Release);
+        let share = |time: Duration| format!("{:.3}", time.as_secs_f64() / elapsed.as_secs_f64());
+        Ok(vec![
+            format!("{:.0}", (after[0] - before[0]) as f64 / elapsed.as_secs_f64()),
+            (after[1] - before[1]).to_string(),
+            share(now.switch - used.switch),
+            share(now.machine - used.machine),
+        ])
+    })
+}
+
+/// Joins a pod that sends by its own interface.
+fn join(
+    node: &Namespace,
+    pod: &Namespace,
+    far: &str,
+    name: &str,
+    address: Ipv4Addr,
+) -> Result<local_api::AttachPod> {
+    let request = attach::join(node, format!("pg{name}"), pod, far, name, address)?;
+    let table = match name.strip_prefix('p') {
+        Some(n) => format!(" table {}", 1000 + n.parse::<usize>()?),
+        None => String::new(),
+    };
+    for command in [
+        format!("ip addr add {address}/32 dev {far}"),
+        format!("ip route add default via {GATEWAY} dev {far} onlink{table}"),
+    ] {
+        pod.exec(command.split(' '));
+    }
+    Ok(request)
+}
+
+fn address(n: usize) -> Ipv4Addr {
+    Ipv4Addr::from(0x0a58_0100 + n as u32)
+}
+
+fn objects(requests: &[local_api::AttachPod]) -> String {
+    let mut text =
+        "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nspec: {podCIDRs: [10.88.0.0/16]}\n\
+        ---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
+        metadata: {name: clients, namespace: default}\n\
+        spec: {podSelector: {}, ingress: [{from: [{podSelector: {}}], ports: [{port: 80}]}]}\n"
+            .to_owned();
+    for request in requests {
+        text += &format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {}, namespace: default}}\nspec: \
+             {{nodeName: n}}\nstatus: {{podIP: {}}}\n",
+            request.name, request.addresses[0]
+        );
+    }
+    text
+}
+
+/// Opens connections from these addresses in turns, so many a second from each.
+fn call(from: &[Ipv4Addr], rate: usize, stop: &AtomicBool, opened: &AtomicU64, failed: &AtomicU64) {
+    let pace = Duration::from_secs(1) / (from.len() * rate).max(1) as u32;
+    let mut due = Instant::now();
+    for address in from.iter().cycle() {
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        let count = if ask(*address).is_ok() { opened } else { failed };
+        count.fetch_add(1, Ordering::Relaxed);
+        due += pace;
+        match due.checked_duration_since(Instant::now()) {
+            Some(rest) => std::thread::sleep(rest),
+            // A machine that is too slow does not catch up.
+            None => due = Instant::now(),
+        }
+    }
+}
+
+fn ask(from: Ipv4Addr) -> std::io::Result<()> {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    bind(&socket, &SocketAddrV4::new(from, 0))?;
+    connect(&socket, &SocketAddr::from(SERVER))?;
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    let mut number = [7; 8];
+    stream.write_all(&number)?;
+    stream.read_exact(&mut number)
+}
+
+/// Processor time so far.
+struct Used {
+    switch: Duration,
+    machine: Duration,
+}
+
+impl Used {
+    fn now(switch: u32) -> Result<Self> {
+        let stat = std::fs::read_to_string("/proc/stat")?;
+        let line = stat.lines().next().ok_or("no lines in /proc/stat")?;
+        let fields = line.split_whitespace().skip(1).map(str::parse::<u64>);
+        let fields = fields.collect::<std::result::Result<Vec<_>, _>>()?;
+        // All but idle and waiting for disks (proc(5)); guests' time stands in user time already.
+        let ticks: u64 = fields.iter().take(8).sum::<u64>() - fields[3] - fields[4];
+        let machine = Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second());
+        Ok(Self { switch: process::processor_time(switch)?, machine })
+    }
+}
