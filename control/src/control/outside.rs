@@ -3,7 +3,7 @@
 //! An egress firewall for the whole cluster also holds for what a service sends on for a client
 //! outside: such a client must not reach by a hand-made endpoint slice what no pod may reach.
 
-use super::{Acl, Control};
+use super::{Acl, Control, Scope};
 use crate::configurator;
 use crate::model::{ClusterEgressFirewall, Direction};
 use crate::render;
@@ -22,8 +22,14 @@ impl Control {
         if !std::mem::take(&mut self.outside.is_stale) {
             return;
         }
+        let own = match &self.scope {
+            Scope::Node(name) => self.cache.nodes().get(name).map(|node| &**node),
+            Scope::All => None,
+        };
         let is_for_all = |firewall: &&ClusterEgressFirewall| {
-            firewall.namespaces.is_everything() && firewall.pods.is_everything()
+            firewall.namespaces.is_everything()
+                && firewall.pods.is_everything()
+                && firewall.selects_node(own)
         };
         let firewalls = self.cache.firewalls().values().map(|firewall| &**firewall);
         let firewalls = firewalls.filter(|it| self.is_enforced(&it.staging));

@@ -43,7 +43,7 @@ impl Control {
                 self.mark(|pod, namespace| {
                     let mut either = before.iter().chain(&after);
                     either.any(|firewall| {
-                        firewall.selects(namespace, &pod.labels)
+                        firewall.selects(namespace, &pod.labels, None)
                             || firewall.staging.replaces.is_some()
                     })
                 });
@@ -100,6 +100,11 @@ impl Control {
             }
             Change::Node(name) => {
                 self.nodes_changed = true;
+                if self.cache.firewalls().values().any(|it| !it.nodes.is_everything()) {
+                    self.outside.is_stale = true;
+                    self.note_host_policies();
+                    self.mark(|pod, _| pod.node.as_ref() == Some(&name));
+                }
                 self.host_acls.is_stale = true;
                 self.services.surroundings_changed();
                 self.domains.changed();

@@ -108,7 +108,9 @@ impl Control {
             list
         };
         let firewalls = view.select(self.cache.firewalls());
-        let firewalls = firewalls.filter(|it| it.selects(namespace, pod_labels));
+        let node = pod.node.as_ref().and_then(|name| self.cache.nodes().get(name));
+        let node = node.map(|node| &**node);
+        let firewalls = firewalls.filter(|it| it.selects(namespace, pod_labels, node));
         let own = View { default: entry.stage.unwrap_or(self.stage), ..view };
         let namespaced = own.select(&entry.policies);
         let namespaced = namespaced.filter(|it| it.selector.matches(pod_labels));

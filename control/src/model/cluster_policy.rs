@@ -43,6 +43,9 @@ pub struct ClusterEgressFirewall {
     pub namespaces: Selector,
     /// Pod selector of its subject.
     pub pods: Selector,
+    /// Selector of the nodes whose pods are its subject.
+    #[serde(default)]
+    pub nodes: Selector,
     /// Its rules, the first that matches counting: [`Verdict::Deny`] is final, and
     /// [`Verdict::Pass`] leaves the connection to every other policy.
     pub egress: Vec<ClusterRule>,
@@ -106,9 +109,15 @@ pub enum Verdict {
 }
 
 impl ClusterEgressFirewall {
-    /// Returns whether its subject selects pods with these labels, in such a namespace.
-    pub fn selects(&self, namespace: &Labels, pod: &Labels) -> bool {
-        self.namespaces.matches(namespace) && self.pods.matches(pod)
+    /// Returns whether its subject selects pods with these labels, in such a namespace, on this node.
+    pub fn selects(&self, namespace: &Labels, pod: &Labels, node: Option<&Node>) -> bool {
+        self.namespaces.matches(namespace) && self.pods.matches(pod) && self.selects_node(node)
+    }
+
+    /// Returns whether its subject has pods of this node. One that is not known, or has faults, may have the
+    /// labels that it lacks: a firewall too many opens nothing.
+    pub fn selects_node(&self, node: Option<&Node>) -> bool {
+        node.is_none_or(|node| !node.complete || self.nodes.matches(&node.labels))
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::cluster_rules::{PortSchema, RuleSchema, deny_all, rules, spec, subject};
+use super::selector::selector;
 use super::{ObjectRef, report, staging};
 use crate::FieldFault;
 use crate::model::{ClusterEgressFirewall, Direction, Selector, Verdict};
@@ -42,9 +43,9 @@ pub(super) fn cluster_egress_firewall(
         faults.push(FieldFault::new("spec.egress", "is required"));
     }
     let before = faults.len();
-    let (namespaces, pods) = match spec.get("subject") {
-        None | Some(Value::Null) => (Selector::default(), Selector::default()),
-        subject_value => subject(subject_value, &mut faults),
+    let Subject { namespaces, pods, nodes } = match spec.get("subject") {
+        None | Some(Value::Null) => Subject::default(),
+        Some(value) => Subject::read(value, &mut faults),
     };
     let subject_is_fine = faults.len() == before;
     let mut egress = rules(spec, Direction::Egress, &reference.name, &SCHEMA, &mut faults);
@@ -55,7 +56,34 @@ pub(super) fn cluster_egress_firewall(
     }
     let (name, report) = (Arc::clone(&reference.name), report::read(value));
     let staging = staging::read(value, &mut faults);
-    (ClusterEgressFirewall { name, namespaces, pods, egress, staging, report }, faults)
+    (ClusterEgressFirewall { name, namespaces, pods, nodes, egress, staging, report }, faults)
+}
+
+/// The pods that it is about; by default all of them.
+#[derive(Default)]
+struct Subject {
+    namespaces: Selector,
+    pods: Selector,
+    nodes: Selector,
+}
+
+impl Subject {
+    /// `namespaces` or `pods`, `nodes`, or both.
+    fn read(value: &Value, faults: &mut Vec<FieldFault>) -> Self {
+        let mut rest = value.clone();
+        let nodes = rest.as_object_mut().and_then(|fields| fields.remove("nodes"));
+        let Some(nodes) = nodes.filter(|nodes| !nodes.is_null()) else {
+            let (namespaces, pods) = subject(Some(&rest), faults);
+            return Self { namespaces, pods, nodes: Selector::default() };
+        };
+        let nodes = selector(&nodes, "spec.subject.nodes", faults);
+        let has_others = rest.as_object().is_some_and(|it| it.values().any(|it| !it.is_null()));
+        let (namespaces, pods) = match has_others {
+            true => subject(Some(&rest), faults),
+            false => Default::default(),
+        };
+        Self { namespaces, pods, nodes }
+    }
 }
 
 #[cfg(test)]
@@ -101,6 +129,25 @@ mod tests {
             parse(json!({"egress": [{"action": "Deny", "to": [{"apiServer": {}}]}]}));
         assert!(faults.is_empty());
         assert!(firewall.namespaces.is_everything() && firewall.pods.is_everything());
+    }
+
+    #[test]
+    fn nodes_stand_alone_or_beside_others_in_a_subject() {
+        let deny = json!([{"action": "Deny", "to": [{"apiServer": {}}]}]);
+        let of = |subject: Value| parse(json!({"subject": subject, "egress": deny}));
+        let nodes = json!({"matchLabels": {"pool": "edge"}});
+        let (firewall, faults) = of(json!({"nodes": nodes}));
+        assert_eq!(faults, Vec::<String>::new());
+        assert!(firewall.namespaces.is_everything() && firewall.pods.is_everything());
+        assert!(!firewall.nodes.is_everything());
+        let (firewall, faults) =
+            of(json!({"nodes": nodes, "namespaces": {"matchLabels": {"a": "b"}}}));
+        assert_eq!(faults, Vec::<String>::new());
+        assert!(!firewall.namespaces.is_everything() && !firewall.nodes.is_everything());
+        assert_eq!(of(json!({"nodes": {"labels": {}}})).1, ["spec.subject.nodes.labels"]);
+        assert_eq!(of(json!({})).1, ["spec.subject"]);
+        let both = of(json!({"nodes": nodes, "namespaces": {}, "pods": {}}));
+        assert_eq!(both.1, ["spec.subject"]);
     }
 
     #[test]

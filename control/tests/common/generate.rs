@@ -337,10 +337,19 @@ fn firewall() -> impl Strategy<Value = Value> {
     });
     let actions = &["Allow", "Allow", "Deny"];
     let rule = prop_oneof![3 => cluster_rule(false, actions), 1 => api_server];
-    (select(&FIREWALLS), subject, vec(rule, 1..4)).prop_map(|(name, subject, egress)| {
-        json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
+    let nodes = prop_oneof![2 => Just(None), 1 => selector().prop_map(Some)];
+    (select(&FIREWALLS), subject, nodes, vec(rule, 1..4)).prop_map(
+        |(name, mut subject, nodes, egress)| {
+            if let Some(nodes) = nodes {
+                if subject.is_null() {
+                    subject = json!({});
+                }
+                subject["nodes"] = nodes;
+            }
+            json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
             "metadata": {"name": name}, "spec": {"subject": subject, "egress": egress}})
-    })
+        },
+    )
 }
 
 fn cluster_rule(is_ingress: bool, actions: &'static [&'static str]) -> BoxedStrategy<Value> {

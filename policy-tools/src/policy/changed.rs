@@ -58,7 +58,14 @@ impl Changed {
                 Object::Namespace(namespace) => {
                     select(&Namespaces::Own(Arc::clone(&namespace.name)), &Selector::default());
                 }
-                Object::Node(_) | Object::ClusterHostFirewall(_) => found.nodes = true,
+                Object::Node(node) => {
+                    found.nodes = true;
+                    // Firewalls may be about the pods on it.
+                    let pods = old.pods().chain(new.pods());
+                    let pods = pods.filter(|pod| pod.node.as_ref() == Some(&node.name));
+                    found.pods.extend(pods.map(|pod| pod.key.clone()));
+                }
+                Object::ClusterHostFirewall(_) => found.nodes = true,
                 // Endpoints matter to rules about the API server.
                 _ => found.everything |= asks_api_server(old) || asks_api_server(new),
             }

@@ -81,6 +81,38 @@ fn a_network_inside_those_of_pods_holds_some_pods() {
     assert!(refute(&(block("cidr: 10.7.1.0/24") + node), deny).is_some());
 }
 
+#[test]
+fn pods_that_could_exist_may_be_on_any_node() {
+    let firewall = "---\napiVersion: podgate.io/v1alpha1\nkind: ClusterEgressFirewall\n\
+        metadata: {name: edge}\nspec: {subject: {nodes: {matchLabels: {pool: edge}}}, \
+        egress: [{action: Deny, to: [{networks: ['0.0.0.0/0']}]}]}\n";
+    let text = deployment("shop", "db", "") + firewall;
+    let all = "- {from: any-pod, to: internet, port: '*', expect: deny}";
+    let found = refute(&text, all).expect("pods of other nodes may");
+    assert!(found.from.contains(" on any node"), "{found}");
+    assert!(!found.from.contains("pool=edge"), "{found}");
+    // Nor is the node known of a pod that exists.
+    let db = "- {from: shop/app=db, to: internet, port: '*', expect: deny}";
+    assert!(refute(&text, db).is_some());
+    let node = |pool: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Node\nmetadata: {{name: n, labels: {{pool: {pool}}}}}\n\
+             ---\napiVersion: v1\nkind: Pod\nmetadata: {{name: db-1, namespace: shop, labels: {{app: db}}}}\n\
+             spec: {{nodeName: n, containers: [{{name: c}}]}}\n"
+        )
+    };
+    let one = |pool: &str| {
+        refute(
+            &(node(pool) + firewall),
+            "- {from: shop/db-1, to: internet, port: '*', expect: deny}",
+        )
+    };
+    assert_eq!(one("edge"), None);
+    assert!(one("core").is_some());
+    let everywhere = firewall.replace("pool: edge", "");
+    assert_eq!(refute(&(deployment("shop", "db", "") + &everywhere), all), None);
+}
+
 const PEERS: [&str; 6] = [
     "{podSelector: {}}",
     "{podSelector: {matchLabels: {role: debug}}}",

@@ -127,3 +127,20 @@ fn no_service_leads_around_the_firewalls_of_a_node_itself() {
             "node/n2 service/a/outside TCP 80: deny policy-denied | ClusterHostFirewall edge egress[0]",
         ]);
 }
+
+#[test]
+fn a_firewall_may_be_about_the_pods_of_some_nodes() {
+    let spec = "subject: {nodes: {matchLabels: {pool: edge}}}, \
+                egress: [{action: Deny, to: [{networks: [203.0.113.0/24]}]}]";
+    let edge =
+        cluster().replace("metadata: {name: n1}", "metadata: {name: n1, labels: {pool: edge}}");
+    assert_ne!(edge, cluster());
+    let pending = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: pending, namespace: a}\n\
+                   spec: {containers: [{name: c}]}\n";
+    Cluster::new(&(edge + pending + &firewall("edge", spec))).says(&[
+        "a/x 203.0.113.1 TCP 443: deny policy-denied | ClusterEgressFirewall edge egress[0]",
+        "a/y 203.0.113.1 TCP 443: allow policy-allowed | default-allow",
+        // Without a node it is asked about on one without labels.
+        "a/pending 203.0.113.1 TCP 443: allow policy-allowed | default-allow",
+    ]);
+}

@@ -61,7 +61,14 @@ impl Cluster {
             (None, Some(pods)) => self.is_in(&pods["namespaceSelector"], &pods["podSelector"], pod),
             (None, None) => true,
         };
-        if !is_subject {
+        // A node that is not known may have any labels.
+        let is_on = |nodes: &Value| {
+            let nodes: LabelSelector = serde_json::from_value(nodes.clone()).unwrap();
+            let node = pod.spec.as_ref().and_then(|spec| self.nodes.get(spec.node_name.as_ref()?));
+            let labels = node.map(|node| node.metadata.labels.clone().unwrap_or_default());
+            labels.is_none_or(|labels| selects(&nodes, &labels))
+        };
+        if !is_subject || !subject.get("nodes").is_none_or(is_on) {
             return None;
         }
         for rule in spec[field].as_array().into_iter().flatten() {

@@ -39,6 +39,8 @@ impl Findings<'_> {
                 Object::ClusterEgressFirewall(policy) => {
                     let name = format!("ClusterEgressFirewall {}", policy.name);
                     self.subject(&cluster, &name, &policy.namespaces, &policy.pods);
+                    let selects = |node: &Node| policy.selects_node(Some(node));
+                    self.selected_nodes(&nodes, &name, "spec.subject.nodes", selects);
                     for rule in &policy.egress {
                         let path = format!("spec.egress[{}]", rule.rule.index);
                         self.rule_peers(&cluster, &name, &rule.rule, |_| path.clone());
@@ -101,16 +103,25 @@ impl Findings<'_> {
         firewall: &ClusterHostFirewall,
     ) {
         let name = format!("ClusterHostFirewall {}", firewall.name);
-        // Repositories have no nodes as a rule.
-        if !nodes.is_empty() && !nodes.iter().any(|node| firewall.selects(node)) {
-            let message = "selects no node".to_owned();
-            self.add_to(&name, "spec.nodes", "selects-no-node", message);
-        }
+        self.selected_nodes(nodes, &name, "spec.nodes", |node| firewall.selects(node));
         for direction in Direction::BOTH {
             for rule in firewall.direction(direction) {
                 let path = format!("spec.{}[{}]", direction.field(), rule.rule.index);
                 self.rule_peers(cluster, &name, &rule.rule, |_| path.clone());
             }
+        }
+    }
+
+    /// That a selector of nodes selects some. Repositories have no nodes as a rule.
+    fn selected_nodes(
+        &mut self,
+        nodes: &[&Node],
+        name: &str,
+        field: &str,
+        selects: impl Fn(&Node) -> bool,
+    ) {
+        if !nodes.is_empty() && !nodes.iter().any(|node| selects(node)) {
+            self.add_to(name, field, "selects-no-node", "selects no node".to_owned());
         }
     }
 

@@ -7,16 +7,19 @@
 //! A class is the set of selectors that match. Keys are taken one by one: a label is absent, has a
 //! value that a selector names, or another one; choices that rule out the same selectors are one.
 //! A class that a pod of the manifests is in needs no representative. Nodes have classes where host
-//! firewalls select them by labels, or where firewalls are there and no node is.
+//! firewalls select them by labels, or where firewalls are there and no node is. Where an egress firewall is about
+//! the pods of some nodes, pods have the classes of their nodes too.
 //!
 //! - `classes`: the labels of each class,
 //! - `general`: the most general of several classes,
+//! - `nodes`: nodes of each class,
 //! - `ports`: numbers of named ports, where rules have names,
 //! - `addresses`: parts of pods' networks, where policies name networks.
 
 mod addresses;
 mod classes;
 mod general;
+mod nodes;
 mod ports;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -24,8 +27,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::model::{
-    ContainerPort, Labels, Namespace, Namespaces, Node, Peer, Pod, PolicyRule, Requirement,
-    Selector, Test,
+    ContainerPort, Labels, Namespace, Namespaces, Peer, Pod, PolicyRule, Requirement, Selector,
+    Test,
 };
 use control::{Object, PodKey};
 use ipnet::IpNet;
@@ -38,6 +41,7 @@ use crate::probe::complete::families;
 pub use addresses::Parts;
 use classes::classes;
 pub use general::General;
+use nodes::{add_nodes, homes};
 pub use ports::PortRule;
 
 /// Classes of which more than this many are too many.
@@ -51,12 +55,15 @@ type Atom = (Namespaces, Selector);
 pub struct Selectors {
     pods: BTreeSet<Atom>,
     nodes: BTreeSet<Selector>,
+    /// Of the nodes whose pods an egress firewall is about.
+    nodes_of_pods: BTreeSet<Selector>,
 }
 
 impl Selectors {
     /// Those of policies.
     pub fn of(objects: &[Object]) -> Self {
         let (mut found, mut nodes) = (BTreeSet::new(), BTreeSet::new());
+        let mut nodes_of_pods = BTreeSet::new();
         for object in objects {
             match object {
                 Object::NetworkPolicy(policy) => {
@@ -74,6 +81,9 @@ impl Selectors {
                 Object::ClusterEgressFirewall(policy) => {
                     let namespaces = Namespaces::Selected(policy.namespaces.clone());
                     found.insert((namespaces, policy.pods.clone()));
+                    if !policy.nodes.is_everything() {
+                        nodes_of_pods.insert(policy.nodes.clone());
+                    }
                     policy.egress.iter().for_each(|it| peers(&it.rule, &mut found));
                 }
                 Object::ClusterHostFirewall(policy) => {
@@ -84,7 +94,8 @@ impl Selectors {
                 _ => {}
             }
         }
-        Self { pods: found, nodes }
+        nodes.extend(nodes_of_pods.iter().cloned());
+        Self { pods: found, nodes, nodes_of_pods }
     }
 
     /// The keys of pods' labels that they name.
@@ -161,6 +172,8 @@ pub fn add(
 ) -> Result<(), String> {
     let mut namespaces = namespaces(manifests, selectors)?;
     namespaces.extend(invented(&namespaces, selectors)?);
+    add_nodes(manifests, selectors)?;
+    let homes = homes(manifests, selectors)?;
     let mut pods: HashMap<Arc<str>, Vec<&Pod>> = HashMap::new();
     for pod in manifests.pods().filter(|pod| !pod.finished && pod.is_on_pod_network()) {
         pods.entry(Arc::clone(&pod.key.namespace)).or_default().push(pod);
@@ -175,11 +188,18 @@ pub fn add(
             relevant.iter().map(|selector| selector.matches(labels)).collect()
         };
         let here = pods.get(&namespace.name).into_iter().flatten();
-        let here: HashSet<Vec<bool>> = here.map(|pod| matching(&pod.labels)).collect();
+        let here = here.flat_map(|pod| {
+            let home = homes.iter().position(|home| home.has(pod));
+            home.map(|home| (matching(&pod.labels), home))
+        });
+        let here: HashSet<(Vec<bool>, usize)> = here.collect();
         let mut count = 0;
-        for labels in classes(&relevant, &[])? {
-            let is_here = here.contains(&matching(&labels));
-            let variants = ports::variants(&kinds.ports, &namespace, &labels)?;
+        let all = classes(&relevant, &[])?;
+        let both =
+            { &all }.iter().flat_map(|it| homes.iter().enumerate().map(move |home| (it, home)));
+        for (labels, (n, home)) in both {
+            let is_here = here.contains(&(matching(labels), n));
+            let variants = ports::variants(&kinds.ports, &namespace, labels)?;
             for named in &variants {
                 for part in &parts {
                     count += 1;
@@ -191,10 +211,12 @@ pub fn add(
                         name: format!("any-pod-{}", count - 1).into(),
                     };
                     let none = if is_here { "" } else { " (none in these files)" };
-                    let (with, at) = (with(&labels, named), kinds.parts.words(part));
+                    let (with, at) = (with(labels, named), kinds.parts.words(part));
+                    let at = format!("{at}{}", home.words);
                     words.insert(key.clone(), format!("any pod{with} of {place}{at}{none}"));
                     let addresses = kinds.parts.give(part);
-                    objects.push(Object::Pod(pod(key, labels.clone(), addresses, named)));
+                    let pod = pod(key, labels.clone(), addresses, named);
+                    objects.push(Object::Pod(Pod { node: home.node.clone(), ..pod }));
                     too_many(words.len())?;
                 }
             }
@@ -207,7 +229,7 @@ pub fn add(
     manifests.objects.extend(objects);
     manifests.representatives.extend(words);
     manifests.representative_namespaces.extend(names);
-    add_nodes(manifests, selectors)
+    Ok(())
 }
 
 /// The one end that a side stands for: where it is pods that could exist, one that is added.
@@ -231,40 +253,6 @@ pub fn end(manifests: &mut Manifests, side: &Side) -> Result<Endpoint, String> {
     let key = keys.iter().find(is_free).ok_or("is there twice")?.clone();
     manifests.objects.push(Object::Pod(pod(key.clone(), labels, Vec::new(), &[].into())));
     Ok(Endpoint::Pod(key))
-}
-
-/// Adds a node for each class that no node of the manifests is in.
-fn add_nodes(manifests: &mut Manifests, selectors: &Selectors) -> Result<(), String> {
-    if selectors.nodes.is_empty() {
-        return Ok(());
-    }
-    let relevant: Vec<&Selector> = selectors.nodes.iter().collect();
-    let matching = |labels: &Labels| -> Vec<bool> {
-        relevant.iter().map(|selector| selector.matches(labels)).collect()
-    };
-    let here: HashSet<Vec<bool>> = { &manifests.objects }
-        .iter()
-        .filter_map(|object| match object {
-            Object::Node(node) => Some(matching(&node.labels)),
-            _ => None,
-        })
-        .collect();
-    for (n, labels) in classes(&relevant, &[])?.into_iter().enumerate() {
-        if here.contains(&matching(&labels)) {
-            continue;
-        }
-        let name: Arc<str> = format!("(any node {n})").into();
-        let words = format!("any node{} (none in these files)", with_labels(&labels));
-        manifests.representative_nodes.insert(Arc::clone(&name), words);
-        manifests.objects.push(Object::Node(Node {
-            name,
-            labels: Arc::new(labels),
-            addresses: Vec::new(),
-            pod_cidrs: Vec::new(),
-            complete: true,
-        }));
-    }
-    Ok(())
 }
 
 /// A namespace, and its words.
