@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::time::Instant;
 
 use control::PodKey;
 use local_api::{ApiError, AttachPod, Attachment, ErrorKind};
@@ -91,6 +92,13 @@ impl Pods {
 
     pub(super) fn find_mut(&mut self, attachment: &Attachment) -> Option<&mut Attached> {
         self.pods.get_mut(&name_of(attachment))
+    }
+
+    /// Makes the retry of a failed port due at once.
+    pub(super) fn hurry(&mut self, attachment: &Attachment) {
+        if let Some(attached) = self.find_mut(attachment) {
+            attached.port.retry.hurry(Instant::now());
+        }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Attached> {

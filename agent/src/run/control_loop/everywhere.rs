@@ -8,15 +8,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use control::api_server::{NodePolicies, Severity, Warning, Warnings};
+use control::api_server::{Event, NodePolicies, Severity, Warning, Warnings};
 use control::model::{Condition, ConditionKind, Report};
 use control::{Kind, ObjectRef};
 use observe::time::{moment, utc_seconds};
 
-use super::ControlLoop;
 use super::node_policies::{renewal, spread};
+use super::reconciler::{Effects, Reconciler, Signal};
 use super::reports::{random_part, renewed};
-use crate::run::source::Source;
 
 /// Time a node between two lists, and the least.
 const LIST: Duration = Duration::from_millis(12);
@@ -83,7 +82,7 @@ impl Everywhere {
 
     /// Whether a write is due: the status or its reason is another one, or the numbers alone and the last write is long
     /// ago.
-    fn is_due(&self, object: &ObjectRef, report: &Report, new: &Condition, now: Instant) -> bool {
+    fn is_news(&self, object: &ObjectRef, report: &Report, new: &Condition, now: Instant) -> bool {
         let is_same = |known: &Condition| {
             let meaning = |it: &Condition| (it.holds, it.reason.clone(), it.observed_generation);
             meaning(known) == meaning(new)
@@ -104,51 +103,61 @@ fn list_interval(nodes: u32) -> Duration {
     (LIST * nodes).max(LEAST_LIST)
 }
 
-impl ControlLoop {
-    /// Requests what nodes publish, if that is due and there is something to say about it.
-    pub(super) fn look_everywhere(&mut self) {
-        let Source::ApiServer(api_server) = &self.source else { return };
-        let now = Instant::now();
-        if self.initial_sync.is_some() || now < self.everywhere.due {
-            return;
+impl Reconciler for Everywhere {
+    fn is_due(&self, now: Instant) -> bool {
+        self.due <= now
+    }
+
+    fn on(&mut self, signal: &Signal<'_>, effects: &mut Effects) {
+        match signal {
+            Signal::Due(now) => self.request(*now, effects),
+            Signal::Source(Event::Published(all)) => self.write(all, effects),
+            _ => {}
         }
+    }
+}
+
+impl Everywhere {
+    /// Requests what nodes publish, if there is something to say about it.
+    fn request(&mut self, now: Instant, effects: &Effects) {
+        let Some(api_server) = effects.input.listed_api_server() else { return };
         // The writer, which gets an answer, asks more often.
-        let wait = renewal(self.control.view().nodes.len() as u32);
-        self.everywhere.due = now + wait - random_part(wait / 4);
-        if !self.reports.known().is_empty() || !self.shared.policies.staged().is_empty() {
+        let wait = renewal(effects.control.view().nodes.len() as u32);
+        self.due = now + wait - random_part(wait / 4);
+        if !effects.input.statuses.is_empty() || !effects.shared.policies.staged().is_empty() {
             api_server.list_policies();
         }
     }
 
     /// Writes what follows from what all nodes publish.
-    pub(super) fn published(&mut self, all: &BTreeMap<String, NodePolicies>) {
-        let Source::ApiServer(api_server) = &self.source else { return };
-        let (now, time, view) = (Instant::now(), SystemTime::now(), self.control.view());
-        let (count, everywhere) = (view.nodes.len() as u32, &mut self.everywhere);
-        everywhere.due = now + list_interval(count);
-        let nodes = everywhere.nodes(view.nodes.keys(), count, all, now);
-        let (staged, sums) = (self.shared.policies.staged(), sums(all));
+    fn write(&mut self, all: &BTreeMap<String, NodePolicies>, effects: &Effects) {
+        let Some(api_server) = effects.input.listed_api_server() else { return };
+        let (now, time, view) = (Instant::now(), SystemTime::now(), effects.control.view());
+        let count = view.nodes.len() as u32;
+        self.due = now + list_interval(count);
+        let nodes = self.nodes(view.nodes.keys(), count, all, now);
+        let (staged, sums) = (effects.shared.policies.staged(), sums(all));
         let mut written = 0;
-        for (object, report) in self.reports.known() {
+        for (object, report) in &effects.input.statuses {
             let sum = staged.get(object).map(|_| sums.get(object.to_string().as_str()));
             let conditions = [
                 in_force(object, report, sum.is_some(), &nodes, time),
                 staged_condition(object, report, sum, time),
             ];
             for condition in conditions.into_iter().flatten() {
-                if written < MOST && everywhere.is_due(object, report, &condition, now) {
+                if written < MOST && self.is_news(object, report, &condition, now) {
                     let kind = condition.kind;
                     if !api_server.report(object.clone(), condition) {
                         return;
                     }
-                    everywhere.written.insert((object.clone(), kind), now);
+                    self.written.insert((object.clone(), kind), now);
                     written += 1;
                 }
             }
         }
         for object in staged.keys().filter(|object| !object.kind.is_cluster_policy()) {
             let key = (object.clone(), ConditionKind::Staged);
-            let last = everywhere.written.get(&key);
+            let last = self.written.get(&key);
             let is_due = last.is_none_or(|last| now - *last >= Warnings::REST);
             if let Some(sum) = sums.get(object.to_string().as_str())
                 && written < MOST
@@ -159,12 +168,12 @@ impl ControlLoop {
                 if !api_server.warn(Warning { severity, object, reason: "Staged", message }) {
                     return;
                 }
-                everywhere.written.insert(key, now);
+                self.written.insert(key, now);
                 written += 1;
             }
         }
-        everywhere.written.retain(|(object, _), _| {
-            staged.contains_key(object) || self.reports.known().contains_key(object)
+        self.written.retain(|(object, _), _| {
+            staged.contains_key(object) || effects.input.statuses.contains_key(object)
         });
     }
 }
@@ -397,7 +406,7 @@ mod tests {
             let now = begin + Duration::from_secs(second);
             let sum = Sum { deny: 1 + second, allow: 0, since: None };
             let condition = staged_condition(&policy, &report, Some(Some(&sum)), time).unwrap();
-            if everywhere.is_due(&policy, &report, &condition, now) {
+            if everywhere.is_news(&policy, &report, &condition, now) {
                 everywhere.written.insert((policy.clone(), ConditionKind::Staged), now);
                 report.conditions = vec![condition];
                 writes.push(second);
@@ -405,6 +414,6 @@ mod tests {
         }
         assert_eq!(writes, [0, 600, 1200]);
         let nothing = staged_condition(&policy, &report, Some(None), time).unwrap();
-        assert!(everywhere.is_due(&policy, &report, &nothing, begin), "another reason");
+        assert!(everywhere.is_news(&policy, &report, &nothing, begin), "another reason");
     }
 }

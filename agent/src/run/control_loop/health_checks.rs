@@ -16,6 +16,7 @@ use control::{ServiceView, View};
 use serde_json::json;
 use telemetry::{Page, Pages, Server};
 
+use super::reconciler::{Effects, Reconciler, Signal};
 use crate::run::shared_status::SharedStatus;
 
 /// Pause before a port that could not be opened is tried again.
@@ -43,9 +44,18 @@ struct Health {
     shared: Arc<SharedStatus>,
 }
 
+impl Reconciler for HealthChecks {
+    fn on(&mut self, signal: &Signal<'_>, effects: &mut Effects) {
+        if matches!(signal, Signal::Due(_) | Signal::Published(_)) {
+            let (view, node) = (effects.control.view(), effects.node());
+            self.reconcile(&view, node, &effects.shared);
+        }
+    }
+}
+
 impl HealthChecks {
     /// Serves the services of `view`; endpoints on node `node` are local.
-    pub(super) fn reconcile(&mut self, view: &View, node: &str, shared: &Arc<SharedStatus>) {
+    fn reconcile(&mut self, view: &View, node: &str, shared: &Arc<SharedStatus>) {
         let is_same = |known: &Arc<_>| Arc::ptr_eq(known, &view.services);
         if !self.made_for.as_ref().is_some_and(is_same) {
             self.update(view, node, shared);

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use control::{ClusterNode, View};
@@ -13,11 +12,12 @@ use linux_net::host_port::{self, HostPortConfig};
 use snapshot::{HOST, NodePort, PortRole, SWITCH_ADDRESSES};
 
 use super::ports::{Change, Ports};
+use super::reconciler::{Effects, Reconciler, Signal};
 use super::uplink::Nodes;
 use crate::config::Config;
 use crate::run::error::StartError;
 use crate::run::events::Event;
-use crate::run::kernel::{HostEnd, HostNetwork, InterfaceEvent, OpenError, Programmer};
+use crate::run::kernel::{HostEnd, HostNetwork, InterfaceEvent, OpenError, Operation, Programmer};
 use crate::run::pods::Pods;
 use crate::run::port::{ManagedPort, OpenPort, Owner};
 
@@ -26,8 +26,7 @@ const VERIFY: Duration = Duration::from_secs(5);
 
 /// Keeps the port towards the kernel open, and the kernel's end configured.
 pub(super) struct HostPort {
-    config: HostPortConfig,
-    /// The nodes and the state of the attached pods that `config` follows from.
+    /// The nodes and the state of the attached pods that the configuration follows from.
     made_for: Option<(Arc<Nodes>, u64)>,
     mac: Mac,
     pub(super) port: ManagedPort,
@@ -40,11 +39,11 @@ impl HostPort {
     pub(super) fn start(
         mut network: Box<dyn HostNetwork>,
         config: HostPortConfig,
-        events: Sender<Event>,
-        ports: &mut Ports,
+        effects: &mut Effects,
     ) -> Result<Self, StartError> {
         let failed = |error| StartError::Failed(format!("host port: {error}"));
         let mac = network.set_up_host_port(&config).map_err(failed)?.mac;
+        let events = effects.events.clone();
         let apply = move |config: &HostPortConfig| {
             let HostEnd { mac, refused } = network.set_up_host_port(config)?;
             // The loop may have ended.
@@ -53,27 +52,22 @@ impl HostPort {
         };
         let programmer = Programmer::start("host-port", VERIFY, apply);
         let mut port = ManagedPort::new(config.switch_interface.clone());
-        ports.open(Owner::Host, &mut port, None);
-        Ok(Self { config, made_for: None, mac, port, programmer: programmer? })
+        effects.ports.open(Owner::Host, &mut port, None);
+        effects.gateways.clone_from(&config.gateways);
+        Ok(Self { made_for: None, mac, port, programmer: programmer? })
     }
 
     /// Brings the kernel's end in line with pod networks and pods.
-    pub(super) fn follow(&mut self, config: &Config, view: &View, pods: &Pods, has_uplink: bool) {
+    pub(super) fn follow(&mut self, view: &View, has_uplink: bool, effects: &mut Effects) {
+        let Effects { pods, shared, gateways, .. } = effects;
         let is_same = |(nodes, revision): &(Arc<Nodes>, u64)| {
             Arc::ptr_eq(nodes, &view.nodes) && *revision == pods.revision()
         };
         if !self.made_for.as_ref().is_some_and(is_same) {
-            self.config = wanted(config, view, pods, has_uplink);
-            self.programmer.set(self.config.clone());
+            let wanted = wanted(&shared.config, view, pods, has_uplink);
+            gateways.clone_from(&wanted.gateways);
+            self.programmer.set(wanted);
             self.made_for = Some((Arc::clone(&view.nodes), pods.revision()));
-        }
-    }
-
-    /// Handles an event of the kernel: addresses, routes or the kernel's end may have changed.
-    pub(super) fn kernel_event(&self, event: &InterfaceEvent) {
-        let gone = matches!(event, InterfaceEvent::Gone(_));
-        if gone || matches!(event, InterfaceEvent::Routes | InterfaceEvent::Missed) {
-            self.programmer.verify();
         }
     }
 
@@ -110,24 +104,34 @@ impl HostPort {
         self.programmer.verify();
     }
 
-    /// Repeats failed attempts that are due.
-    pub(super) fn reconcile(&mut self, ports: &mut Ports) {
-        let now = Instant::now();
-        if self.port.retry.is_due(now) {
-            ports.open(Owner::Host, &mut self.port, None);
-        }
-    }
-
     /// The port for a snapshot.
     pub(super) fn node_port(&self) -> Option<NodePort> {
         let open = self.port.open()?;
         let port = NodePort::new(open.id, PortRole::Host);
         Some(NodePort { mac: Some(self.mac), mtu: open.mtu, ..port })
     }
+}
 
-    /// The addresses of the kernel's end: the pods' gateways.
-    pub(super) fn gateways(&self) -> &[IpAddr] {
-        &self.config.gateways
+impl Reconciler for HostPort {
+    fn is_due(&self, now: Instant) -> bool {
+        self.port.retry.is_due(now)
+    }
+
+    fn on(&mut self, signal: &Signal<'_>, effects: &mut Effects) {
+        match signal {
+            Signal::Due(_) => effects.ports.open(Owner::Host, &mut self.port, None),
+            // Addresses, routes or the kernel's end may have changed.
+            Signal::Kernel(
+                InterfaceEvent::Gone(_) | InterfaceEvent::Routes | InterfaceEvent::Missed,
+            ) => self.programmer.verify(),
+            // The port itself ends with the workers: removing it would end the sessions of the kernel's
+            // connections, which continue after a restart.
+            Signal::End if self.port.id().is_some() => {
+                let interface = self.port.interface.clone();
+                effects.ports.request(Operation::ReleaseHostPort { interface });
+            }
+            _ => {}
+        }
     }
 }
 

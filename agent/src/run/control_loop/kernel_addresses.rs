@@ -3,17 +3,15 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::ControlLoop;
 use super::ports::{Change, Ports};
+use super::reconciler::{Effects, Reconciler, Signal};
 use crate::run::kernel::{Backoff, InterfaceEvent, Operation};
-use crate::run::source::Source;
 
 /// Interval of looking whether something else is to be published.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Keeps the kernel's addresses known: processes of the node are reachable at each of them.
 pub(super) struct KernelAddresses {
-    addresses: Vec<IpAddr>,
     reading: Reading,
     /// The retry timer of reading them.
     retry: Backoff,
@@ -32,15 +30,9 @@ enum Reading {
 }
 
 impl KernelAddresses {
-    /// No address is known, and none requested.
+    /// No addresses are requested.
     pub(super) fn new(now: Instant) -> Self {
-        Self {
-            addresses: Vec::new(),
-            reading: Reading::Done,
-            retry: Backoff::default(),
-            due: now,
-            made_for: None,
-        }
+        Self { reading: Reading::Done, retry: Backoff::default(), due: now, made_for: None }
     }
 
     /// Requests the kernel's addresses.
@@ -55,27 +47,20 @@ impl KernelAddresses {
         };
     }
 
-    /// Handles an event of the kernel: addresses may have changed.
-    pub(super) fn kernel_event(&mut self, event: &InterfaceEvent, ports: &Ports) {
-        if matches!(event, InterfaceEvent::Routes | InterfaceEvent::Missed) {
-            self.read(ports);
-        }
-    }
-
     /// Returns whether the addresses are being read.
     pub(super) fn is_reading(&self) -> bool {
         self.reading != Reading::Done
     }
 
     /// Handles the addresses.
-    pub(super) fn received(&mut self, read: Result<Vec<IpAddr>, String>, ports: &mut Ports) {
+    pub(super) fn received(&mut self, read: Result<Vec<IpAddr>, String>, effects: &mut Effects) {
         let is_outdated = std::mem::replace(&mut self.reading, Reading::Done) == Reading::Outdated;
         match read {
-            Ok(addresses) if addresses == self.addresses => {}
+            Ok(addresses) if addresses == effects.kernel_addresses => {}
             Ok(addresses) => {
-                self.addresses = addresses;
+                effects.kernel_addresses = addresses;
                 (self.due, self.made_for) = (Instant::now(), None);
-                ports.changed(Change::Snapshot);
+                effects.ports.changed(Change::Snapshot);
             }
             Err(error) => {
                 tracing::warn!("the node's addresses: {error}");
@@ -83,42 +68,42 @@ impl KernelAddresses {
             }
         }
         if is_outdated {
-            self.read(ports);
+            self.read(&effects.ports);
         }
     }
 
-    /// Repeats a failed reading that is due.
-    pub(super) fn reconcile(&mut self, ports: &Ports) {
-        if self.retry.is_due(Instant::now()) {
-            self.read(ports);
+    /// Publishes the addresses that the Node object does not have, for the switches of the other
+    /// nodes.
+    fn publish(&mut self, now: Instant, effects: &Effects) {
+        let Some(api_server) = effects.input.listed_api_server() else { return };
+        if now < self.due || self.is_reading() {
+            return;
         }
-    }
-
-    /// The addresses as read last.
-    pub(super) fn addresses(&self) -> &[IpAddr] {
-        &self.addresses
+        self.due = now + AGAIN;
+        let revision = effects.control.revision();
+        if self.made_for.replace(revision) == Some(revision) {
+            return;
+        }
+        let own = effects.kernel_addresses.iter().chain(&effects.shared.config.node_addresses);
+        if effects.own_object().is_some() {
+            api_server.publish(effects.control.publishable(effects.node(), own.copied()));
+        }
     }
 }
 
-impl ControlLoop {
-    /// Publishes the addresses that the Node object does not have, for the switches of the other
-    /// nodes.
-    pub(super) fn publish_addresses(&mut self) {
-        let Source::ApiServer(api_server) = &self.source else { return };
-        let now = Instant::now();
-        let revision = self.control.revision();
-        let kernel = &mut self.kernel_addresses;
-        if self.initial_sync.is_some() || now < kernel.due || kernel.is_reading() {
-            return;
-        }
-        kernel.due = now + AGAIN;
-        if kernel.made_for.replace(revision) == Some(revision) {
-            return;
-        }
-        let config = &self.shared.config;
-        let own = kernel.addresses.iter().chain(&config.node_addresses).copied();
-        if self.control.view().nodes.contains_key(config.node_name.as_str()) {
-            api_server.publish(self.control.publishable(&config.node_name, own));
+impl Reconciler for KernelAddresses {
+    fn on(&mut self, signal: &Signal<'_>, effects: &mut Effects) {
+        match signal {
+            Signal::Kernel(InterfaceEvent::Routes | InterfaceEvent::Missed) => {
+                self.read(&effects.ports);
+            }
+            Signal::Due(now) => {
+                if self.retry.is_due(*now) {
+                    self.read(&effects.ports);
+                }
+                self.publish(*now, effects);
+            }
+            _ => {}
         }
     }
 }

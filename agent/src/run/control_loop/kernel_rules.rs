@@ -1,21 +1,20 @@
 //! The kernel's nftables rules: one reconciler for each table, each with a thread of its own.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ::nftables::Failsafe;
 use control::View;
 use control::model::Key;
 use dataplane::Underlay;
-use linux_net::redirect::Redirects;
 
 use super::denials::Denials;
 use super::host_firewall::HostFirewallReconciler;
 use super::kernel_filter::KernelFilterReconciler;
 use super::masquerade::MasqueradeReconciler;
 use super::nftables::NftablesReconciler;
+use super::reconciler::{Effects, PublishedSnapshot, Reconciler, Signal};
 use super::redirects::RedirectReconciler;
 use crate::config::{Config, Enforcer, Masquerade};
 use crate::run::error::StartError;
@@ -32,20 +31,6 @@ pub(super) struct KernelRules {
     masquerade: Option<MasqueradeReconciler>,
     filter: Option<KernelFilterReconciler>,
     redirects: Option<RedirectReconciler>,
-}
-
-/// Inputs of the rules, beside the view.
-pub(super) struct Site<'a> {
-    pub(super) config: &'a Config,
-    /// Whether the view is a whole cluster's.
-    pub(super) decides: bool,
-    pub(super) has_uplink: bool,
-    pub(super) has_host_port: bool,
-    /// Services on the switch's own addresses.
-    pub(super) redirects: &'a Arc<Redirects>,
-    /// All of the node's addresses.
-    pub(super) addresses: Vec<IpAddr>,
-    pub(super) source: &'a SourceInfo,
 }
 
 impl KernelRules {
@@ -86,43 +71,35 @@ impl KernelRules {
     }
 
     /// Sets the desired state of the tables; does not wait for the kernel.
-    /// `departed` are addresses whose pods are gone since the last call.
-    pub(super) fn reconcile(
-        &mut self,
-        view: &Arc<View>,
-        departed: BTreeSet<IpAddr>,
-        site: Site<'_>,
-    ) {
-        let node = &site.config.node_name;
-        if site.decides {
+    fn reconcile(&mut self, published: &PublishedSnapshot, effects: &Effects) {
+        let PublishedSnapshot { view, departed, has_uplink, .. } = published;
+        let (config, source) = (&effects.shared.config, &effects.input.info);
+        let node = &config.node_name;
+        if source.decides() {
             self.host_firewall.reconcile(view);
         }
         if let Some(nftables) = &self.nftables {
-            nftables.reconcile(view, departed, site.decides);
+            nftables.reconcile(view, departed, source.decides());
         }
         if let Some(masquerade) = &mut self.masquerade {
             masquerade.reconcile(view, node);
         }
         if let Some(filter) = &mut self.filter
-            && site.has_host_port
+            && published.has_host_port
         {
-            filter.reconcile(view, node, &site.config.network.underlay, site.has_uplink);
+            filter.reconcile(view, node, &config.network.underlay, *has_uplink);
         }
         if let Some(redirects) = &mut self.redirects
-            && site.has_host_port
+            && published.has_host_port
         {
-            redirects.reconcile(site.redirects, site.addresses, api_server(view, site.source));
+            let (services, addresses) = (effects.services.redirects(), published.addresses.clone());
+            redirects.reconcile(services, addresses, api_server(view, source));
         }
     }
 
     /// Returns whether nftables enforces all policies, for pods of another CNI plugin.
     pub(super) fn enforces_alone(&self) -> bool {
         self.nftables.is_some()
-    }
-
-    /// Schedules a check after an event about interfaces.
-    pub(super) fn verify(&self) {
-        self.nftables.iter().for_each(|it| it.programmer.verify());
     }
 
     /// Waits until every table was tried once, for `timeout` each.
@@ -132,7 +109,7 @@ impl KernelRules {
 
     /// Returns whether the kernel has the tables that enforce policies, of host firewalls and of
     /// the nftables enforcer.
-    pub(super) fn enforces_policies(&self) -> bool {
+    fn enforces_policies(&self) -> bool {
         let nftables = self.nftables.iter().map(|it| it.programmer.programming());
         nftables.chain([self.host_firewall.programmer.programming()]).all(|it| it.in_sync)
     }
@@ -150,10 +127,17 @@ impl KernelRules {
         let ours = masquerade.chain(filter).chain(redirects).chain(nftables);
         ours.chain([&self.host_firewall.programmer as &dyn Programs])
     }
+}
 
-    /// Removes the redirects: the switch ends.
-    pub(super) fn release(&mut self) {
-        self.redirects.take().into_iter().for_each(RedirectReconciler::release);
+impl Reconciler for KernelRules {
+    fn on(&mut self, signal: &Signal<'_>, effects: &mut Effects) {
+        match signal {
+            Signal::Due(_) => effects.has_kernel_rules = self.enforces_policies(),
+            Signal::Published(published) => self.reconcile(published, effects),
+            Signal::Kernel(_) => self.nftables.iter().for_each(|it| it.programmer.verify()),
+            Signal::End => self.redirects.take().into_iter().for_each(RedirectReconciler::release),
+            _ => {}
+        }
     }
 }
 

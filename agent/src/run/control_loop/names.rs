@@ -1,12 +1,12 @@
-//! Domain names in the control loop.
+//! Domain names in the control loop: answers of DNS stand on both sides of a publication.
 
 use std::sync::mpsc::Sender;
 
 use control::{PodKey, View};
 use domain_names::{Change, Limits, Turns};
 
-use super::{ControlLoop, ports};
-use crate::config::Enforcer;
+use super::ports;
+use super::reconciler::Effects;
 use crate::run::names::{PendingAnswer, boot_time};
 
 /// Addresses after which the turns of a round are over.
@@ -38,16 +38,6 @@ impl Answers {
             let _ = self.published.send((generation, answer));
         }
     }
-}
-
-impl ControlLoop {
-    /// Restores what an earlier process knew. The kernel's rules do not see DNS: there names mean
-    /// nothing.
-    pub(super) fn restore_names(&mut self) {
-        if self.shared.config.enforcer == Enforcer::AfXdp {
-            self.shared.names.restore(&mut self.control);
-        }
-    }
 
     /// Handles what changed about names. What an answer opens waits for its pod's turn; what expires or
     /// goes does not.
@@ -55,47 +45,48 @@ impl ControlLoop {
         &mut self,
         changes: Vec<Change<PodKey>>,
         answer: Option<PendingAnswer>,
+        effects: &mut Effects,
     ) {
         match answer {
             Some(answer) => {
                 let pod = answer.pod.clone();
-                let at_once = self.answers.turns.add(&pod, changes, answer);
-                self.answers.waiting.extend(at_once);
+                let at_once = self.turns.add(&pod, changes, answer);
+                self.waiting.extend(at_once);
             }
             None => {
-                changes.iter().for_each(|change| self.answers.turns.supersede(change));
-                self.set_names(&changes);
+                changes.iter().for_each(|change| self.turns.supersede(change));
+                set_names(&changes, effects);
             }
         }
     }
 
     /// Takes the turns that are due, a few a round: each round publishes one snapshot, and what policies
     /// changed meanwhile is in it.
-    pub(super) fn take_turns(&mut self) {
+    pub(super) fn take_turns(&mut self, effects: &mut Effects) {
         let now = boot_time();
         let mut addresses = 0;
         while addresses < ADDRESSES_A_ROUND {
-            let Some(turn) = self.answers.turns.next(now) else { return };
+            let Some(turn) = self.turns.next(now) else { return };
             addresses += turn.addresses().max(1);
             let changes: Vec<_> = turn.changes.into_values().collect();
-            self.set_names(&changes);
-            self.answers.waiting.extend(turn.answers);
+            set_names(&changes, effects);
+            self.waiting.extend(turn.answers);
         }
     }
+}
 
-    fn set_names(&mut self, changes: &[Change<PodKey>]) {
-        let ignored = self.control.set_names(changes);
-        self.shared.names.note_ignored(ignored);
-        self.ports.changed(ports::Change::Objects);
-    }
+fn set_names(changes: &[Change<PodKey>], effects: &mut Effects) {
+    let ignored = effects.control.set_names(changes);
+    effects.shared.names.note_ignored(ignored);
+    effects.ports.changed(ports::Change::Objects);
+}
 
-    /// Follows the names of the pods with open ports, before workers see their packets by the next
-    /// snapshot.
-    pub(super) fn follow_names(&self, view: &View) {
-        let pods = self.attachments.pods.counting().filter_map(|attached| {
-            let pod = view.pods.get(&attached.key)?;
-            Some((attached.port.open()?.id, &attached.key, pod))
-        });
-        self.shared.names.follow(pods);
-    }
+/// Follows the names of the pods with open ports, before workers see their packets by the next
+/// snapshot.
+pub(super) fn follow_names(view: &View, effects: &Effects) {
+    let pods = effects.pods.counting().filter_map(|attached| {
+        let pod = view.pods.get(&attached.key)?;
+        Some((attached.port.open()?.id, &attached.key, pod))
+    });
+    effects.shared.names.follow(pods);
 }

@@ -82,7 +82,7 @@ impl NftablesReconciler {
     }
 
     /// Sets the desired state. `departed` are addresses whose pods are gone since the last one.
-    pub(super) fn reconcile(&self, view: &Arc<View>, departed: BTreeSet<IpAddr>, decides: bool) {
+    pub(super) fn reconcile(&self, view: &Arc<View>, departed: &BTreeSet<IpAddr>, decides: bool) {
         self.departed.lock().extend(departed);
         self.programmer.set(Desired { view: Arc::clone(view), decides });
     }

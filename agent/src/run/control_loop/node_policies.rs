@@ -13,9 +13,8 @@ use local_api::Verdict;
 use observe::time::utc_seconds;
 use observe::verdicts::{StagedRow, StagedSeen};
 
-use super::ControlLoop;
+use super::reconciler::{Effects, Reconciler, Signal};
 use super::reports::random_part;
-use crate::run::source::Source;
 
 /// Time a node over which all nodes spread a change: a hundred writes a second.
 const CHANGE: Duration = Duration::from_millis(10);
@@ -24,8 +23,12 @@ const RENEWAL: Duration = Duration::from_millis(120);
 /// Least time between two renewals.
 const LEAST_RENEWAL: Duration = Duration::from_secs(60);
 
+/// Interval of looking whether there is something to publish.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// The published object, and the time of the next write.
 pub(super) struct Publication {
+    look: Instant,
     last: Option<NodePolicies>,
     news: Option<News>,
     /// When a change is published.
@@ -38,11 +41,11 @@ type News = (BTreeMap<String, i64>, BTreeSet<String>);
 
 impl Publication {
     pub(super) fn new(now: Instant) -> Self {
-        Self { last: None, news: None, change: None, renewal: now }
+        Self { look: now, last: None, news: None, change: None, renewal: now }
     }
 
     /// Whether something is to be published now, where this is the news.
-    fn is_due(&mut self, news: &News, nodes: u32, now: Instant) -> bool {
+    fn has_news(&mut self, news: &News, nodes: u32, now: Instant) -> bool {
         if self.news.as_ref() == Some(news) {
             self.change = None;
         } else if self.change.is_none() {
@@ -75,29 +78,34 @@ pub(super) fn renewal(nodes: u32) -> Duration {
     (RENEWAL * nodes).max(LEAST_RENEWAL)
 }
 
-impl ControlLoop {
-    /// Publishes what is due of this node's policies.
-    pub(super) fn publish_policies(&mut self) {
-        let Source::ApiServer(api_server) = &self.source else { return };
-        let (view, node) = (self.control.view(), self.shared.config.node_name.as_str());
-        if self.initial_sync.is_some() || !view.nodes.contains_key(node) {
+impl Reconciler for Publication {
+    fn is_due(&self, now: Instant) -> bool {
+        self.look <= now
+    }
+
+    fn on(&mut self, signal: &Signal<'_>, effects: &mut Effects) {
+        let &Signal::Due(now) = signal else { return };
+        self.look = now + LOOK;
+        let (shared, view) = (&effects.shared, effects.control.view());
+        let Some(api_server) = effects.input.listed_api_server() else { return };
+        if !view.nodes.contains_key(effects.node()) {
             return;
         }
-        let (now, nodes) = (Instant::now(), view.nodes.len() as u32);
-        let in_force = self.shared.policies.generations();
-        let staged = self.shared.policies.staged();
+        let nodes = view.nodes.len() as u32;
+        let in_force = shared.policies.generations();
+        let staged = shared.policies.staged();
         let staged: BTreeSet<String> = staged.keys().map(ToString::to_string).collect();
-        let counts = self.shared.broker.staged_counts();
+        let counts = shared.broker.staged_counts();
         let would_change = counts.iter().map(|count| count.policy.to_string());
         let news = (in_force, would_change.filter(|policy| staged.contains(policy)).collect());
-        if !self.publication.is_due(&news, nodes, now) {
+        if !self.has_news(&news, nodes, now) {
             return;
         }
-        let (in_force, mut sums) = (news.0, staged_sums(self.shared.broker.staged().0));
+        let (in_force, mut sums) = (news.0, staged_sums(shared.broker.staged().0));
         sums.retain(|policy, _| staged.contains(policy));
         let renew_time = utc_seconds(SystemTime::now());
         let policies = NodePolicies { renew_time, in_force, staged: sums };
-        if self.publication.publish(&policies, nodes, now) {
+        if self.publish(&policies, nodes, now) {
             api_server.publish_policies(policies);
         }
     }
@@ -161,7 +169,7 @@ mod tests {
         let mut writes = 0;
         for second in 0..1200 {
             let now = begin + Duration::from_secs(second);
-            if publication.is_due(&(of.clone(), BTreeSet::new()), nodes, now) {
+            if publication.has_news(&(of.clone(), BTreeSet::new()), nodes, now) {
                 let policies = NodePolicies { in_force: of.clone(), ..NodePolicies::default() };
                 writes += u32::from(publication.publish(&policies, nodes, now) && second >= 600);
             }
@@ -185,7 +193,7 @@ mod tests {
             let now = begin + Duration::from_secs(second);
             let in_force = BTreeMap::from([("ClusterNetworkPolicy all".to_owned(), generation)]);
             let news = (in_force.clone(), BTreeSet::new());
-            let is_due = publication.is_due(&news, 5_000, now);
+            let is_due = publication.has_news(&news, 5_000, now);
             if is_due {
                 let policies = NodePolicies { in_force, ..NodePolicies::default() };
                 assert!(publication.publish(&policies, 5_000, now));

@@ -5,10 +5,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::View;
-use dataplane::{PortId, Underlay};
+use dataplane::{PortId, Snapshot, Underlay};
 
 use super::ControlLoop;
+use super::host_port::HostPort;
+use super::kernel_rules::KernelRules;
 use super::ports::Change;
+use super::reconciler::Effects;
+use super::uplink::UplinkPort;
+use crate::run::kernel::{Programming, Programs};
 use crate::run::port::{ManagedPort, State as PortState};
 use crate::run::shared_status::{PortInfo, State};
 use crate::run::status::WaitingStatus;
@@ -33,10 +38,18 @@ pub(super) struct StatusPublisher {
     context: NodeContext,
 }
 
+/// What the status is made of.
+struct Parts<'a> {
+    effects: &'a Effects,
+    host: Option<&'a HostPort>,
+    uplink: Option<&'a UplinkPort>,
+    kernel_rules: &'a KernelRules,
+}
+
 impl ControlLoop {
     /// Publishes the status with the snapshot published last.
     pub(super) fn publish_status(&mut self, change: Change) {
-        let snapshot = Arc::clone(&self.shared.state().snapshot);
+        let snapshot = Arc::clone(&self.effects.shared.state().snapshot);
         self.publish_status_with(snapshot, change);
     }
 
@@ -44,68 +57,108 @@ impl ControlLoop {
     pub(super) fn publish_programming(&mut self) {
         let nftables = self.kernel_rules.nftables.as_ref();
         let moved = nftables.is_some_and(|nftables| nftables.take_moved());
-        if moved || self.shared.state().programming != self.programming() {
+        if moved || self.effects.shared.state().programming != self.parts().programming() {
             self.publish_status(Change::Status);
         }
     }
 
-    /// Publishes the status with this snapshot. Ports and names, which are many, are written out only if
-    /// `change` or the view concerns them.
-    pub(super) fn publish_status_with(
-        &mut self,
-        snapshot: Arc<dataplane::Snapshot>,
-        change: Change,
-    ) {
-        let view = self.control.view();
-        let last = std::mem::replace(&mut self.status_publisher.view, Arc::clone(&view));
+    /// Publishes the status with this snapshot.
+    pub(super) fn publish_status_with(&mut self, snapshot: Arc<Snapshot>, change: Change) {
+        let mut status = std::mem::take(&mut self.bookkeeping.status);
+        status.publish(&self.parts(), snapshot, change);
+        self.bookkeeping.status = status;
+    }
+
+    fn parts(&self) -> Parts<'_> {
+        let Self { effects, host, uplink, kernel_rules, .. } = self;
+        Parts { effects, host: host.as_ref(), uplink: uplink.as_ref(), kernel_rules }
+    }
+}
+
+impl StatusPublisher {
+    /// Publishes the status. Ports and names, which are many, are written out only if `change` or the view
+    /// concerns them.
+    fn publish(&mut self, parts: &Parts<'_>, snapshot: Arc<Snapshot>, change: Change) {
+        let Effects { shared, control, input, ports, .. } = parts.effects;
+        let view = control.view();
+        let last = std::mem::replace(&mut self.view, Arc::clone(&view));
         if !Arc::ptr_eq(&last.services, &view.services) {
-            self.shared.broker.directory().set_services(service_names(&view));
+            shared.broker.directory().set_services(service_names(&view));
         }
         let has_same_ports = change <= Change::Objects
             && Arc::ptr_eq(&last.pods, &view.pods)
             && Arc::ptr_eq(&last.nodes, &view.nodes);
-        let ports = match has_same_ports {
-            true => Arc::clone(&self.shared.state().ports),
+        let port_infos = match has_same_ports {
+            true => Arc::clone(&shared.state().ports),
             false => {
-                self.shared.broker.directory().set_names(self.pod_names(&view));
-                self.port_infos(&view).into()
+                shared.broker.directory().set_names(parts.pod_names(&view));
+                parts.port_infos(&view).into()
             }
         };
-        let rules = self.rules(&view, &snapshot);
-        let counts = self.control.counts().into_iter();
-        let all_faults = || {
-            let of_objects = self.faults.iter().chain(self.control.host_network_faults());
-            let of_objects = of_objects.chain(self.control.published_address_faults());
-            of_objects.map(ToString::to_string).chain(self.control.external_ip_faults())
+        let counts = control.counts().into_iter();
+        let (faults, faults_count) = parts.faults();
+        let own = parts.effects.own_object();
+        shared.set_state(State {
+            rules: self.rules(parts, &view, &snapshot),
+            snapshot,
+            ports: port_infos,
+            waiting: parts.waiting(),
+            lost: ports.lost().cloned().collect(),
+            objects: counts.map(|(kind, count)| (kind.name().to_owned(), count)).collect(),
+            skipped: input.skipped.clone(),
+            faults,
+            faults_count,
+            source: input.info.clone(),
+            pod_networks: own.map_or_else(Vec::new, |node| node.pod_cidrs.clone()),
+            pod_mtu: parts.pod_mtu(),
+            programming: parts.programming(),
+        });
+        shared.set_deciding(input.info.decides());
+    }
+
+    /// The snapshot with the rules in force: the workers', or where nftables enforces, one with a port for
+    /// each pod whose interface is known.
+    fn rules(&mut self, parts: &Parts<'_>, view: &View, snapshot: &Arc<Snapshot>) -> Arc<Snapshot> {
+        let Some(nftables) = &parts.kernel_rules.nftables else { return Arc::clone(snapshot) };
+        let attachments = nftables.attachments();
+        let known = attachments.keys().filter_map(|key| Some((key, view.pods.get(key)?)));
+        let ports = known.zip(0..u16::MAX).map(|((key, pod), n)| {
+            let role = PortRole::Pod(key.clone(), pod.addresses.clone());
+            NodePort::new(PortId(n), role)
+        });
+        let (ports, generation) = (ports.collect(), snapshot.generation);
+        self.rules.snapshot(view, parts.effects.node(), self.context.clone(), generation, ports)
+    }
+}
+
+impl Parts<'_> {
+    /// State of the kernel's configuration, by part.
+    fn programming(&self) -> Vec<Programming> {
+        let host = self.host.iter().map(|host| host.programmer.programming());
+        let rules = self.kernel_rules.programming();
+        host.chain(rules).chain([self.effects.ports.programming()]).collect()
+    }
+
+    /// The first faults in the source's objects, and their number.
+    fn faults(&self) -> (Vec<String>, usize) {
+        let Effects { control, input, .. } = self.effects;
+        let all = || {
+            let of_objects = input.faults.iter().chain(control.host_network_faults());
+            let of_objects = of_objects.chain(control.published_address_faults());
+            of_objects.map(ToString::to_string).chain(control.external_ip_faults())
         };
-        let mut faults: Vec<String> = all_faults().take(MOST_FAULTS).collect();
-        let faults_count = all_faults().count();
-        match faults_count.saturating_sub(MOST_FAULTS) {
+        let mut faults: Vec<String> = all().take(MOST_FAULTS).collect();
+        let count = all().count();
+        match count.saturating_sub(MOST_FAULTS) {
             0 => {}
             more => faults.push(format!("and {more} more")),
         }
-        let own = self.own_object();
-        self.shared.set_state(State {
-            snapshot,
-            rules,
-            ports,
-            waiting: self.waiting(),
-            lost: self.ports.lost().cloned().collect(),
-            objects: counts.map(|(kind, count)| (kind.name().to_owned(), count)).collect(),
-            skipped: self.skipped.clone(),
-            faults,
-            faults_count,
-            source: self.source_info.clone(),
-            pod_networks: own.map_or_else(Vec::new, |node| node.pod_cidrs.clone()),
-            pod_mtu: self.uplink.as_ref().and_then(|uplink| self.pod_mtu(uplink.port.mtu())),
-            programming: self.programming(),
-        });
-        self.shared.set_deciding(self.source_info.decides());
+        (faults, count)
     }
 
     /// The names of the pods here by their addresses.
     fn pod_names(&self, view: &View) -> Names {
-        let attached = self.attachments.pods.iter().map(|it| (&it.key, &it.pod.addresses));
+        let attached = self.effects.pods.iter().map(|it| (&it.key, &it.pod.addresses));
         let enforced = self.kernel_rules.nftables.iter().flat_map(|_| view.pods.iter());
         let all = attached.chain(enforced.map(|(key, pod)| (key, &pod.addresses)));
         let named = all.flat_map(|(key, addresses)| {
@@ -117,10 +170,11 @@ impl ControlLoop {
 
     /// Pending attachments.
     fn waiting(&self) -> Vec<WaitingStatus> {
-        let is_synced = self.initial_sync.is_none();
-        let waiting = self.attachments.pods.iter().filter_map(|attached| {
+        let is_listed = self.effects.input.is_listed();
+        let waiting = self.effects.pods.iter().filter_map(|attached| {
             let waiting = attached.waiting.as_ref()?;
-            let reason = waiting.reason(&attached.key, &attached.port, &self.control, is_synced);
+            let reason =
+                waiting.reason(&attached.key, &attached.port, &self.effects.control, is_listed);
             Some(WaitingStatus { pod: attached.key.to_string(), reason })
         });
         waiting.collect()
@@ -129,16 +183,17 @@ impl ControlLoop {
     /// All ports: the host port and the uplink first, then pods by name.
     fn port_infos(&self, view: &View) -> Vec<PortInfo> {
         let mut ports = Vec::new();
-        if let Some(host) = &self.host {
-            ports.push(port_info(HOST.to_owned(), &host.port, host.gateways(), false));
+        if let Some(host) = self.host {
+            ports.push(port_info(HOST.to_owned(), &host.port, &self.effects.gateways, false));
         }
-        if let Some(uplink) = &self.uplink {
-            ports.push(port_info(UPLINK.to_owned(), &uplink.port, &self.own_addresses(), false));
+        if let Some(uplink) = self.uplink {
+            let own = self.effects.own_addresses();
+            ports.push(port_info(UPLINK.to_owned(), &uplink.port, &own, false));
         }
         let counting: HashSet<&str> =
-            self.attachments.pods.counting().map(|it| it.pod.container_id.as_str()).collect();
+            self.effects.pods.counting().map(|it| it.pod.container_id.as_str()).collect();
         let mut pods = Vec::new();
-        for attached in self.attachments.pods.iter() {
+        for attached in self.effects.pods.iter() {
             let closed = !view.pods.contains_key(&attached.key)
                 || !counting.contains(attached.pod.container_id.as_str());
             let (name, addresses) = (attached.key.to_string(), &attached.pod.addresses);
@@ -162,30 +217,11 @@ impl ControlLoop {
         ports
     }
 
-    /// The snapshot with the rules in force: the workers', or where nftables enforces, one with a port for
-    /// each pod whose interface is known.
-    fn rules(
-        &mut self,
-        view: &View,
-        snapshot: &Arc<dataplane::Snapshot>,
-    ) -> Arc<dataplane::Snapshot> {
-        let Some(nftables) = &self.kernel_rules.nftables else { return Arc::clone(snapshot) };
-        let attachments = nftables.attachments();
-        let known = attachments.keys().filter_map(|key| Some((key, view.pods.get(key)?)));
-        let ports = known.zip(0..u16::MAX).map(|((key, pod), n)| {
-            let role = PortRole::Pod(key.clone(), pod.addresses.clone());
-            NodePort::new(PortId(n), role)
-        });
-        let (ports, generation) = (ports.collect(), snapshot.generation);
-        let StatusPublisher { rules, context, .. } = &mut self.status_publisher;
-        let node = &self.shared.config.node_name;
-        rules.snapshot(view, node, context.clone(), generation, ports)
-    }
-
-    /// Returns the part of an uplink's MTU that is left for pods; an uplink that is not served has
+    /// Returns the part of the uplink's MTU that is left for pods; an uplink that is not served has
     /// none.
-    fn pod_mtu(&self, uplink: u16) -> Option<u32> {
-        let tunnel = match self.shared.config.network.underlay {
+    fn pod_mtu(&self) -> Option<u32> {
+        let uplink = self.uplink?.port.mtu();
+        let tunnel = match self.effects.shared.config.network.underlay {
             Underlay::Overlay(_) => TUNNEL_BYTES,
             Underlay::Routed | Underlay::Plain => 0,
         };

@@ -4,21 +4,18 @@
 //! writes, elected by a Lease; the others campaign only for conditions that differ from theirs, after
 //! a delay that grows with the number of nodes.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use control::api_server::Warning;
+use control::Fault;
+use control::api_server::{Event, Warning};
 use control::model::{Condition, ConditionKind, Report};
-use control::{Fault, Object, ObjectRef};
 
-use super::ControlLoop;
-use crate::run::source::Source;
+use super::reconciler::{Effects, Reconciler, Signal};
 use observe::time::utc_seconds;
 
-/// The known statuses of policies, and when to compare them next.
+/// The time of the next comparison of the statuses with what they should be.
 #[derive(Default)]
 pub(super) struct Reports {
-    known: BTreeMap<ObjectRef, Report>,
     due: Option<Instant>,
 }
 
@@ -31,63 +28,50 @@ const MESSAGE: usize = Warning::LONGEST - ENDING.len() - "…".len();
 /// The end of a message about faults.
 const ENDING: &str = " (nothing opens by what is not enforced)";
 
-impl Reports {
-    /// Records the status of an object.
-    pub(super) fn note(&mut self, object: &Object) {
-        let reference = object.reference();
-        if let Some(report) = object.report().filter(|_| reference.kind.is_cluster_policy()) {
-            self.known.insert(reference, report.clone());
+impl Reconciler for Reports {
+    fn is_due(&self, now: Instant) -> bool {
+        self.due.is_some_and(|due| due <= now)
+    }
+
+    fn on(&mut self, signal: &Signal<'_>, effects: &mut Effects) {
+        match signal {
+            Signal::Source(event) if concerns_statuses(event) => {
+                let spread = Duration::from_millis(2) * effects.control.view().nodes.len() as u32;
+                let part = random_part(spread.clamp(Duration::from_millis(300), AGAIN));
+                let due = Instant::now() + Duration::from_millis(200) + part;
+                self.due = Some(self.due.map_or(due, |known| known.min(due)));
+            }
+            Signal::Due(now) => self.write(*now, effects),
+            _ => {}
         }
-    }
-
-    /// Forgets an object.
-    pub(super) fn forget(&mut self, object: &ObjectRef) {
-        self.known.remove(object);
-    }
-
-    /// Forgets all objects for which `goes` holds.
-    pub(super) fn forget_if(&mut self, goes: impl Fn(&ObjectRef) -> bool) {
-        self.known.retain(|object, _| !goes(object));
-    }
-
-    /// The statuses of cluster policies.
-    pub(super) fn known(&self) -> &BTreeMap<ObjectRef, Report> {
-        &self.known
-    }
-
-    /// Schedules a comparison after a random part of `spread`.
-    pub(super) fn look_within(&mut self, spread: Duration) {
-        let due = Instant::now() + Duration::from_millis(200) + random_part(spread);
-        self.due = Some(self.due.map_or(due, |known| known.min(due)));
     }
 }
 
-impl ControlLoop {
-    /// Schedules a comparison after a change of a policy or its faults.
-    pub(super) fn report_soon(&mut self) {
-        let nodes = self.control.view().nodes.len() as u32;
-        let spread = Duration::from_millis(2) * nodes;
-        self.reports.look_within(spread.clamp(Duration::from_millis(300), AGAIN));
-    }
-
+impl Reports {
     /// Writes the statuses that are out of date.
-    pub(super) fn write_reports(&mut self) {
-        let Source::ApiServer(api_server) = &self.source else { return };
-        let now = Instant::now();
-        if self.initial_sync.is_some() || self.reports.due.is_none_or(|due| due > now) {
-            return;
-        }
-        self.reports.due = Some(now + AGAIN);
+    fn write(&mut self, now: Instant, effects: &Effects) {
+        let Some(api_server) = effects.input.listed_api_server() else { return };
+        self.due = Some(now + AGAIN);
         let mut written = 0;
-        for (object, report) in &self.reports.known {
-            let wanted = condition(report, self.faults.of(object), SystemTime::now());
+        for (object, report) in &effects.input.statuses {
+            let wanted = condition(report, effects.input.faults.of(object), SystemTime::now());
             let Some(wanted) = wanted else { continue };
             if written == MOST || !api_server.report(object.clone(), wanted) {
-                self.reports.due = Some(now + Duration::from_secs(3));
+                self.due = Some(now + Duration::from_secs(3));
                 return;
             }
             written += 1;
         }
+    }
+}
+
+/// Whether a status may be another one after an event.
+fn concerns_statuses(event: &Event) -> bool {
+    match event {
+        Event::Synced => true,
+        Event::Apply(object, _) => object.reference().kind.is_cluster_policy(),
+        Event::Resync(kind, ..) => kind.is_cluster_policy(),
+        _ => false,
     }
 }
 
@@ -167,7 +151,7 @@ pub(super) fn renewed(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use control::{FieldFault, Kind};
+    use control::{FieldFault, Kind, ObjectRef};
 
     fn fault(field: &str) -> Fault {
         let object =

@@ -19,6 +19,7 @@ use parking_lot::{Condvar, Mutex};
 use session_rules::{Service, Transport};
 use socket_policy::{Denied, Options, PINS, SocketPolicy, cgroups};
 
+use super::reconciler::{Effects, PublishedSnapshot, Reconciler, Signal};
 use crate::config::{Config, SocketError, SocketPolicies};
 use crate::run::error::StartError;
 use crate::run::session_rules::translations;
@@ -106,7 +107,7 @@ impl SocketPoliciesReconciler {
     }
 
     /// Sets what is to be in force, if anything has changed. `uid` gives the UID of a pod by its runtime.
-    pub(super) fn reconcile(
+    fn reconcile(
         &mut self,
         control: &Control,
         services: &Arc<Services>,
@@ -141,6 +142,17 @@ impl SocketPoliciesReconciler {
         self.last = Some((view, Arc::clone(services)));
         self.mailbox.content.lock().wanted = Some(wanted);
         self.mailbox.changed.notify_one();
+    }
+}
+
+impl Reconciler for SocketPoliciesReconciler {
+    fn on(&mut self, signal: &Signal<'_>, effects: &mut Effects) {
+        let Signal::Published(PublishedSnapshot { services, addresses, .. }) = signal else {
+            return;
+        };
+        let uid = |key: &_| effects.pods.uid(key).map(Arc::from);
+        let is_complete = effects.input.info.decides();
+        self.reconcile(&effects.control, services, addresses.clone(), is_complete, uid);
     }
 }
 

@@ -12,6 +12,7 @@ use dataplane::wire::Mac;
 use snapshot::{NextHop, NodePort, PortRole, UPLINK, peers};
 
 use super::ports::{Change, Ports};
+use super::reconciler::{Effects, Reconciler, Signal};
 use super::uplink_filter;
 use crate::config::Network;
 use crate::run::error::StartError;
@@ -104,8 +105,7 @@ impl UplinkPort {
     }
 
     /// Repeats failed attempts that are due.
-    pub(super) fn reconcile(&mut self, ports: &mut Ports) {
-        let now = Instant::now();
+    fn reconcile(&mut self, now: Instant, ports: &mut Ports) {
         if self.port.retry.is_due(now) {
             ports.open(Owner::Uplink, &mut self.port, None);
         }
@@ -150,7 +150,7 @@ impl UplinkPort {
     }
 
     /// Requests the filter of the interface, if its input changed.
-    pub(super) fn set_filter(
+    fn set_filter(
         &mut self,
         services: &Arc<Services>,
         own: Option<Arc<ClusterNode>>,
@@ -183,7 +183,7 @@ impl UplinkPort {
     }
 
     /// Applies the kernel's events about neighbours and routes.
-    pub(super) fn kernel_event(&mut self, event: &InterfaceEvent, ports: &mut Ports) {
+    fn kernel_event(&mut self, event: &InterfaceEvent, ports: &mut Ports) {
         match event {
             // The last known address is used until there is another one.
             InterfaceEvent::Neighbour(link, address, None) => {
@@ -203,6 +203,22 @@ impl UplinkPort {
             }
             InterfaceEvent::Routes | InterfaceEvent::Missed => self.next_hops.refresh(),
             InterfaceEvent::Gone(_) | InterfaceEvent::ProgramLost(_) => {}
+        }
+    }
+}
+
+impl Reconciler for UplinkPort {
+    fn on(&mut self, signal: &Signal<'_>, effects: &mut Effects) {
+        match signal {
+            Signal::Kernel(event) => self.kernel_event(event, &mut effects.ports),
+            Signal::Due(now) => self.reconcile(*now, &mut effects.ports),
+            // Only after the snapshot that handles these packets.
+            Signal::Published(published) => {
+                let (own, config) = (effects.own_object(), &effects.shared.config);
+                self.set_filter(&published.services, own, &config.network, &effects.ports);
+            }
+            Signal::End => effects.ports.request(Operation::ReleaseUplink),
+            _ => {}
         }
     }
 }

@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 use control::api_server::{Severity, Warning};
 use control::{Fault, ObjectRef};
 
-use super::ControlLoop;
+use super::reconciler::{Effects, Reconciler, Signal};
 use super::reports::summary;
-use crate::run::source::Source;
 
 /// Requested Events, and how many more may be requested now.
 pub(super) struct WarningSchedule {
@@ -91,16 +90,19 @@ impl WarningSchedule {
     }
 }
 
-impl ControlLoop {
-    /// Requests Events about faulty policies.
-    pub(super) fn write_warnings(&mut self) {
-        let Source::ApiServer(api_server) = &self.source else { return };
-        let now = Instant::now();
-        if self.initial_sync.is_some() || now < self.warnings.due {
-            return;
+impl Reconciler for WarningSchedule {
+    fn is_due(&self, now: Instant) -> bool {
+        self.due <= now
+    }
+
+    fn on(&mut self, signal: &Signal<'_>, effects: &mut Effects) {
+        if let Signal::Due(now) = signal
+            && let Some(api_server) = effects.input.listed_api_server()
+        {
+            self.due = *now + INTERVAL;
+            let faulty = effects.input.faults.by_object();
+            self.request(faulty, *now, |warning| api_server.warn(warning));
         }
-        self.warnings.due = now + INTERVAL;
-        self.warnings.request(self.faults.by_object(), now, |warning| api_server.warn(warning));
     }
 }
 

@@ -7,16 +7,14 @@
 
 mod stages;
 
-use std::net::IpAddr;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use control::{Control, PodKey};
+use control::PodKey;
 use local_api::{Answer, ApiError, AttachPod, AttachedPod, Attachment, ErrorKind};
-use snapshot::{NodePort, PortRole};
 
-use super::ports::{Change, Ports};
-use super::replies::Replies;
+use super::ports::Change;
+use super::reconciler::{Effects, Reconciler, Signal};
 use crate::run::error::StartError;
 use crate::run::kernel::{OpenError, Operation, Purpose};
 use crate::run::pods::{Attached, Pods, key_of};
@@ -26,38 +24,26 @@ use crate::run::waiting::Waiting;
 
 /// Keeps the ports of attached pods open, and their records on disk.
 pub(super) struct Attachments {
-    pub(super) pods: Pods,
     records: Records,
     /// Timeout of an attachment.
     timeout: Duration,
 }
 
-/// The parts of the control loop that attachments change.
-pub(super) struct Effects<'a> {
-    pub(super) control: &'a mut Control,
-    pub(super) ports: &'a mut Ports,
-    pub(super) replies: &'a mut Replies,
-}
-
 impl Attachments {
     pub(super) fn new(records: Records, timeout: Duration) -> Self {
-        Self { pods: Pods::default(), records, timeout }
+        Self { records, timeout }
     }
 
-    /// Takes up the pods that an earlier process had attached; `own` are the node's
-    /// addresses.
-    pub(super) fn take_up(
-        &mut self,
-        own: &[IpAddr],
-        on: &mut Effects<'_>,
-    ) -> Result<(), StartError> {
+    /// Takes up the pods that an earlier process had attached.
+    pub(super) fn take_up(&mut self, on: &mut Effects) -> Result<(), StartError> {
         let failed = |error| StartError::Failed(format!("state-dir: {error}"));
         let (records, faults) = self.records.load().map_err(failed)?;
         for fault in faults {
             tracing::error!("a pod that was attached is not taken up: {fault}");
         }
+        let own = on.own_addresses();
         for pod in records {
-            match self.pods.admit(&pod, own) {
+            match on.pods.admit(&pod, &own) {
                 Ok(()) => self.insert(pod, None, on),
                 Err(error) => tracing::error!("pod {} is not taken up: {error}", key_of(&pod)),
             }
@@ -66,29 +52,23 @@ impl Attachments {
     }
 
     /// Adds a pod and requests its port.
-    fn insert(&mut self, pod: AttachPod, waiting: Option<Waiting>, on: &mut Effects<'_>) {
+    fn insert(&mut self, pod: AttachPod, waiting: Option<Waiting>, on: &mut Effects) {
         let key = key_of(&pod);
         let mut port = ManagedPort::new(pod.host_interface.clone());
         on.ports.open(Owner::Pod(pod.attachment()), &mut port, Some(pod.mac.0));
-        self.pods.insert(pod, port, waiting);
+        on.pods.insert(pod, port, waiting);
         self.bind(&key, on);
     }
 
     /// Handles a request to attach a pod. The interface of one that is known is looked up first: it
     /// may have been made anew.
-    pub(super) fn attach(
-        &mut self,
-        pod: AttachPod,
-        reply: Sender<Answer>,
-        own: &[IpAddr],
-        on: &mut Effects<'_>,
-    ) {
-        if let Some(known) = self.pods.find(&pod.attachment()) {
+    pub(super) fn attach(&mut self, pod: AttachPod, reply: Sender<Answer>, on: &mut Effects) {
+        if let Some(known) = on.pods.find(&pod.attachment()) {
             let interface = known.port.interface.clone();
             let purpose = Purpose::Attach(pod, reply);
             return on.ports.request(Operation::Find { interface, purpose });
         }
-        if let Err(error) = self.pods.admit(&pod, own) {
+        if let Err(error) = on.pods.admit(&pod, &on.own_addresses()) {
             tracing::warn!("{error}");
             return on.replies.send(reply, error);
         }
@@ -104,18 +84,17 @@ impl Attachments {
         &mut self,
         (pod, reply): (AttachPod, Sender<Answer>),
         index: &Result<Option<u32>, String>,
-        own: &[IpAddr],
-        on: &mut Effects<'_>,
+        on: &mut Effects,
     ) {
         let attachment = pod.attachment();
-        let Some(known) = self.pods.find_mut(&attachment) else {
+        let Some(known) = on.pods.find_mut(&attachment) else {
             let text = format!("attach pod {}: it was detached", key_of(&pod));
             return on.replies.send(reply, ApiError::new(ErrorKind::Conflict, text));
         };
         let opened_on = known.port.open().map(|open| open.index);
         if opened_on.is_some_and(|known| index.as_ref().is_ok_and(|now| *now != Some(known))) {
             self.drop_pod(&attachment, "its interface was made anew", on);
-            return self.attach(pod, reply, own, on);
+            return self.attach(pod, reply, on);
         }
         if known.pod != pod {
             let text = format!(
@@ -139,9 +118,9 @@ impl Attachments {
         &mut self,
         attachment: &Attachment,
         result: Result<OpenPort, OpenError>,
-        on: &mut Effects<'_>,
+        on: &mut Effects,
     ) {
-        let Some(attached) = self.pods.find_mut(attachment) else { return };
+        let Some(attached) = on.pods.find_mut(attachment) else { return };
         let is_attached = attached.waiting.is_none();
         match result {
             Ok(open) => {
@@ -168,25 +147,14 @@ impl Attachments {
         }
     }
 
-    /// Handles the loss of a pod's port. If its interface was deleted, the pod is detached: no DEL may
-    /// follow, and its address may be reused. Otherwise the port is opened again.
-    pub(super) fn lost(&mut self, attachment: &Attachment, why: &str, ports: &mut Ports) {
-        let Some(attached) = self.pods.find_mut(attachment) else { return };
-        attached.port.fail(why, Instant::now());
-        let interface = attached.port.interface.clone();
-        let purpose = Purpose::Lost(attachment.clone());
-        ports.request(Operation::Find { interface, purpose });
-        ports.changed(Change::Snapshot);
-    }
-
     /// Continues after the loss of a pod's port: its interface has this number now.
     pub(super) fn lost_found(
         &mut self,
         attachment: &Attachment,
         index: &Result<Option<u32>, String>,
-        on: &mut Effects<'_>,
+        on: &mut Effects,
     ) {
-        let Some(attached) = self.pods.find(attachment) else { return };
+        let Some(attached) = on.pods.find(attachment) else { return };
         let is_failed = matches!(attached.port.state, State::Failed(_));
         if is_failed && index.as_ref().is_ok_and(|now| *now != attached.port.index) {
             let why = format!("interface {} is gone", attached.port.interface);
@@ -194,16 +162,9 @@ impl Attachments {
         }
     }
 
-    /// Makes the retry of a failed port due at once.
-    pub(super) fn hurry(&mut self, attachment: &Attachment) {
-        if let Some(attached) = self.pods.find_mut(attachment) {
-            attached.port.retry.hurry(Instant::now());
-        }
-    }
-
     /// Detaches a pod.
-    pub(super) fn detach(&mut self, attachment: &Attachment, on: &mut Effects<'_>) -> Answer {
-        if self.pods.find(attachment).is_some() {
+    pub(super) fn detach(&mut self, attachment: &Attachment, on: &mut Effects) -> Answer {
+        if on.pods.find(attachment).is_some() {
             self.drop_pod(attachment, "it was detached", on);
         }
         // Also where nothing is attached: a record may be left of a pod that was not restored.
@@ -211,66 +172,17 @@ impl Attachments {
         Answer::result(&serde_json::json!({}))
     }
 
-    /// Returns the pod, or the reason why it is not attached.
-    pub(super) fn check(&self, attachment: &Attachment, control: &Control, listed: bool) -> Answer {
-        let Attachment { container_id, interface } = attachment;
-        let error = |kind, text: String| ApiError::new(kind, text).into();
-        match self.pods.find(attachment) {
-            None => {
-                let text = format!("no pod is attached as {container_id}/{interface}");
-                error(ErrorKind::NotFound, text)
-            }
-            Some(Attached { key, waiting: Some(waiting), port, .. }) => {
-                let reason = waiting.reason(key, port, control, listed);
-                error(ErrorKind::NotReady, format!("pod {key} waits for {reason}"))
-            }
-            Some(attached) => match &attached.port.state {
-                State::Open(_) => Answer::result(&attached.pod),
-                State::Opening(_) => {
-                    error(ErrorKind::NotReady, format!("the port of pod {} opens", attached.key))
-                }
-                State::Failed(why) => {
-                    error(ErrorKind::NotReady, format!("pod {} has no port: {why}", attached.key))
-                }
-            },
-        }
-    }
-
-    /// The pods that are attached.
-    pub(super) fn list(&self) -> Answer {
-        let attached = self.pods.iter().filter(|attached| attached.waiting.is_none());
-        Answer::result(&attached.map(|attached| &attached.pod).collect::<Vec<_>>())
-    }
-
-    /// Returns whether an attachment waits for a snapshot to be in force.
-    pub(super) fn is_waiting(&self) -> bool {
-        let mut waiting = self.pods.iter().filter_map(|attached| attached.waiting.as_ref());
-        waiting.any(|waiting| waiting.published.is_some())
-    }
-
-    /// The pods' ports for a snapshot.
-    pub(super) fn node_ports(&self) -> impl Iterator<Item = NodePort> {
-        self.pods.counting().filter_map(|attached| {
-            let open = attached.port.open()?;
-            let role = PortRole::Pod(attached.key.clone(), attached.pod.addresses.clone());
-            let port = NodePort::named(open.id, role, attached.name.clone());
-            Some(NodePort { mac: Some(attached.pod.mac.0), mtu: open.mtu, ..port })
-        })
-    }
-
     /// Answers all pending requests: the switch ends.
-    pub(super) fn end(&mut self, answer: &Answer) {
-        for waiting in self.pods.iter_mut().filter_map(|attached| attached.waiting.take()) {
-            for reply in waiting.replies {
-                // The client may have disconnected.
-                let _ = reply.send(answer.clone());
-            }
+    fn end(&mut self, on: &mut Effects) {
+        let ending: Answer = ApiError::new(ErrorKind::NotReady, "podgate is ending").into();
+        for waiting in on.pods.iter_mut().filter_map(|attached| attached.waiting.take()) {
+            waiting.replies.into_iter().for_each(|it| on.replies.send(it, ending.clone()));
         }
     }
 
     /// Undoes everything that belongs to an attachment.
-    fn drop_pod(&mut self, attachment: &Attachment, why: &str, on: &mut Effects<'_>) {
-        let Some(attached) = self.pods.remove(attachment) else { return };
+    fn drop_pod(&mut self, attachment: &Attachment, why: &str, on: &mut Effects) {
+        let Some(attached) = on.pods.remove(attachment) else { return };
         tracing::info!(
             pod = %attached.name,
             interface = %attached.port.interface,
@@ -291,11 +203,11 @@ impl Attachments {
     }
 
     /// Binds the pod's name to its addresses, or unbinds it if the pod is not attached.
-    fn bind(&self, key: &PodKey, on: &mut Effects<'_>) {
-        let addresses = self.pods.addresses(key);
+    fn bind(&self, key: &PodKey, on: &mut Effects) {
+        let addresses = on.pods.addresses(key);
         match addresses.is_empty() {
             true => on.control.unbind(key),
-            false => on.control.bind_address(key.clone(), self.pods.uid(key), addresses),
+            false => on.control.bind_address(key.clone(), on.pods.uid(key), addresses),
         }
         on.ports.changed(Change::Snapshot);
     }
@@ -307,6 +219,58 @@ impl Attachments {
     }
 }
 
-fn answer(waiting: Waiting, with: &Answer, on: &mut Effects<'_>) {
+impl Reconciler for Attachments {
+    fn on(&mut self, signal: &Signal<'_>, effects: &mut Effects) {
+        match signal {
+            Signal::Due(now) => self.advance(*now, effects),
+            Signal::End => self.end(effects),
+            _ => {}
+        }
+    }
+}
+
+/// Handles the loss of a pod's port. If its interface was deleted, the pod is detached: no DEL may
+/// follow, and its address may be reused. Otherwise the port is opened again.
+pub(super) fn lost(attachment: &Attachment, why: &str, on: &mut Effects) {
+    let Some(attached) = on.pods.find_mut(attachment) else { return };
+    attached.port.fail(why, Instant::now());
+    let interface = attached.port.interface.clone();
+    let purpose = Purpose::Lost(attachment.clone());
+    on.ports.request(Operation::Find { interface, purpose });
+    on.ports.changed(Change::Snapshot);
+}
+
+/// Returns the pod, or the reason why it is not attached.
+pub(super) fn check(attachment: &Attachment, on: &Effects) -> Answer {
+    let Attachment { container_id, interface } = attachment;
+    let error = |kind, text: String| ApiError::new(kind, text).into();
+    match on.pods.find(attachment) {
+        None => {
+            let text = format!("no pod is attached as {container_id}/{interface}");
+            error(ErrorKind::NotFound, text)
+        }
+        Some(Attached { key, waiting: Some(waiting), port, .. }) => {
+            let reason = waiting.reason(key, port, &on.control, on.input.is_listed());
+            error(ErrorKind::NotReady, format!("pod {key} waits for {reason}"))
+        }
+        Some(attached) => match &attached.port.state {
+            State::Open(_) => Answer::result(&attached.pod),
+            State::Opening(_) => {
+                error(ErrorKind::NotReady, format!("the port of pod {} opens", attached.key))
+            }
+            State::Failed(why) => {
+                error(ErrorKind::NotReady, format!("pod {} has no port: {why}", attached.key))
+            }
+        },
+    }
+}
+
+/// The pods that are attached.
+pub(super) fn list(pods: &Pods) -> Answer {
+    let attached = pods.iter().filter(|attached| attached.waiting.is_none());
+    Answer::result(&attached.map(|attached| &attached.pod).collect::<Vec<_>>())
+}
+
+fn answer(waiting: Waiting, with: &Answer, on: &mut Effects) {
     waiting.replies.into_iter().for_each(|reply| on.replies.send(reply, with.clone()));
 }

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use control::View;
 use local_api::{Answer, ApiError, AttachPod, AttachedPod, Attachment, ErrorKind};
 
-use super::{Attachments, Effects, answer};
+use super::{Attachments, answer};
 use crate::run::control_loop::ports::Change;
+use crate::run::control_loop::reconciler::Effects;
 use crate::run::pods::Attached;
 use crate::run::port::Owner;
 use crate::run::waiting::Waiting;
@@ -14,17 +14,11 @@ use crate::run::waiting::Waiting;
 impl Attachments {
     /// Requests failed ports that are due; advances attachments that wait; refuses those past their
     /// deadline.
-    pub(in crate::run::control_loop) fn reconcile(
-        &mut self,
-        view: &View,
-        generation: u64,
-        listed: bool,
-        on: &mut Effects<'_>,
-    ) {
-        let now = Instant::now();
+    pub(super) fn advance(&mut self, now: Instant, on: &mut Effects) {
+        let view = on.control.view();
         let in_force = on.ports.switch().generation();
         let (mut ready, mut late) = (Vec::new(), Vec::new());
-        for attached in self.pods.iter_mut() {
+        for attached in on.pods.iter_mut() {
             let Attached { key, pod, waiting, port, .. } = attached;
             if port.retry.is_due(now) {
                 on.ports.open(Owner::Pod(pod.attachment()), port, Some(pod.mac.0));
@@ -32,7 +26,7 @@ impl Attachments {
             let Some(waiting) = waiting else { continue };
             // The pod may be deleted again while its attachment waits.
             let known = view.pods.contains_key(key) && port.id().is_some();
-            let stage = known.then(|| waiting.published.unwrap_or(generation));
+            let stage = known.then(|| waiting.published.unwrap_or(on.generation));
             if stage != waiting.published {
                 on.ports.changed(Change::Status);
             }
@@ -52,18 +46,18 @@ impl Attachments {
         }
         for attachment in late {
             let Some(Attached { key, waiting: Some(waiting), port, .. }) =
-                self.pods.find(&attachment)
+                on.pods.find(&attachment)
             else {
                 continue;
             };
-            let reason = waiting.reason(key, port, on.control, listed);
+            let reason = waiting.reason(key, port, &on.control, on.input.is_listed());
             let text = format!("waited {:?} for {reason}", self.timeout);
             self.refuse(&attachment, ErrorKind::NotReady, &text, on);
         }
     }
 
     /// Requests that a pod's interface is switched on: its tables are in force.
-    fn switch_on(&mut self, pod: &AttachPod, on: &mut Effects<'_>) {
+    fn switch_on(&mut self, pod: &AttachPod, on: &mut Effects) {
         let attachment = pod.attachment();
         match self.records.put(pod) {
             Ok(()) => on.ports.bring_up_for(pod.host_interface.clone(), attachment),
@@ -78,9 +72,9 @@ impl Attachments {
         &mut self,
         attachment: &Attachment,
         result: Result<(), String>,
-        on: &mut Effects<'_>,
+        on: &mut Effects,
     ) {
-        let Some(attached) = self.pods.find_mut(attachment) else { return };
+        let Some(attached) = on.pods.find_mut(attachment) else { return };
         if !attached.waiting.as_ref().is_some_and(|waiting| waiting.switching_on) {
             return;
         }
@@ -107,9 +101,9 @@ impl Attachments {
         attachment: &Attachment,
         kind: ErrorKind,
         why: &str,
-        on: &mut Effects<'_>,
+        on: &mut Effects,
     ) {
-        let Some(attached) = self.pods.find_mut(attachment) else { return };
+        let Some(attached) = on.pods.find_mut(attachment) else { return };
         let Some(waiting) = attached.waiting.take() else { return };
         let text = format!("attach pod {}: {why}", attached.name);
         self.drop_pod(attachment, &text, on);
@@ -118,7 +112,7 @@ impl Attachments {
 }
 
 /// Measures an attachment and answers its requests.
-fn finish(waiting: Waiting, result: &str, with: &Answer, on: &mut Effects<'_>) {
+fn finish(waiting: Waiting, result: &str, with: &Answer, on: &mut Effects) {
     let duration = waiting.since.elapsed().as_secs_f64();
     on.ports.shared.durations.attach.with_label_values(&[result]).observe(duration);
     answer(waiting, with, on);
