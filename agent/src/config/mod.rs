@@ -222,7 +222,6 @@ impl Config {
         faults.range("sessions", sessions.into(), 64, 1 << 26);
         let mtu = options.mtu.unwrap_or(1500);
         faults.range("mtu", mtu.into(), LEAST_MTU.into(), linux_net::MAX_MTU.into());
-        let standard = Timeouts::default();
         let mut span = |name: &str, given: Option<Span>, otherwise: Duration| {
             let span = given.map_or(otherwise, |span| span.0);
             if span < Duration::from_secs(1) {
@@ -230,24 +229,20 @@ impl Config {
             }
             span
         };
-        let timeouts = Timeouts {
-            tcp_established: span(
-                "tcp-established-timeout",
-                options.tcp_established_timeout,
-                standard.tcp_established,
-            ),
-            tcp_transient: span(
-                "tcp-transient-timeout",
-                options.tcp_transient_timeout,
-                standard.tcp_transient,
-            ),
-            tcp_closed: span("tcp-closed-timeout", options.tcp_closed_timeout, standard.tcp_closed),
-            udp: span("udp-timeout", options.udp_timeout, standard.udp),
-            dns: span("dns-timeout", options.dns_timeout, standard.dns),
-            icmp: span("icmp-timeout", options.icmp_timeout, standard.icmp),
-            other: span("other-timeout", options.other_timeout, standard.other),
-            opening: span("unanswered-timeout", options.unanswered_timeout, standard.opening),
-        };
+        let mut timeouts = Timeouts::default();
+        let given = [
+            options.tcp_established_timeout,
+            options.tcp_transient_timeout,
+            options.tcp_closed_timeout,
+            options.udp_timeout,
+            options.dns_timeout,
+            options.icmp_timeout,
+            options.other_timeout,
+            options.unanswered_timeout,
+        ];
+        for ((name, timeout), given) in each_timeout(&mut timeouts).into_iter().zip(given) {
+            *timeout = span(name, given, *timeout);
+        }
         let dns_min_ttl = span("dns-min-ttl", options.dns_min_ttl, Duration::from_secs(30));
         let attach_timeout =
             span("attach-timeout", options.attach_timeout, Duration::from_secs(25));
@@ -382,21 +377,18 @@ impl Config {
             ("frames-per-port", self.frames_per_port.to_string()),
             ("max-ports", self.max_ports.to_string()),
             ("sessions", self.sessions.to_string()),
-            ("tcp-established-timeout", Span(self.timeouts.tcp_established).to_string()),
-            ("tcp-transient-timeout", Span(self.timeouts.tcp_transient).to_string()),
-            ("tcp-closed-timeout", Span(self.timeouts.tcp_closed).to_string()),
-            ("udp-timeout", Span(self.timeouts.udp).to_string()),
-            ("dns-timeout", Span(self.timeouts.dns).to_string()),
-            ("icmp-timeout", Span(self.timeouts.icmp).to_string()),
-            ("other-timeout", Span(self.timeouts.other).to_string()),
-            ("unanswered-timeout", Span(self.timeouts.opening).to_string()),
+        ];
+        let mut timeouts = self.timeouts;
+        let timeouts = each_timeout(&mut timeouts).map(|(name, it)| (name, Span(*it).to_string()));
+        described.extend(timeouts);
+        described.extend([
             ("session-accounting", on_off(self.session_accounting)),
             ("dns-min-ttl", Span(self.dns_min_ttl).to_string()),
             ("attach-timeout", Span(self.attach_timeout).to_string()),
             ("host-port", on_off(self.host_port)),
             ("node-addresses", list(self.node_addresses.iter().map(IpAddr::to_string).collect())),
             ("mtu", self.mtu.to_string()),
-        ];
+        ]);
         described.extend(self.network.describe());
         described.extend(self.metrics.describe());
         described.push(("flow-offload", on_off(self.flow_offload)));
@@ -410,6 +402,20 @@ impl Config {
         described.push(("log-format", format!("{:?}", self.log_format).to_lowercase()));
         described
     }
+}
+
+/// Timeouts of sessions by the names of their options.
+fn each_timeout(timeouts: &mut Timeouts) -> [(&'static str, &mut Duration); 8] {
+    [
+        ("tcp-established-timeout", &mut timeouts.tcp_established),
+        ("tcp-transient-timeout", &mut timeouts.tcp_transient),
+        ("tcp-closed-timeout", &mut timeouts.tcp_closed),
+        ("udp-timeout", &mut timeouts.udp),
+        ("dns-timeout", &mut timeouts.dns),
+        ("icmp-timeout", &mut timeouts.icmp),
+        ("other-timeout", &mut timeouts.other),
+        ("unanswered-timeout", &mut timeouts.opening),
+    ]
 }
 
 /// The name of a receive mode, as the option has it.

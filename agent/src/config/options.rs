@@ -17,6 +17,45 @@ use super::text::{Bytes, Cores, HubbleAddress, OnOff, PortSpan};
 use cli_runtime::{Networks, Span, Underlay};
 use control::model::DeniedReply;
 
+/// Values of which those given count, else others.
+trait Given {
+    fn or(self, other: Self) -> Self;
+}
+
+impl<T> Given for Option<T> {
+    fn or(self, other: Self) -> Self {
+        self.or(other)
+    }
+}
+
+/// A list given replaces the other whole.
+impl<T> Given for Vec<T> {
+    fn or(self, other: Self) -> Self {
+        if self.is_empty() { other } else { self }
+    }
+}
+
+/// Defines the options, and what the fields do alike.
+macro_rules! options {
+    ($(#[$($meta:tt)*])* pub struct $name:ident {
+        $($(#[$($attribute:tt)*])* pub $field:ident: $type:ty,)*
+    }) => {
+        $(#[$($meta)*])*
+        pub struct $name {
+            $($(#[$($attribute)*])* pub $field: $type,)*
+        }
+
+        impl $name {
+            /// Returns these options, completed by the others where these are unset.
+            #[must_use]
+            pub fn over(self, file: Self) -> Self {
+                Self { $($field: Given::or(self.$field, file.$field)),* }
+            }
+        }
+    };
+}
+
+options! {
 /// The options as given; `None` and empty lists are unset.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -333,45 +372,4 @@ pub struct Options {
     #[arg(long, env = "PODGATE_LOG_FORMAT", value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
 }
-
-/// Values of which those given count, else others.
-trait Given {
-    fn or(self, other: Self) -> Self;
-}
-
-impl<T> Given for Option<T> {
-    fn or(self, other: Self) -> Self {
-        self.or(other)
-    }
-}
-
-/// A list given replaces the other whole.
-impl<T> Given for Vec<T> {
-    fn or(self, other: Self) -> Self {
-        if self.is_empty() { other } else { self }
-    }
-}
-
-macro_rules! each_over {
-    ($given:ident, $other:ident: $($field:ident)*) => {
-        Self { $($field: Given::or($given.$field, $other.$field)),* }
-    };
-}
-
-impl Options {
-    /// Returns these options, completed by the others where these are unset.
-    #[must_use]
-    pub fn over(self, file: Self) -> Self {
-        each_over! { self, file:
-            node_name manifests kubeconfig socket listen listen_names web_page metrics_listen metrics_cert_file
-            metrics_key_file state_dir takeover_wait cores workers rx_mode enforcer pod_networks
-            host_network_policies socket_policies socket_error cgroup_root bpf_fs denied_reply stage_all node_readiness umem_frames hugepages frames_per_port max_ports sessions
-            tcp_established_timeout tcp_transient_timeout tcp_closed_timeout udp_timeout
-            dns_timeout icmp_timeout other_timeout unanswered_timeout session_accounting dns_min_ttl attach_timeout host_port
-            node_addresses mtu uplink underlay vxlan_network vxlan_port vxlan_group masquerade
-            translation_ports link_local_destinations external_ips service_networks flow_offload flow_offload_grace flow_export
-            flow_export_max_size_mb flow_export_max_backups flow_export_filter journal verify_decisions hubble_listen
-            hubble_cert_file hubble_key_file hubble_client_ca_file log_level log_format
-        }
-    }
 }
