@@ -5,7 +5,7 @@
 //!   Table::is_intact ─ generation of the ruleset, and if it moved, the listing ─▶ same as then?
 //! ```
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ impl Table {
     }
 
     fn list(&self) -> Result<String, String> {
-        nft(&["list", "table", "inet", self.name], "")
+        nft(&["list", "table", "inet", self.name], "").map_err(|error| error.to_string())
     }
 
     fn generation(&mut self) -> Result<u32, String> {
@@ -165,7 +165,8 @@ impl LargeTable {
     pub fn change(&mut self, script: &str) -> Result<(), String> {
         let ours = generation(&mut self.ruleset)?.wrapping_add(1);
         self.known = None;
-        run_within("nft", &["-f", "-"], script, LARGE_TIMEOUT)?;
+        let changed = run_within("nft", &["-f", "-"], script, LARGE_TIMEOUT);
+        changed.map_err(|error| error.to_string())?;
         self.known = Some(ours).filter(|ours| generation(&mut self.ruleset) == Ok(*ours));
         Ok(())
     }
@@ -193,7 +194,8 @@ impl LargeTable {
     /// # Errors
     /// In words; also if there is no such table.
     pub fn outline(family: &str, table: &str) -> Result<String, String> {
-        run_within("nft", &["-t", "list", "table", family, table], "", LARGE_TIMEOUT)
+        let listed = run_within("nft", &["-t", "list", "table", family, table], "", LARGE_TIMEOUT);
+        listed.map_err(|error| error.to_string())
     }
 }
 
@@ -209,8 +211,8 @@ fn generation(ruleset: &mut Option<Ruleset>) -> Result<u32, String> {
 /// Podgate's tables, of whatever version, as `FAMILY NAME`.
 ///
 /// # Errors
-/// In words, with the output of `nft`.
-pub fn own_tables() -> Result<Vec<String>, String> {
+/// With the output of `nft`; of kind `NotFound` if there is no `nft`.
+pub fn own_tables() -> io::Result<Vec<String>> {
     let listed = nft(&["list", "tables"], "")?;
     let tables = listed.lines().filter_map(|line| line.trim().strip_prefix("table "));
     let is_own = |table: &&str| {
@@ -236,11 +238,11 @@ const OWN: &str = "podgate";
 /// # Errors
 /// In words, with the output of `nft`.
 pub(crate) fn run(script: &str) -> Result<(), String> {
-    nft(&["-f", "-"], script).map(drop)
+    nft(&["-f", "-"], script).map(drop).map_err(|error| error.to_string())
 }
 
 /// Runs `nft` with this input; returns its output.
-fn nft(arguments: &[&str], input: &str) -> Result<String, String> {
+fn nft(arguments: &[&str], input: &str) -> io::Result<String> {
     run_within("nft", arguments, input, TIMEOUT)
 }
 
@@ -249,12 +251,15 @@ fn run_within(
     arguments: &[&str],
     input: &str,
     timeout: Duration,
-) -> Result<String, String> {
-    let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => {
-            format!("{program} is not there; install Debian's package nftables")
-        }
-        _ => format!("{program}: {error}"),
+) -> io::Result<String> {
+    let failed = |error: io::Error| {
+        let text = match error.kind() {
+            io::ErrorKind::NotFound => {
+                format!("{program} is not there; install Debian's package nftables")
+            }
+            _ => format!("{program}: {error}"),
+        };
+        io::Error::new(error.kind(), text)
     };
     let mut child = Command::new(program)
         .args(arguments)
@@ -277,7 +282,10 @@ fn run_within(
                 written.unwrap_or(Ok(())).map_err(failed)?;
                 Ok(said.unwrap_or_default())
             }
-            false => Err(format!("{program}: {}", complained.unwrap_or_default().trim())),
+            false => {
+                let complained = complained.unwrap_or_default();
+                Err(io::Error::other(format!("{program}: {}", complained.trim())))
+            }
         }
     })
 }
@@ -289,7 +297,7 @@ fn text(pipe: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn wait_within(child: &mut Child, timeout: Duration) -> std::io::Result<std::process::ExitStatus> {
+fn wait_within(child: &mut Child, timeout: Duration) -> io::Result<std::process::ExitStatus> {
     let deadline = Instant::now() + timeout;
     loop {
         if let Some(status) = child.try_wait()? {
@@ -299,7 +307,7 @@ fn wait_within(child: &mut Child, timeout: Duration) -> std::io::Result<std::pro
             child.kill()?;
             child.wait()?;
             let text = format!("no answer within {timeout:?}; killed");
-            return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, text));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
         std::thread::sleep(POLL);
     }
@@ -314,7 +322,8 @@ mod tests {
         let began = Instant::now();
         let wait = Duration::from_millis(50);
         let error = run_within("sleep", &["600"], "", wait).unwrap_err();
-        assert!(error.contains("no answer within 50ms"), "{error}");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(error.to_string().contains("no answer within 50ms"), "{error}");
         assert!(began.elapsed() < Duration::from_secs(60));
     }
 
@@ -323,7 +332,9 @@ mod tests {
         let wait = Duration::from_secs(60);
         assert_eq!(run_within("cat", &["-"], "a script", wait).unwrap(), "a script");
         let error = run_within("sh", &["-c", "echo no >&2; exit 1"], "", wait).unwrap_err();
-        assert_eq!(error, "sh: no");
+        assert_eq!(error.to_string(), "sh: no");
+        let missing = run_within("/nowhere/nft", &[], "", wait).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound, "{missing}");
         let large = "x".repeat(1 << 20);
         assert_eq!(run_within("cat", &["-"], &large, wait).unwrap().len(), large.len());
     }

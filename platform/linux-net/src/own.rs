@@ -62,7 +62,7 @@ impl Footprint {
                     let ours = tables.iter().filter(|table| is_ours(table));
                     left.extend(ours.filter_map(|table| nft::delete_table(table).err()));
                 }
-                Err(error) => left.push(error),
+                Err(error) => left.push(error.to_string()),
             }
         }
         if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }

@@ -80,8 +80,8 @@ pub fn uninstall(places: &Places, dry_run: bool) -> Result<Vec<Removal>, String>
             }
         }
         // Without nft the switch made none.
-        Err(error) if error.contains("is not there") => {}
-        Err(error) => work.note("nftables", "all", Err(error)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => work.note("nftables", "all", Err(error.to_string())),
     }
     let pins = places.bpf_fs.join(socket_policy::PINS);
     if pins.exists() {
