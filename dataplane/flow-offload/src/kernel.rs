@@ -19,7 +19,7 @@ use crate::layout::{
     TemplateKey,
 };
 use crate::progress::Progress;
-use crate::queues::{PuntQueue, UplinkQueue};
+use crate::queues::Queue;
 use crate::reports::Reports;
 use crate::{Error, lock, tcx};
 
@@ -232,13 +232,14 @@ impl Kernel {
     /// may send again, and connections that are accepted get their entries.
     pub fn punt_queue(&self, queue: usize, port: Box<dyn Port>) -> Box<dyn Port> {
         let (progress, reports) = (Arc::clone(&self.progress), Arc::clone(&self.reports));
-        Box::new(PuntQueue::new(queue, port, progress, reports, Arc::clone(&self.handshakes)))
+        let handshakes = Arc::clone(&self.handshakes);
+        Box::new(Queue::of_punt_link(queue, port, progress, reports, handshakes))
     }
 
     /// The same of a queue of the uplink's link.
     pub fn uplink_queue(&self, port: Box<dyn Port>) -> Box<dyn Port> {
         let (reports, handshakes) = (Arc::clone(&self.reports), Arc::clone(&self.handshakes));
-        Box::new(UplinkQueue::new(port, reports, handshakes))
+        Box::new(Queue::of_uplink(port, reports, handshakes))
     }
 
     /// Begins to count connections of a port that is no pod's.

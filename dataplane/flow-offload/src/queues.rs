@@ -60,26 +60,39 @@ impl Held {
     }
 }
 
-/// A queue of the punt link. Counts the frames of each port, notes when it is empty, and sees connections that are
-/// accepted; the first one reads what programs report.
-pub(crate) struct PuntQueue {
+/// A queue of the punt link, or of the uplink's. Sees connections that are accepted.
+pub(crate) struct Queue {
     port: Box<dyn Port>,
+    held: Held,
+    punt: Option<Punt>,
+}
+
+/// What a queue of the punt link does besides: it counts the frames of each port and notes when it is empty, and the
+/// first one reads what programs report.
+struct Punt {
     queue: usize,
     progress: Arc<Progress>,
     openings: Openings,
-    held: Held,
 }
 
-impl PuntQueue {
-    pub(crate) fn new(
+impl Queue {
+    pub(crate) fn of_punt_link(
         queue: usize,
         port: Box<dyn Port>,
         progress: Arc<Progress>,
         reports: Arc<Reports>,
         handshakes: Arc<Handshakes>,
     ) -> Self {
-        let held = Held { frames: Vec::new(), until: 0, reports, handshakes };
-        Self { port, queue, progress, openings: Openings::default(), held }
+        let punt = Some(Punt { queue, progress, openings: Openings::default() });
+        Self { punt, ..Self::of_uplink(port, reports, handshakes) }
+    }
+
+    pub(crate) fn of_uplink(
+        port: Box<dyn Port>,
+        reports: Arc<Reports>,
+        handshakes: Arc<Handshakes>,
+    ) -> Self {
+        Self { port, held: Held { frames: Vec::new(), until: 0, reports, handshakes }, punt: None }
     }
 
     /// Reads what was reported; whether the graph has to see that first, in a vector of its own. Packets of one
@@ -91,19 +104,20 @@ impl PuntQueue {
         most: usize,
         frames: &mut Vec<Frame>,
     ) -> bool {
+        let Some(Punt { queue: 0, openings, .. }) = &mut self.punt else { return false };
         let reports = &*self.held.reports;
-        if self.queue != 0 || reports.is_empty() {
+        if reports.is_empty() {
             return false;
         }
         let Some(engine) = self.held.handshakes.engine() else { return false };
         let before = frames.len();
-        self.openings.begin(&engine, reports);
-        self.openings.read(&engine, reports, buffers, most, frames);
-        frames.len() > before || self.openings.is_behind() || reports.has_more()
+        openings.begin(&engine, reports);
+        openings.read(&engine, reports, buffers, most, frames);
+        frames.len() > before || openings.is_behind() || reports.has_more()
     }
 }
 
-impl Port for PuntQueue {
+impl Port for Queue {
     #[inline]
     fn receive(
         &mut self,
@@ -116,13 +130,12 @@ impl Port for PuntQueue {
         }
         if self.held.frames.is_empty() {
             let received = self.held.receive(&mut *self.port, buffers, most);
-            for frame in &self.held.frames {
-                if let Some(port) = Tag::of(buffers.memory, frame).map(Tag::port) {
-                    self.progress.note_taken(port);
+            if let Some(Punt { queue, progress, .. }) = &self.punt {
+                let tags = self.held.frames.iter().filter_map(|it| Tag::of(buffers.memory, it));
+                tags.for_each(|tag| progress.note_taken(tag.port()));
+                if self.held.frames.len() < most {
+                    progress.note_empty(*queue);
                 }
-            }
-            if self.held.frames.len() < most {
-                self.progress.note_empty(self.queue);
             }
             received?;
             // What was reported meanwhile was so before some of these.
@@ -132,65 +145,9 @@ impl Port for PuntQueue {
         }
         let before = frames.len();
         frames.extend(self.held.drain(most));
-        self.held.handshakes.see_taken(buffers.memory, &frames[before..]);
-        Ok(())
-    }
-
-    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
-        self.held.handshakes.see(buffers.memory, frames);
-        self.port.send(buffers, frames)
-    }
-
-    fn accepts_partial_checksums(&self) -> bool {
-        self.port.accepts_partial_checksums()
-    }
-
-    fn readable(&self) -> Option<BorrowedFd<'_>> {
-        self.port.readable()
-    }
-
-    fn is_sending(&self) -> bool {
-        !self.held.frames.is_empty() || self.port.is_sending()
-    }
-
-    fn missed(&self) -> u64 {
-        self.port.missed()
-    }
-
-    fn close(mut self: Box<Self>, buffers: &mut Buffers<'_>) {
-        buffers.free.put_all(&mut self.held.frames);
-        self.port.close(buffers);
-    }
-}
-
-/// A queue of the uplink's link. Sees connections that are accepted.
-pub(crate) struct UplinkQueue {
-    port: Box<dyn Port>,
-    held: Held,
-}
-
-impl UplinkQueue {
-    pub(crate) fn new(
-        port: Box<dyn Port>,
-        reports: Arc<Reports>,
-        handshakes: Arc<Handshakes>,
-    ) -> Self {
-        Self { port, held: Held { frames: Vec::new(), until: 0, reports, handshakes } }
-    }
-}
-
-impl Port for UplinkQueue {
-    #[inline]
-    fn receive(
-        &mut self,
-        buffers: &mut Buffers<'_>,
-        most: usize,
-        frames: &mut Vec<Frame>,
-    ) -> Result<(), PortGone> {
-        if self.held.frames.is_empty() {
-            self.held.receive(&mut *self.port, buffers, most)?;
+        if self.punt.is_some() {
+            self.held.handshakes.see_taken(buffers.memory, &frames[before..]);
         }
-        frames.extend(self.held.drain(most));
         Ok(())
     }
 
