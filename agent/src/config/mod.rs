@@ -10,9 +10,11 @@
 //! ```
 
 mod choices;
+mod describe;
 mod file;
 mod flow_export;
 mod hubble;
+mod machine;
 mod metrics;
 mod network;
 mod options;
@@ -28,7 +30,7 @@ use ipnet::IpNet;
 
 use control::api_server::Access;
 use control::model::{DeniedReply, Stage};
-use dataplane::session::{SESSION_BYTES, Timeouts};
+use dataplane::session::Timeouts;
 use dataplane::switch::RxMode as SwitchRxMode;
 
 pub use self::hubble::Hubble;
@@ -36,7 +38,9 @@ pub use choices::{
     Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode, SocketError, SocketPolicies,
 };
 pub use cli_runtime::Span;
+pub use describe::rx_mode_name;
 pub use flow_export::FlowExport;
+pub use machine::{host_name, online_cores};
 pub use metrics::Metrics;
 pub use network::Network;
 pub use options::Options;
@@ -44,6 +48,7 @@ pub use text::{Bytes, Cores, HubbleAddress, OnOff, PortSpan};
 
 use file::parse;
 use local_api::DEFAULT_SOCKET;
+use machine::{FRAMES, frames_of_flow_offload, usual_sessions};
 
 /// The configuration a switch starts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,12 +160,6 @@ const DEFAULT_CGROUP_ROOT: &str = "/sys/fs/cgroup";
 const DEFAULT_BPF_FS: &str = "/sys/fs/bpf";
 /// Descriptors of a port's fill ring.
 const RING: u64 = 2048;
-/// Frames of the UMEM by default where each pod has sockets of its own.
-const FRAMES: u32 = 65_536;
-/// Frames for each worker, for its queue of the punt link and what is in flight, and as many for host port and uplink.
-const FRAMES_OF_WORKER: usize = 8192;
-/// Frames for each core: an uplink mostly has a queue for each, and what it posts is to be half of all at most.
-const FRAMES_OF_CORE: usize = 512;
 /// Smallest MTU that IPv6 works with (RFC 8200, section 5).
 const LEAST_MTU: u32 = 1280;
 
@@ -341,67 +340,6 @@ impl Config {
         };
         faults.into_result().map(|()| config)
     }
-
-    /// Every option by name with the value in force.
-    pub fn describe(&self) -> Vec<(&'static str, String)> {
-        let list = |items: Vec<String>| items.join(",");
-        let manifests = self.manifests.iter().map(|path| path.display().to_string()).collect();
-        let mut described = vec![
-            ("node-name", self.node_name.clone()),
-            ("manifests", list(manifests)),
-            ("kubeconfig", self.api_server.iter().map(Access::to_string).collect()),
-            ("socket", self.socket.display().to_string()),
-            ("listen", self.listen.to_string()),
-            ("listen-names", self.listen_names.join(",")),
-            ("web-page", on_off(self.web_page)),
-            ("state-dir", self.state_dir.display().to_string()),
-            (
-                "takeover-wait",
-                self.takeover_wait.map(|it| Span(it).to_string()).unwrap_or_default(),
-            ),
-            ("cores", Cores(self.cores.clone()).to_string()),
-            ("workers", self.workers.to_string()),
-            ("rx-mode", rx_mode_name(self.rx_mode).to_owned()),
-            ("enforcer", format!("{:?}", self.enforcer).to_lowercase()),
-            ("pod-networks", list(self.pod_networks.iter().map(IpNet::to_string).collect())),
-            ("host-network-policies", on_off(self.host_network_policies)),
-            ("socket-policies", format!("{:?}", self.socket_policies).to_lowercase()),
-            ("socket-error", format!("{:?}", self.socket_error).to_lowercase()),
-            ("cgroup-root", self.cgroup_root.display().to_string()),
-            ("bpf-fs", self.bpf_fs.display().to_string()),
-            ("denied-reply", self.denied_reply.to_string()),
-            ("stage-all", on_off(self.default_stage == Stage::Staged)),
-            ("node-readiness", on_off(self.node_readiness)),
-            ("umem-frames", self.umem_frames.to_string()),
-            ("hugepages", format!("{:?}", self.hugepages).to_lowercase()),
-            ("frames-per-port", self.frames_per_port.to_string()),
-            ("max-ports", self.max_ports.to_string()),
-            ("sessions", self.sessions.to_string()),
-        ];
-        let mut timeouts = self.timeouts;
-        let timeouts = each_timeout(&mut timeouts).map(|(name, it)| (name, Span(*it).to_string()));
-        described.extend(timeouts);
-        described.extend([
-            ("session-accounting", on_off(self.session_accounting)),
-            ("dns-min-ttl", Span(self.dns_min_ttl).to_string()),
-            ("attach-timeout", Span(self.attach_timeout).to_string()),
-            ("host-port", on_off(self.host_port)),
-            ("node-addresses", list(self.node_addresses.iter().map(IpAddr::to_string).collect())),
-            ("mtu", self.mtu.to_string()),
-        ]);
-        described.extend(self.network.describe());
-        described.extend(self.metrics.describe());
-        described.push(("flow-offload", on_off(self.flow_offload)));
-        described.push(("flow-offload-grace", Span(self.flow_offload_grace).to_string()));
-        described.extend(self.flow_export.describe());
-        let journal = self.journal.map(|size| size.to_string()).unwrap_or_default();
-        described.push(("journal", journal));
-        described.push(("verify-decisions", self.verify_decisions.to_string()));
-        described.extend(self.hubble.describe());
-        described.push(("log-level", format!("{:?}", self.log_level).to_lowercase()));
-        described.push(("log-format", format!("{:?}", self.log_format).to_lowercase()));
-        described
-    }
 }
 
 /// Timeouts of sessions by the names of their options.
@@ -416,53 +354,6 @@ fn each_timeout(timeouts: &mut Timeouts) -> [(&'static str, &mut Duration); 8] {
         ("other-timeout", &mut timeouts.other),
         ("unanswered-timeout", &mut timeouts.opening),
     ]
-}
-
-/// The name of a receive mode, as the option has it.
-pub fn rx_mode_name(mode: SwitchRxMode) -> &'static str {
-    match mode {
-        SwitchRxMode::Polling => "polling",
-        SwitchRxMode::Adaptive => "adaptive",
-        SwitchRxMode::Interrupt => "interrupt",
-    }
-}
-
-/// The default of `umem-frames` with flow offload, where one link has the frames of all pods.
-fn frames_of_flow_offload(workers: usize, cores: usize) -> u32 {
-    let wanted = (FRAMES_OF_WORKER * (workers + 1)).max(FRAMES_OF_CORE * cores);
-    u32::try_from(wanted).map_or(FRAMES, |wanted| wanted.min(FRAMES))
-}
-
-/// Least number of sessions that fit by default.
-const LEAST_SESSIONS: u32 = 1 << 20;
-
-/// The default of `sessions`: 1024 a port, in a 64th of the memory at most.
-fn usual_sessions(max_ports: u16) -> u32 {
-    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kilobytes = total.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    let room = kilobytes.unwrap_or(0) * 1024 / 64 / SESSION_BYTES;
-    let wanted = u64::from(max_ports) * 1024;
-    wanted.min(room).max(LEAST_SESSIONS.into()) as u32
-}
-
-fn on_off(on: bool) -> String {
-    if on { "on" } else { "off" }.to_owned()
-}
-
-/// The host name.
-pub fn host_name() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().to_owned()
-}
-
-/// The cores that are online.
-pub fn online_cores() -> BTreeSet<usize> {
-    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    match online.trim().parse::<Cores>() {
-        Ok(cores) => cores.0.into_iter().collect(),
-        Err(_) => (0..std::thread::available_parallelism().map_or(1, usize::from)).collect(),
-    }
 }
 
 #[derive(Default)]

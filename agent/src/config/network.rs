@@ -98,7 +98,7 @@ impl Network {
                 ("underlay", "vxlan".to_owned()),
                 ("vxlan-network", vxlan.network.to_string()),
                 ("vxlan-port", vxlan.port.to_string()),
-                ("vxlan-group", super::on_off(vxlan.group)),
+                ("vxlan-group", super::describe::on_off(vxlan.group)),
             ]),
             _ => described.push(("underlay", "routed".to_owned())),
         }

@@ -6,7 +6,7 @@
 //!   control loop ◀── Event::… ──────┘
 //! ```
 //!
-//! - `operations`: the thread that performs operations on interfaces,
+//! - `operation`: operations on interfaces and their completions; `operations`: the thread that performs them,
 //! - `backoff`: retry timers,
 //! - `interfaces`: operations on interfaces, a trait replaced in tests; `kernel_interfaces`: the real ones,
 //! - `host_network`: the node's own network, a trait and the kernel behind it,
@@ -23,6 +23,7 @@ mod host_network;
 mod interfaces;
 mod kernel_interfaces;
 mod next_hops;
+mod operation;
 mod operations;
 mod programmer;
 mod without_ports;
@@ -34,7 +35,8 @@ pub use interfaces::{Interfaces, Opened, OpenedUplink, Undo};
 pub use kernel_interfaces::KernelInterfaces;
 pub(super) use next_hops::NextHops;
 pub(crate) use next_hops::{Destination, Hop};
-pub(super) use operations::{BringUpFor, InterfaceThread, Operation, Program, Way};
-pub(crate) use operations::{Completion, OpenError, Purpose};
+pub(super) use operation::{BringUpFor, Operation, Program, Way};
+pub(crate) use operation::{Completion, OpenError, Purpose};
+pub(super) use operations::InterfaceThread;
 pub(super) use programmer::{Programmer, Programming, Programs};
 pub use without_ports::WithoutPorts;
