@@ -47,9 +47,8 @@ impl Reconciler for Bookkeeping {
     fn on(&mut self, signal: &Signal<'_>, effects: &mut Effects) {
         let durations = &effects.shared.durations;
         match signal {
-            Signal::Source(Event::Responded(kind, duration)) => {
-                let api = durations.api.with_label_values(&[kind.name()]);
-                api.observe(duration.as_secs_f64());
+            Signal::Source(Event::Responded(kind, took)) => {
+                durations.api.with_label_values(&[kind.name()]).observe(took.as_secs_f64());
             }
             Signal::Source(Event::Apply(object, _)) => self.log.note(object),
             Signal::Source(Event::Resync(_, objects, _)) => {

@@ -15,6 +15,7 @@ use crate::run::source::{
 };
 
 /// The source of objects, and what is known of it.
+#[derive(Default)]
 pub(super) struct Input {
     /// Sends events until it is dropped.
     pub(super) from: Source,
@@ -44,16 +45,7 @@ impl Input {
             Source::ApiServer(api_server) => (API_SERVER, api_server.server.clone()),
         };
         let asks = matches!(from, Source::ApiServer(_));
-        Self {
-            from,
-            info,
-            initial_sync: asks.then(Initial::default),
-            cluster: None,
-            reading: 0,
-            skipped: BTreeMap::new(),
-            faults: Faults::default(),
-            statuses: BTreeMap::new(),
-        }
+        Self { from, info, initial_sync: asks.then(Initial::default), ..Self::default() }
     }
 
     /// Returns whether every kind is listed.

@@ -72,8 +72,9 @@ impl KernelRules {
 
     /// Sets the desired state of the tables; does not wait for the kernel.
     fn reconcile(&mut self, published: &PublishedSnapshot, effects: &Effects) {
-        let PublishedSnapshot { view, departed, has_uplink, .. } = published;
+        let PublishedSnapshot { departed, has_uplink, .. } = published;
         let (config, source) = (&effects.shared.config, &effects.input.info);
+        let view = &effects.control.view();
         let node = &config.node_name;
         if source.decides() {
             self.host_firewall.reconcile(view);
@@ -92,8 +93,8 @@ impl KernelRules {
         if let Some(redirects) = &mut self.redirects
             && published.has_host_port
         {
-            let (services, addresses) = (effects.services.redirects(), published.addresses.clone());
-            redirects.reconcile(services, addresses, api_server(view, source));
+            let (services, own) = (effects.services.redirects(), effects.own_addresses());
+            redirects.reconcile(services, own, api_server(view, source));
         }
     }
 

@@ -50,10 +50,8 @@ impl ControlLoop {
         effects.shared.switch.publish(&snapshot);
         effects.ports.published(generation);
         let published = PublishedSnapshot {
-            view,
             services,
             departed,
-            addresses: effects.own_addresses(),
             has_uplink,
             has_host_port: self.host.is_some(),
         };

@@ -8,11 +8,8 @@ use control::View;
 use dataplane::{PortId, Snapshot, Underlay};
 
 use super::ControlLoop;
-use super::host_port::HostPort;
-use super::kernel_rules::KernelRules;
 use super::ports::Change;
 use super::reconciler::Effects;
-use super::uplink::UplinkPort;
 use crate::run::kernel::{Programming, Programs};
 use crate::run::port::{ManagedPort, State as PortState};
 use crate::run::shared_status::{PortInfo, State};
@@ -38,14 +35,6 @@ pub(super) struct StatusPublisher {
     context: NodeContext,
 }
 
-/// What the status is made of.
-struct Parts<'a> {
-    effects: &'a Effects,
-    host: Option<&'a HostPort>,
-    uplink: Option<&'a UplinkPort>,
-    kernel_rules: &'a KernelRules,
-}
-
 impl ControlLoop {
     /// Publishes the status with the snapshot published last.
     pub(super) fn publish_status(&mut self, change: Change) {
@@ -57,31 +46,18 @@ impl ControlLoop {
     pub(super) fn publish_programming(&mut self) {
         let nftables = self.kernel_rules.nftables.as_ref();
         let moved = nftables.is_some_and(|nftables| nftables.take_moved());
-        if moved || self.effects.shared.state().programming != self.parts().programming() {
+        if moved || self.effects.shared.state().programming != self.programming() {
             self.publish_status(Change::Status);
         }
     }
 
-    /// Publishes the status with this snapshot.
+    /// Publishes the status with this snapshot. Ports and names, which are many, are written out only if
+    /// `change` or the view concerns them.
     pub(super) fn publish_status_with(&mut self, snapshot: Arc<Snapshot>, change: Change) {
-        let mut status = std::mem::take(&mut self.bookkeeping.status);
-        status.publish(&self.parts(), snapshot, change);
-        self.bookkeeping.status = status;
-    }
-
-    fn parts(&self) -> Parts<'_> {
-        let Self { effects, host, uplink, kernel_rules, .. } = self;
-        Parts { effects, host: host.as_ref(), uplink: uplink.as_ref(), kernel_rules }
-    }
-}
-
-impl StatusPublisher {
-    /// Publishes the status. Ports and names, which are many, are written out only if `change` or the view
-    /// concerns them.
-    fn publish(&mut self, parts: &Parts<'_>, snapshot: Arc<Snapshot>, change: Change) {
-        let Effects { shared, control, input, ports, .. } = parts.effects;
-        let view = control.view();
-        let last = std::mem::replace(&mut self.view, Arc::clone(&view));
+        let view = self.effects.control.view();
+        let last = std::mem::replace(&mut self.bookkeeping.status.view, Arc::clone(&view));
+        let rules = self.rules(&view, &snapshot);
+        let Effects { shared, control, input, ports, .. } = &self.effects;
         if !Arc::ptr_eq(&last.services, &view.services) {
             shared.broker.directory().set_services(service_names(&view));
         }
@@ -91,18 +67,18 @@ impl StatusPublisher {
         let port_infos = match has_same_ports {
             true => Arc::clone(&shared.state().ports),
             false => {
-                shared.broker.directory().set_names(parts.pod_names(&view));
-                parts.port_infos(&view).into()
+                shared.broker.directory().set_names(self.pod_names(&view));
+                self.port_infos(&view).into()
             }
         };
         let counts = control.counts().into_iter();
-        let (faults, faults_count) = parts.faults();
-        let own = parts.effects.own_object();
+        let (faults, faults_count) = self.faults();
+        let own = self.effects.own_object();
         shared.set_state(State {
-            rules: self.rules(parts, &view, &snapshot),
             snapshot,
+            rules,
             ports: port_infos,
-            waiting: parts.waiting(),
+            waiting: self.waiting(),
             lost: ports.lost().cloned().collect(),
             objects: counts.map(|(kind, count)| (kind.name().to_owned(), count)).collect(),
             skipped: input.skipped.clone(),
@@ -110,28 +86,12 @@ impl StatusPublisher {
             faults_count,
             source: input.info.clone(),
             pod_networks: own.map_or_else(Vec::new, |node| node.pod_cidrs.clone()),
-            pod_mtu: parts.pod_mtu(),
-            programming: parts.programming(),
+            pod_mtu: self.uplink.as_ref().and_then(|uplink| self.pod_mtu(uplink.port.mtu())),
+            programming: self.programming(),
         });
         shared.set_deciding(input.info.decides());
     }
 
-    /// The snapshot with the rules in force: the workers', or where nftables enforces, one with a port for
-    /// each pod whose interface is known.
-    fn rules(&mut self, parts: &Parts<'_>, view: &View, snapshot: &Arc<Snapshot>) -> Arc<Snapshot> {
-        let Some(nftables) = &parts.kernel_rules.nftables else { return Arc::clone(snapshot) };
-        let attachments = nftables.attachments();
-        let known = attachments.keys().filter_map(|key| Some((key, view.pods.get(key)?)));
-        let ports = known.zip(0..u16::MAX).map(|((key, pod), n)| {
-            let role = PortRole::Pod(key.clone(), pod.addresses.clone());
-            NodePort::new(PortId(n), role)
-        });
-        let (ports, generation) = (ports.collect(), snapshot.generation);
-        self.rules.snapshot(view, parts.effects.node(), self.context.clone(), generation, ports)
-    }
-}
-
-impl Parts<'_> {
     /// State of the kernel's configuration, by part.
     fn programming(&self) -> Vec<Programming> {
         let host = self.host.iter().map(|host| host.programmer.programming());
@@ -141,7 +101,7 @@ impl Parts<'_> {
 
     /// The first faults in the source's objects, and their number.
     fn faults(&self) -> (Vec<String>, usize) {
-        let Effects { control, input, .. } = self.effects;
+        let Effects { control, input, .. } = &self.effects;
         let all = || {
             let of_objects = input.faults.iter().chain(control.host_network_faults());
             let of_objects = of_objects.chain(control.published_address_faults());
@@ -149,11 +109,25 @@ impl Parts<'_> {
         };
         let mut faults: Vec<String> = all().take(MOST_FAULTS).collect();
         let count = all().count();
-        match count.saturating_sub(MOST_FAULTS) {
-            0 => {}
-            more => faults.push(format!("and {more} more")),
+        if count > MOST_FAULTS {
+            faults.push(format!("and {} more", count - MOST_FAULTS));
         }
         (faults, count)
+    }
+
+    /// The snapshot with the rules in force: the workers', or where nftables enforces, one with a port for
+    /// each pod whose interface is known.
+    fn rules(&mut self, view: &View, snapshot: &Arc<Snapshot>) -> Arc<Snapshot> {
+        let Some(nftables) = &self.kernel_rules.nftables else { return Arc::clone(snapshot) };
+        let attachments = nftables.attachments();
+        let known = attachments.keys().filter_map(|key| Some((key, view.pods.get(key)?)));
+        let ports = known.zip(0..u16::MAX).map(|((key, pod), n)| {
+            let role = PortRole::Pod(key.clone(), pod.addresses.clone());
+            NodePort::new(PortId(n), role)
+        });
+        let (ports, generation) = (ports.collect(), snapshot.generation);
+        let StatusPublisher { rules, context, .. } = &mut self.bookkeeping.status;
+        rules.snapshot(view, self.effects.node(), context.clone(), generation, ports)
     }
 
     /// The names of the pods here by their addresses.
@@ -183,10 +157,10 @@ impl Parts<'_> {
     /// All ports: the host port and the uplink first, then pods by name.
     fn port_infos(&self, view: &View) -> Vec<PortInfo> {
         let mut ports = Vec::new();
-        if let Some(host) = self.host {
+        if let Some(host) = &self.host {
             ports.push(port_info(HOST.to_owned(), &host.port, &self.effects.gateways, false));
         }
-        if let Some(uplink) = self.uplink {
+        if let Some(uplink) = &self.uplink {
             let own = self.effects.own_addresses();
             ports.push(port_info(UPLINK.to_owned(), &uplink.port, &own, false));
         }
@@ -217,10 +191,9 @@ impl Parts<'_> {
         ports
     }
 
-    /// Returns the part of the uplink's MTU that is left for pods; an uplink that is not served has
+    /// Returns the part of an uplink's MTU that is left for pods; an uplink that is not served has
     /// none.
-    fn pod_mtu(&self) -> Option<u32> {
-        let uplink = self.uplink?.port.mtu();
+    fn pod_mtu(&self, uplink: u16) -> Option<u32> {
         let tunnel = match self.effects.shared.config.network.underlay {
             Underlay::Overlay(_) => TUNNEL_BYTES,
             Underlay::Routed | Underlay::Plain => 0,

@@ -8,7 +8,7 @@ use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use control::api_server::Event as SourceEvent;
-use control::{ClusterNode, Control, Object, View};
+use control::{ClusterNode, Control, Object};
 use dataplane::services::Services;
 use snapshot::ServiceMaker;
 
@@ -51,14 +51,11 @@ pub(super) enum Signal<'a> {
     End,
 }
 
-/// A snapshot that was handed to the workers, and its inputs.
+/// What a snapshot was made of that was handed to the workers, beside the effects.
 pub(super) struct PublishedSnapshot {
-    pub(super) view: Arc<View>,
     pub(super) services: Arc<Services>,
     /// Addresses whose pods are gone since the snapshot before.
     pub(super) departed: BTreeSet<IpAddr>,
-    /// All of the node's addresses.
-    pub(super) addresses: Vec<IpAddr>,
     pub(super) has_uplink: bool,
     pub(super) has_host_port: bool,
 }

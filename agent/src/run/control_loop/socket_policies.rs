@@ -147,12 +147,11 @@ impl SocketPoliciesReconciler {
 
 impl Reconciler for SocketPoliciesReconciler {
     fn on(&mut self, signal: &Signal<'_>, effects: &mut Effects) {
-        let Signal::Published(PublishedSnapshot { services, addresses, .. }) = signal else {
-            return;
-        };
+        let Signal::Published(PublishedSnapshot { services, .. }) = signal else { return };
         let uid = |key: &_| effects.pods.uid(key).map(Arc::from);
         let is_complete = effects.input.info.decides();
-        self.reconcile(&effects.control, services, addresses.clone(), is_complete, uid);
+        let own = effects.own_addresses();
+        self.reconcile(&effects.control, services, own, is_complete, uid);
     }
 }
 

@@ -31,8 +31,10 @@ pub(crate) use manifests::Reading;
 pub(super) use state_writer::{StateWriter, load};
 
 /// The source of objects. Dropping it ends its events.
+#[derive(Default)]
 pub(super) enum Source {
     /// No source: no pod is known.
+    #[default]
     Nothing,
     /// Files and folders.
     Manifests(Manifests),
