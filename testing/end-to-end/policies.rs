@@ -18,14 +18,14 @@ spec:
     ports: [{protocol: TCP, port: 6379}]
 ";
 
-const NOTHING_IN: &str = "
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: nothing-in, namespace: default}
-spec:
-  podSelector: {}
-  policyTypes: [Ingress]
-";
+/// A policy under which nothing may connect to the pods with a role.
+pub(crate) fn nothing_in(role: &str) -> String {
+    format!(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
+         metadata: {{name: nothing-in-{role}, namespace: default}}\n\
+         spec: {{podSelector: {{matchLabels: {{role: {role}}}}}, policyTypes: [Ingress]}}\n"
+    )
+}
 
 #[test]
 fn only_backends_may_reach_the_database() {
@@ -94,12 +94,9 @@ fn a_new_deny_reaches_connections_that_live() {
         Ok(answer)
     };
     assert_eq!(&ask().unwrap(), b"+PONG\r\n");
-    node.apply(
-        "other",
-        &NOTHING_IN.replace("podSelector: {}", "podSelector: {matchLabels: {role: x}}"),
-    );
+    node.apply("other", &nothing_in("x"));
     assert_eq!(&ask().unwrap(), b"+PONG\r\n", "a change elsewhere ends no connection");
-    node.apply("policy", NOTHING_IN);
+    node.apply("policy", &nothing_in("db"));
     assert!(ask().is_err(), "the connection ends with its permission");
 }
 
@@ -107,7 +104,7 @@ fn a_new_deny_reaches_connections_that_live() {
 fn the_pods_own_cluster_node_is_always_let_in() {
     requires_the_machine!("redis-server", "redis-cli");
     let node = ClusterNode::start(&[]);
-    node.apply("policy", NOTHING_IN);
+    node.apply("policy", &nothing_in("db"));
     let (db, other) = (node.pod("db", "db"), node.pod("other", "other"));
     let _server = db.serve_redis();
     assert!(!other.asks_redis(&db));
@@ -122,8 +119,8 @@ fn the_pods_own_cluster_node_is_always_let_in() {
 fn a_new_pod_is_never_open() {
     requires_the_machine!();
     let node = ClusterNode::start(&[]);
-    node.apply("policy", NOTHING_IN);
-    let caller = node.pod("caller", "caller");
+    node.apply("policy", &nothing_in("closed"));
+    let caller = node.pod("caller", "closed");
     let stop = std::sync::atomic::AtomicBool::new(false);
     // The address that the next pod will get.
     let next = "10.77.0.3".parse().unwrap();

@@ -13,16 +13,8 @@ use tokio::runtime::Runtime;
 use crate::cluster_node::{PATIENCE, PODGATE};
 use crate::lan::Lan;
 use crate::pod::Pod;
+use crate::policies::nothing_in;
 use crate::{ClusterNode, requires_the_machine};
-
-const NOTHING_IN: &str = "
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: closed-db, namespace: default}
-spec:
-  podSelector: {matchLabels: {role: db}}
-  policyTypes: [Ingress]
-";
 
 const NO_METADATA: &str = "
 apiVersion: podgate.io/v1alpha1
@@ -131,9 +123,9 @@ fn one_policy_denies_a_packet_and_a_proxied_connection() {
     let mut open = proxy.dial(&target).unwrap();
     proxy.ping_redis(&mut open);
 
-    node.apply("policy", NOTHING_IN);
+    node.apply("policy", &nothing_in("db"));
     assert!(!frontend.asks_redis(&db));
-    let by = "default-deny of NetworkPolicy default/closed-db";
+    let by = "default-deny of NetworkPolicy default/nothing-in-db";
     // A new denial reaches the connection that is open, and those to come.
     let closed = proxy.runtime.block_on(async {
         tokio::time::timeout(PATIENCE, open.0.receive()).await.expect("it is closed")
@@ -220,8 +212,8 @@ fn no_address_of_a_service_leads_past_a_policy() {
     let redirected = "169.254.1.2:30080";
     proxy.ping_redis(&mut proxy.dial(redirected).unwrap());
 
-    lan.apply("policy", &serde_saphyr::from_str(NOTHING_IN).unwrap());
-    let by = "default-deny of NetworkPolicy default/closed-db";
+    lan.apply("policy", &serde_saphyr::from_str(&nothing_in("db")).unwrap());
+    let by = "default-deny of NetworkPolicy default/nothing-in-db";
     for (target, (mut tunnel, _)) in open {
         let closed = proxy.runtime.block_on(async {
             tokio::time::timeout(PATIENCE, tunnel.receive()).await.expect("it is closed")

@@ -6,21 +6,14 @@ use std::os::unix::fs::PermissionsExt;
 use testkit::pings;
 
 use crate::cluster_node::{PODGATE, flow_offload, text};
+use crate::policies::nothing_in;
 use crate::{ClusterNode, requires_the_machine};
-
-const NOTHING_IN: &str = "
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: nothing-in, namespace: default}
-spec:
-  podSelector: {matchLabels: {role: db}}
-";
 
 #[test]
 fn a_killed_switch_leaves_pods_closed_and_a_new_one_takes_them_up() {
     requires_the_machine!("ping", "redis-server", "redis-cli");
     let node = ClusterNode::start(&[]);
-    node.apply("policy", NOTHING_IN);
+    node.apply("policy", &nothing_in("db"));
     let names = [("db", "db"), ("a", "a"), ("b", "b")];
     let pods = names.map(|(name, role)| {
         let pod = node.pod(name, role);
@@ -54,9 +47,12 @@ fn a_broken_manifest_changes_nothing_and_is_named() {
     requires_the_machine!("ping");
     let node = ClusterNode::start(&[]);
     let (db, other) = (node.pod("db", "db"), node.pod("other", "other"));
-    node.apply("policy", NOTHING_IN);
+    node.apply("policy", &nothing_in("db"));
     assert!(!other.pings(db.v4()));
-    node.write("policy", &NOTHING_IN.replace("{matchLabels: {role: db}}", "{matchLabels: [7]}"));
+    node.write(
+        "policy",
+        &nothing_in("db").replace("{matchLabels: {role: db}}", "{matchLabels: [7]}"),
+    );
     let faults = node.eventually("the fault", || {
         let status = node.status();
         let faults = status["faults"].as_array().unwrap();
@@ -65,7 +61,7 @@ fn a_broken_manifest_changes_nothing_and_is_named() {
     assert!(faults.contains("policy.yaml") && faults.contains("matchLabels"), "{faults}");
     assert!(!other.pings(db.v4()), "what was in force stays in force");
     assert!(node.metric("podgate_policy_faults") >= 1.0);
-    node.apply("policy", &NOTHING_IN.replace("role: db", "role: nobody"));
+    node.apply("policy", &nothing_in("nobody"));
     assert!(other.pings(db.v4()));
     assert_eq!(node.status()["faults"].as_array().unwrap().len(), 0);
 }

@@ -1,18 +1,30 @@
 //! Connections have their entries from the handshake on.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use testkit::{RawSender, packet};
 
 use super::following::session;
-use super::{NOTHING_IN, ON, arrived, asks, connect_to_redis, connections, forwarded, offload};
+use super::{ON, arrived, asks, connect_to_redis, connections, forwarded, offload};
 use crate::cluster_node::PATIENCE;
 use crate::hostile::mac;
+use crate::pod::Pod;
+use crate::policies::nothing_in;
 use crate::{ClusterNode, requires_the_machine};
 
 const CONNECTIONS: u64 = 50;
+
+/// Connects until the kernel has opened a connection itself, by the template of one before.
+fn make_template(node: &ClusterNode, client: &Pod<'_>, server: IpAddr) {
+    let opened = || offload(node)["opened"].as_u64().unwrap();
+    node.eventually("a template", || {
+        let before = opened();
+        asks(&mut connect_to_redis(client, server)).unwrap();
+        (opened() > before).then_some(())
+    });
+}
 
 /// Of connections like one that the switch has allowed it reads alone, from their first packet to their last.
 /// Observers see each.
@@ -24,11 +36,7 @@ fn short_connections_take_the_kernels_way() {
     let _redis = server.serve_redis();
     for to in [server.v4(), server.v6()] {
         let of = |what: &str| offload(&node)[what].as_u64().unwrap();
-        node.eventually("a template", || {
-            let before = of("opened");
-            asks(&mut connect_to_redis(&client, to)).unwrap();
-            (of("opened") > before).then_some(())
-        });
+        make_template(&node, &client, to);
         // Until the last ones are over.
         node.eventually("the end of entries", || (connections(&node) == 0).then_some(()));
         // And shown.
@@ -67,13 +75,8 @@ fn a_denial_holds_for_the_next_connection_of_a_template() {
     let _redis = server.serve_redis();
     for round in 0..4 {
         let to = if round % 2 == 0 { server.v4() } else { server.v6() };
-        node.eventually("a template", || {
-            let opened = || offload(&node)["opened"].as_u64().unwrap();
-            let before = opened();
-            asks(&mut connect_to_redis(&client, to)).unwrap();
-            (opened() > before).then_some(())
-        });
-        node.apply("policy", NOTHING_IN);
+        make_template(&node, &client, to);
+        node.apply("policy", &nothing_in("server"));
         let before = (arrived(&server), offload(&node)["opened"].clone());
         for _ in 0..20 {
             let to = std::net::SocketAddr::new(to, 6379);
@@ -94,12 +97,7 @@ fn a_connection_of_a_template_is_refused_at_once() {
     let node = ClusterNode::start(&ON);
     let (client, server) = (node.pod("client", "client"), node.pod("server", "server"));
     let redis = server.serve_redis();
-    let opened = || offload(&node)["opened"].as_u64().unwrap();
-    node.eventually("a template", || {
-        let before = opened();
-        asks(&mut connect_to_redis(&client, server.v4())).unwrap();
-        (opened() > before).then_some(())
-    });
+    make_template(&node, &client, server.v4());
     drop(redis);
     let to = std::net::SocketAddr::new(server.v4(), 6379);
     for _ in 0..20 {

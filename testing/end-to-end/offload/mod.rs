@@ -20,28 +20,11 @@ use testkit::Namespace;
 
 use crate::cluster_node::PATIENCE;
 use crate::pod::Pod;
+use crate::policies::nothing_in;
 use crate::storm::Raise;
 use crate::{ClusterNode, requires_the_machine};
 
 const ON: [&str; 2] = ["--flow-offload", "on"];
-
-const NOTHING_IN: &str = "
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: nothing-in, namespace: default}
-spec:
-  podSelector: {matchLabels: {role: server}}
-  policyTypes: [Ingress]
-";
-
-const ELSEWHERE: &str = "
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: elsewhere, namespace: default}
-spec:
-  podSelector: {matchLabels: {role: nobody}}
-  policyTypes: [Ingress]
-";
 
 fn connect_to_redis(client: &Pod<'_>, server: IpAddr) -> TcpStream {
     let connect = || TcpStream::connect_timeout(&SocketAddr::new(server, 6379), PATIENCE);
@@ -194,10 +177,10 @@ fn a_denial_holds_from_the_next_packet_of_a_stream_at_full_speed() {
             // A change that concerns neither end leaves the stream where it is.
             let stale = || offload(&node)["punted"]["old-generation"].as_u64().unwrap();
             let old = stale();
-            node.apply("elsewhere", ELSEWHERE);
+            node.apply("elsewhere", &nothing_in("nobody"));
             assert_eq!(stale(), old, "a change elsewhere sends nothing to the switch");
             node.withdraw("elsewhere");
-            node.apply("policy", NOTHING_IN);
+            node.apply("policy", &nothing_in("server"));
             let then = arrived(&server);
             std::thread::sleep(Duration::from_millis(300));
             assert_eq!(arrived(&server), then, "round {round}: packets after the denial");

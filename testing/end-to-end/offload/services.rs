@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::handshake::of_reasons;
-use super::{NOTHING_IN, ON, arrived, asks, connect_to_redis, offload};
+use super::{ON, arrived, asks, connect_to_redis, offload};
 use crate::pod::Pod;
+use crate::policies::nothing_in;
 use crate::{ClusterNode, requires_the_machine};
 
 const CONNECTIONS: u64 = 50;
@@ -108,7 +109,7 @@ fn an_endpoint_that_goes_gets_no_next_connection_of_a_template() {
         assert_eq!(arrived(&one), before, "round {round}");
         // A denial.
         await_templates(&node, &client, to);
-        node.apply("policy", NOTHING_IN);
+        node.apply("policy", &nothing_in("server"));
         let before = (arrived(&two), opened(&node));
         for _ in 0..10 {
             let within = Duration::from_millis(20);

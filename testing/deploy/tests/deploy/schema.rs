@@ -110,7 +110,8 @@ fn of_option(name: &str, argument: &clap::Arg) -> Value {
     if words.contains(&"on".into()) {
         words.extend([true.into(), false.into()]);
     }
-    let text = json!({"type": "string", "minLength": 1});
+    // No term is a filter, too.
+    let text = json!({"type": "string", "minLength": u8::from(named != "TERMS")});
     let with = |pattern: &str| json!({"type": "string", "pattern": pattern});
     if !words.is_empty() {
         json!({"enum": words})
