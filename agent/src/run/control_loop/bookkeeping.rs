@@ -1,11 +1,13 @@
 //! Bookkeeping: the log of policies, metrics, and the shared status.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use control::View;
 use control::api_server::Event;
+use snapshot::{NodeContext, SnapshotMaker};
 
 use super::policy_log::PolicyLog;
-use super::publish_status::StatusPublisher;
 use super::reconciler::{Effects, Reconciler, Signal};
 use crate::run::durations::Published;
 use crate::run::shared_status::SharedStatus;
@@ -18,6 +20,16 @@ pub(super) struct Bookkeeping {
     /// When the changes of this round began to be taken.
     pub(super) since: Instant,
     pub(super) status: StatusPublisher,
+}
+
+/// The view that ports and names were published for.
+#[derive(Default)]
+pub(super) struct StatusPublisher {
+    pub(super) view: Arc<View>,
+    /// Makes the snapshots with the rules that nftables enforces, in this context: without services or
+    /// other nodes.
+    pub(super) rules: SnapshotMaker,
+    pub(super) context: NodeContext,
 }
 
 impl Bookkeeping {

@@ -8,6 +8,7 @@ use control::View;
 use dataplane::{PortId, Snapshot, Underlay};
 
 use super::ControlLoop;
+use super::bookkeeping::StatusPublisher;
 use super::ports::Change;
 use super::reconciler::Effects;
 use crate::run::kernel::{Programming, Programs};
@@ -15,7 +16,7 @@ use crate::run::port::{ManagedPort, State as PortState};
 use crate::run::shared_status::{PortInfo, State};
 use crate::run::status::WaitingStatus;
 use observe::verdicts::Names;
-use snapshot::{HOST, NodeContext, NodePort, PortRole, SnapshotMaker, UPLINK};
+use snapshot::{HOST, NodePort, PortRole, UPLINK};
 
 /// Bytes of a tunnel's headers over IPv4.
 const TUNNEL_BYTES: u32 = 50;
@@ -24,16 +25,6 @@ pub(in crate::run) const NFTABLES: &str = "nftables";
 
 /// Maximum of faults shown.
 const MOST_FAULTS: usize = 200;
-
-/// The view that ports and names were published for.
-#[derive(Default)]
-pub(super) struct StatusPublisher {
-    view: Arc<View>,
-    /// Makes the snapshots with the rules that nftables enforces, in this context: without services or
-    /// other nodes.
-    rules: SnapshotMaker,
-    context: NodeContext,
-}
 
 impl ControlLoop {
     /// Publishes the status with the snapshot published last.

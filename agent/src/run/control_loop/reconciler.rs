@@ -20,7 +20,7 @@ use crate::run::kernel::InterfaceEvent;
 use crate::run::pods::Pods;
 use crate::run::shared_status::SharedStatus;
 
-/// A part of the control loop with state of its own, which no other part reads or changes.
+/// A part of the control loop with state of its own, which no other reconciler reads or changes.
 pub(super) trait Reconciler {
     /// Whether [`Signal::Due`] concerns it at this time; by default in each round.
     fn is_due(&self, _now: Instant) -> bool {
