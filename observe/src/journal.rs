@@ -16,6 +16,8 @@ use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::SystemTime;
 
 use acl::Origin;
@@ -59,6 +61,27 @@ pub struct Row {
     #[serde(flatten)]
     pub event: Event,
     /// Connections.
+    pub count: u64,
+    /// When the last of them was decided about.
+    #[serde(with = "crate::time::in_json")]
+    pub last: SystemTime,
+}
+
+/// The fields of a row that tell which connections it counts; the others are not read.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Connections {
+    /// The verdict about the first of them.
+    pub verdict: Verdict,
+    /// The outcome.
+    pub reason: Reason,
+    /// The end that opened them.
+    pub from: End,
+    /// The end that they were opened to.
+    pub to: End,
+    /// The IP protocol.
+    #[serde(default)]
+    pub protocol: Option<Protocol>,
+    /// Their number.
     pub count: u64,
     /// When the last of them was decided about.
     #[serde(with = "crate::time::in_json")]
@@ -257,25 +280,80 @@ pub fn read(
     since: Option<SystemTime>,
     mut take: impl FnMut(Row),
 ) -> Result<Missing, Vec<String>> {
-    let files = files_since(folder, since);
-    let files = files.map_err(|error| vec![format!("{}: {error}", folder.display())])?;
-    let (mut missing, mut faults) = (Missing::default(), Vec::new());
-    for path in files {
-        let mut take_late = |row: Row| {
-            if row.is_since(since) {
-                take(row);
+    let mut line = |line: &str| {
+        let row = Row::parse(line)?;
+        if is_since(row.last, since) {
+            take(row);
+        }
+        Ok(())
+    };
+    let files = files_of(folder, since)?;
+    summed(files.into_iter().map(|path| (read_lines(&path, &mut line), path)))
+}
+
+/// Folds the rows of a journal, as [`read`] passes them on: a thread for each processor has a value that `begin` made, and
+/// `take` adds the rows of a file in their order, those of files in none.
+///
+/// # Errors
+/// As of [`read`].
+pub fn fold<T: Send>(
+    folder: &Path,
+    since: Option<SystemTime>,
+    begin: impl Fn() -> T + Sync,
+    take: impl Fn(&mut T, Connections) + Sync,
+) -> Result<(Vec<T>, Missing), Vec<String>> {
+    let files = files_of(folder, since)?;
+    let next = AtomicUsize::new(0);
+    let some = || {
+        let (mut value, mut read) = (begin(), Vec::new());
+        let mut line = |line: &str| {
+            let row: Connections = serde_json::from_str(line)?;
+            if is_since(row.last, since) {
+                take(&mut value, row);
             }
+            Ok(())
         };
-        match read_rows(&path, &mut take_late) {
+        while let Some(path) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+            read.push((read_lines(path, &mut line), path.clone()));
+        }
+        (value, read)
+    };
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let (values, read): (Vec<T>, Vec<_>) = thread::scope(|scope| {
+        let threads: Vec<_> = (0..processors.min(files.len())).map(|_| scope.spawn(some)).collect();
+        let ended = threads.into_iter().map(|it| it.join());
+        ended.map(|it| it.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).unzip()
+    });
+    let mut read: Vec<_> = read.into_iter().flatten().collect();
+    read.sort_by(|(_, a), (_, b)| a.cmp(b));
+    Ok((values, summed(read)?))
+}
+
+fn files_of(folder: &Path, since: Option<SystemTime>) -> Result<Vec<PathBuf>, Vec<String>> {
+    files_since(folder, since).map_err(|error| vec![format!("{}: {error}", folder.display())])
+}
+
+/// What is missing in files, or those that are none of a journal.
+fn summed(
+    read: impl IntoIterator<Item = (io::Result<(Head, Option<String>)>, PathBuf)>,
+) -> Result<Missing, Vec<String>> {
+    let (mut missing, mut faults) = (Missing::default(), Vec::new());
+    for (read, path) in read {
+        let named = |what: &dyn fmt::Display| format!("{}: {what}", path.display());
+        match read {
             Ok((head, damage)) => {
                 missing.left_out += head.left_out;
-                let named = |damage| format!("{}: {damage}", path.display());
-                missing.damaged.extend(damage.map(named));
+                missing.damaged.extend(damage.map(|damage| named(&damage)));
             }
-            Err(error) => faults.push(format!("{}: {error}", path.display())),
+            Err(error) => faults.push(named(&error)),
         }
     }
     if faults.is_empty() { Ok(missing) } else { Err(faults) }
+}
+
+/// Whether a moment is not before `since`.
+pub fn is_since(time: SystemTime, since: Option<SystemTime>) -> bool {
+    since.is_none_or(|since| time >= since)
 }
 
 /// The fields that a row has beside those of its verdict.
@@ -296,11 +374,6 @@ impl Row {
         let Counted { count, last } = serde_json::from_str(line)?;
         Ok(Self { event: serde_json::from_str(line)?, count, last })
     }
-
-    /// Whether one of its connections is of this moment or later.
-    pub fn is_since(&self, since: Option<SystemTime>) -> bool {
-        since.is_none_or(|since| self.last >= since)
-    }
 }
 
 /// Opens a regular file: a FIFO is refused rather than waited for.
@@ -319,12 +392,18 @@ fn open(path: &Path) -> io::Result<File> {
 /// If it cannot be opened, or is no file of a journal.
 pub fn read_file(path: &Path) -> io::Result<FileOf> {
     let mut rows = Vec::new();
-    let (head, damage) = read_rows(path, &mut |row| rows.push(row))?;
+    let (head, damage) = read_lines(path, &mut |line| {
+        rows.push(Row::parse(line)?);
+        Ok(())
+    })?;
     Ok(FileOf { head, rows, damage })
 }
 
-/// Passes on the rows of a file as far as it is whole; returns its head, and what cannot be read of it.
-fn read_rows(path: &Path, take: &mut dyn FnMut(Row)) -> io::Result<(Head, Option<String>)> {
+/// Passes on the rows of a file, a line each, as far as it is whole; returns its head, and what cannot be read of it.
+fn read_lines(
+    path: &Path,
+    take: &mut dyn FnMut(&str) -> serde_json::Result<()>,
+) -> io::Result<(Head, Option<String>)> {
     let file = open(path)?;
     let is_compressed = path.extension().is_some_and(|it| it == "gz");
     let bytes: Box<dyn Read> =
@@ -342,17 +421,14 @@ fn read_rows(path: &Path, take: &mut dyn FnMut(Row)) -> io::Result<(Head, Option
     }
     for number in 2.. {
         line.clear();
-        let row = match lines.read_line(&mut line) {
+        let taken = match lines.read_line(&mut line) {
             Ok(0) => break,
-            Ok(_) => Row::parse(&line).map_err(io::Error::from),
+            Ok(_) => take(&line).map_err(io::Error::from),
             Err(error) => Err(error),
         };
-        match row {
-            Ok(row) => take(row),
-            Err(error) => {
-                let damage = format!("line {number}: {error}; what follows is lost");
-                return Ok((head, Some(damage)));
-            }
+        if let Err(error) = taken {
+            let damage = format!("line {number}: {error}; what follows is lost");
+            return Ok((head, Some(damage)));
         }
     }
     Ok((head, None))

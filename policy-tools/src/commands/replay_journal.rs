@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use control::{PodKey, history};
-use observe::journal::{self, Row};
+use observe::journal::{self, Connections, Missing, Row};
 use observe::time::{utc, utc_seconds};
 use serde_json::json;
 
@@ -59,43 +59,72 @@ pub struct ReplayJournal {
     output: Output,
 }
 
-/// Passes on the rows of journals: folders, or files of rows. Says on stderr what is missing.
-pub(super) fn read(
+/// The connections of journals: folders, or files of rows. Says on stderr what is missing.
+pub(super) fn read<'a>(
     journals: &[PathBuf],
     since: Option<SystemTime>,
-    mut take: impl FnMut(Row),
-) -> Result<(), Vec<String>> {
-    let mut left_out = 0;
+    manifests: &'a Manifests,
+) -> Result<OfJournal<'a>, Vec<String>> {
+    let mut all = OfJournal::new(manifests);
+    let mut missing = Vec::new();
     for path in journals {
         if path.is_file() {
-            of_file(path, since, &mut take)?;
+            of_file(path, |line| {
+                let row: Connections = serde_json::from_str(line)?;
+                if journal::is_since(row.last, since) {
+                    all.add(&row);
+                }
+                Ok(())
+            })?;
             continue;
         }
-        let missing = journal::read(path, since, &mut take)?;
-        missing.damaged.iter().for_each(|damage| eprintln!("podgate: {damage}"));
-        left_out += missing.left_out;
+        let begin = || OfJournal::new(manifests);
+        let (found, of_folder) = journal::fold(path, since, begin, |found, row| found.add(&row))?;
+        found.into_iter().for_each(|found| all.merge(found));
+        missing.push(of_folder);
     }
+    say(&missing);
+    Ok(all)
+}
+
+/// The rows of journals that `is_meant` picks. Says on stderr what is missing.
+fn rows(
+    journals: &[PathBuf],
+    since: Option<SystemTime>,
+    is_meant: impl Fn(&Row) -> bool,
+) -> Result<Vec<Row>, Vec<String>> {
+    let (mut rows, mut missing) = (Vec::new(), Vec::new());
+    for path in journals {
+        let mut take = |row: Row| rows.extend(Some(row).filter(&is_meant));
+        if path.is_file() {
+            of_file(path, |line| Ok(take(Row::parse(line)?)))?;
+        } else {
+            missing.push(journal::read(path, since, take)?);
+        }
+    }
+    say(&missing);
+    Ok(rows)
+}
+
+/// Says on stderr what journals do not have.
+fn say(missing: &[Missing]) {
+    missing.iter().flat_map(|it| &it.damaged).for_each(|damage| eprintln!("podgate: {damage}"));
+    let left_out: u64 = missing.iter().map(|it| it.left_out).sum();
     if left_out > 0 {
         eprintln!("podgate: {left_out} connections are in no row of the journal");
     }
-    Ok(())
 }
 
-/// Passes on the rows of a file, one a line.
+/// Passes on the lines of a file, each a row.
 fn of_file(
     path: &Path,
-    since: Option<SystemTime>,
-    mut take: impl FnMut(Row),
+    mut take: impl FnMut(&str) -> serde_json::Result<()>,
 ) -> Result<(), Vec<String>> {
     let named = |what: String| vec![format!("{}: {what}", path.display())];
     let file = File::open(path).map_err(|error| named(error.to_string()))?;
     for (n, line) in BufReader::new(file).lines().enumerate() {
-        let row = line.and_then(|line| Ok(Row::parse(&line)?));
-        let row =
-            row.map_err(|error| named(format!("line {}: is no row of a journal: {error}", n + 1)))?;
-        if row.is_since(since) {
-            take(row);
-        }
+        let taken = line.and_then(|line| Ok(take(&line)?));
+        taken.map_err(|error| named(format!("line {}: is no row of a journal: {error}", n + 1)))?;
     }
     Ok(())
 }
@@ -112,9 +141,7 @@ impl ReplayJournal {
         let since = self.since.as_deref().map(|text| moment("--since", text)).transpose();
         let since = since.map_err(|problem| vec![problem])?;
         let manifests = load(&self.with, None, &Networks::default(), false)?;
-        let mut seen = OfJournal::new(&manifests);
-        read(&self.journal, since, |row| seen.add(&row))?;
-        let seen = seen.found();
+        let seen = read(&self.journal, since, &manifests)?.found();
         let flows: Vec<Flow> = seen.keys().cloned().collect();
         let decided = decide(&manifests, manifests.clone(), &flows);
         let decided = decided.map_err(|problem| vec![problem])?;
@@ -158,9 +185,7 @@ impl ReplayJournal {
             journal::hour_of(row.event.time) == hour
                 && ends.into_iter().flatten().any(|it| **it == *name)
         };
-        let mut rows = Vec::new();
-        let from = time.checked_sub(HOUR);
-        read(&self.journal, from, |row| rows.extend(Some(row).filter(is_meant)))?;
+        let mut rows = rows(&self.journal, time.checked_sub(HOUR), is_meant)?;
         rows.sort_by_key(|row: &Row| row.event.time);
         match self.output {
             Output::Json => {

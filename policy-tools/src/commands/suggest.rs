@@ -72,9 +72,8 @@ impl Suggest {
         }
         self.input.take_stdin_once(&self.observed.observed)?;
         let manifests = self.input.load()?;
-        let mut events = self.observed.load()?;
-        read(&self.journal, None, |row| events.push(row.event))?;
-        let flows = flows(&manifests, &events);
+        let mut flows = flows(&manifests, &self.observed.load()?);
+        flows.extend(read(&self.journal, None, &manifests)?.found().into_keys());
         if flows.is_empty() {
             return Err(vec!["no connection was observed that policies are about".into()]);
         }

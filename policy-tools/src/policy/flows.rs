@@ -14,8 +14,8 @@ use std::time::SystemTime;
 use control::model::Service;
 use control::{Object, PodKey, View};
 use dataplane::Outcome;
-use observe::journal::Row;
-use observe::verdicts::{End, Event, Verdict};
+use observe::journal::Connections;
+use observe::verdicts::{End, Event, Reason, Verdict};
 
 use crate::input::Manifests;
 use crate::probe::Protocol;
@@ -76,7 +76,7 @@ pub fn read(text: &str) -> Result<Vec<Event>, Vec<String>> {
 /// such as malformed ones, are left out.
 pub fn flows(manifests: &Manifests, events: &[Event]) -> BTreeSet<Flow> {
     let parties = Parties::new(manifests);
-    events.iter().flat_map(|event| parties.flows(event)).collect()
+    events.iter().flat_map(|event| parties.flows(&event.into())).collect()
 }
 
 /// The connections of journals.
@@ -92,17 +92,47 @@ impl<'a> OfJournal<'a> {
     }
 
     /// Adds those of a row.
-    pub fn add(&mut self, row: &Row) {
-        for flow in self.parties.flows(&row.event) {
-            let (count, last) = self.found.entry(flow).or_insert((0, row.last));
-            *count += row.count;
-            *last = row.last.max(*last);
+    pub fn add(&mut self, row: &Connections) {
+        for flow in self.parties.flows(&row.into()) {
+            self.count(flow, row.count, row.last);
         }
+    }
+
+    /// Adds those of another part of the journals.
+    pub fn merge(&mut self, other: Self) {
+        other.found.into_iter().for_each(|(flow, (count, last))| self.count(flow, count, last));
+    }
+
+    fn count(&mut self, flow: Flow, count: u64, last: SystemTime) {
+        let (sum, latest) = self.found.entry(flow).or_insert((0, last));
+        *sum += count;
+        *latest = last.max(*latest);
     }
 
     /// The connections, with their number, and when the last one was seen.
     pub fn found(self) -> BTreeMap<Flow, (u64, SystemTime)> {
         self.found.into_iter().collect()
+    }
+}
+
+/// The parts of a verdict that a connection is made of.
+struct Seen<'a> {
+    verdict: Verdict,
+    reason: &'a Reason,
+    protocol: Option<observe::verdicts::Protocol>,
+    from: &'a End,
+    to: &'a End,
+}
+
+impl<'a> From<&'a Event> for Seen<'a> {
+    fn from(Event { verdict, reason, protocol, from, to, .. }: &'a Event) -> Self {
+        Self { verdict: *verdict, reason, protocol: *protocol, from, to }
+    }
+}
+
+impl<'a> From<&'a Connections> for Seen<'a> {
+    fn from(Connections { verdict, reason, protocol, from, to, .. }: &'a Connections) -> Self {
+        Self { verdict: *verdict, reason, protocol: *protocol, from, to }
     }
 }
 
@@ -168,9 +198,9 @@ impl<'a> Parties<'a> {
 
     /// The connections behind a verdict: several where a service chose an endpoint that the
     /// verdict does not name.
-    fn flows(&self, event: &Event) -> Vec<Flow> {
-        let Some(flow) = self.flow(event) else { return Vec::new() };
-        let (Some(port), Some(address)) = (flow.port, event.to.ip) else { return vec![flow] };
+    fn flows(&self, seen: &Seen<'_>) -> Vec<Flow> {
+        let Some(flow) = self.flow(seen) else { return Vec::new() };
+        let (Some(port), Some(address)) = (flow.port, seen.to.ip) else { return vec![flow] };
         let mut known = self.behind.borrow_mut();
         let destination = (flow.to.clone(), address, flow.protocol, port);
         let behind = known.entry(destination).or_insert_with(|| self.behind(&flow, address, port));
@@ -222,15 +252,15 @@ impl<'a> Parties<'a> {
         workload.split_once('/').map_or(workload.clone(), |(_, name)| name.to_owned())
     }
 
-    fn flow(&self, event: &Event) -> Option<Flow> {
-        let denied = match (event.verdict, event.reason.outcome()) {
+    fn flow(&self, seen: &Seen<'_>) -> Option<Flow> {
+        let denied = match (seen.verdict, seen.reason.outcome()) {
             (Verdict::Dropped, Some(Outcome::PolicyDenied)) => true,
             (Verdict::Forwarded, _) => false,
             _ => return None,
         };
-        let protocol = Protocol::from_number(event.protocol?.0)?;
-        let port = if protocol == Protocol::Icmp { None } else { Some(event.to.port?) };
-        let (from, to) = (self.party(&event.from)?, self.party(&event.to)?);
+        let protocol = Protocol::from_number(seen.protocol?.0)?;
+        let port = if protocol == Protocol::Icmp { None } else { Some(seen.to.port?) };
+        let (from, to) = (self.party(seen.from)?, self.party(seen.to)?);
         Some(Flow { from, to, protocol, port, denied })
     }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use control::api_server::{Access as ApiAccess, Review, Reviewer, connect};
 use local_api::ObserveFilters;
-use observe::journal::{Row, files_since, read_file};
+use observe::journal::{Row, files_since, is_since, read_file};
 use observe::time::moment;
 use observe::verdicts::{Filter, Observer};
 use serde_json::{Value, json};
@@ -122,7 +122,7 @@ impl Remote {
             for path in files {
                 // The oldest hours may go meanwhile.
                 let Ok(file) = read_file(&path) else { continue };
-                let rows = file.rows.iter().filter(|row| row.is_since(since));
+                let rows = file.rows.iter().filter(|row| is_since(row.last, since));
                 let rows: Vec<&Row> = rows.collect();
                 for rows in rows.chunks(256) {
                     let lines = rows.iter().filter_map(|row| serde_json::to_string(row).ok());

@@ -7,7 +7,7 @@
 mod labels;
 pub(crate) mod yaml;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 
 use control::objects::{Read, read};
@@ -42,6 +42,9 @@ pub enum Directions {
     /// Both
     Both,
 }
+
+/// Connections that are opened together: enough for the switch's batches.
+const TOGETHER: usize = 1_024;
 
 /// Ports by protocol name.
 type PortSet = BTreeSet<(&'static str, u16)>;
@@ -166,25 +169,31 @@ pub fn decide(
     flows: &[Flow],
 ) -> Result<Vec<Vec<Answer>>, String> {
     let workloads = Workloads::new(manifests);
-    let ends = |party: &Party| match party {
+    let endpoints = |party: &Party| match party {
         Party::Workload(namespace, name) => workloads.pods(namespace, name),
         Party::Node(name) => vec![Endpoint::Node(name.as_str().into())],
         Party::Address(address) => vec![Endpoint::Address(*address)],
     };
-    let all = flows.iter().flat_map(|flow| [&flow.from, &flow.to]).flat_map(ends);
-    let mut prober = Prober::new(decides, all.filter_map(|end| end.address()))?;
+    let mut ends: HashMap<&Party, Vec<Endpoint>> = HashMap::new();
+    for party in flows.iter().flat_map(|flow| [&flow.from, &flow.to]) {
+        ends.entry(party).or_insert_with(|| endpoints(party));
+    }
+    let addresses = ends.values().flatten().filter_map(Endpoint::address).collect::<Vec<_>>();
+    let mut prober = Prober::new(decides, addresses)?;
     let mut decided = Vec::with_capacity(flows.len());
-    for flow in flows {
-        let (from, to) = (ends(&flow.from), ends(&flow.to));
-        let port = flow.port.map(Port::Number);
-        let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (from, to)));
-        let questions = pairs.map(|(from, to)| Question {
-            from,
-            to,
-            protocol: flow.protocol,
-            port: port.as_ref(),
-        });
-        decided.push(prober.answer(questions.collect::<Vec<Question<'_>>>()));
+    for some in flows.chunks(TOGETHER) {
+        let ports: Vec<_> = some.iter().map(|flow| flow.port.map(Port::Number)).collect();
+        let mut questions = Vec::new();
+        let mut numbers = Vec::with_capacity(some.len());
+        for (flow, port) in some.iter().zip(&ports) {
+            let (from, to) = (&ends[&flow.from], &ends[&flow.to]);
+            let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (from, to)));
+            let (protocol, port) = (flow.protocol, port.as_ref());
+            questions.extend(pairs.map(|(from, to)| Question { from, to, protocol, port }));
+            numbers.push(from.len() * to.len());
+        }
+        let mut answers = prober.answer(questions).into_iter();
+        decided.extend(numbers.into_iter().map(|number| answers.by_ref().take(number).collect()));
     }
     Ok(decided)
 }
