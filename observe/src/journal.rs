@@ -501,6 +501,42 @@ mod tests {
     }
 
     #[test]
+    #[test]
+    fn a_fold_takes_every_row_once_whichever_thread_reads_it() {
+        let folder = TempDir::new("journal-fold");
+        for n in 0..9 {
+            let mut hour = Hour::new(MOST);
+            for pod in 0..=n {
+                let pod = format!("default/p{pod}");
+                hour.count(&at(&format!("2026-11-25T0{n}:00:01.000Z"), &pod, 1));
+            }
+            write(&hour, &folder.path().join(format!("2026-11-25T0{n}.json.gz")));
+        }
+        let cut = folder.path().join("2026-11-25T03.json.gz");
+        let whole = fs::read(&cut).unwrap();
+        fs::write(&cut, &whole[..whole.len() - 9]).unwrap();
+        let pods = |since| {
+            let take = |pods: &mut Vec<_>, row: Connections| pods.push((row.from.pod, row.last));
+            let (found, missing) = fold(folder.path(), since, Vec::new, take).unwrap();
+            let mut found: Vec<_> = found.into_iter().flatten().collect();
+            found.sort();
+            (found, missing)
+        };
+        for since in [None, moment("2026-11-25T02:00:00Z")] {
+            let (read, missing) = rows(folder.path(), since);
+            let mut read: Vec<_> =
+                read.into_iter().map(|row| (row.event.from.pod, row.last)).collect();
+            read.sort();
+            assert_eq!(pods(since), (read, missing));
+        }
+        fs::write(folder.path().join("2026-11-25T05.json"), "x").unwrap();
+        let faults = fold(folder.path(), None, || (), |(), _| ()).unwrap_err();
+        assert!(
+            faults.len() == 1 && faults[0].contains("2026-11-25T05.json: line 1"),
+            "{faults:?}"
+        );
+    }
+
     fn what_is_no_file_of_a_journal_is_named() {
         let folder = TempDir::new("journal-odd");
         fs::write(

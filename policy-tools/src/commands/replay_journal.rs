@@ -97,7 +97,7 @@ fn rows(
     for path in journals {
         let mut take = |row: Row| rows.extend(Some(row).filter(&is_meant));
         if path.is_file() {
-            of_file(path, |line| Ok(take(Row::parse(line)?)))?;
+            of_file(path, |line| Row::parse(line).map(&mut take))?;
         } else {
             missing.push(journal::read(path, since, take)?);
         }

@@ -279,3 +279,49 @@ fn rules_of<'a>(
 fn is_of(manifests: &Manifests, key: &PodKey, name: &str) -> bool {
     manifests.workload(key).split_once('/').is_some_and(|(_, own)| own == name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::Protocol;
+
+    #[test]
+    fn many_connections_are_decided_each_for_itself() {
+        let object = |value: Value| match read(value) {
+            Read::Object(object, _) => object,
+            other => panic!("{other:?}"),
+        };
+        let pod = |name: &str| {
+            object(json!({"apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": name, "namespace": "shop", "labels": {"app": name}},
+                "spec": {"containers": []}}))
+        };
+        let policy = object(json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"name": "db", "namespace": "shop"}, "spec": {
+                "podSelector": {"matchLabels": {"app": "db"}},
+                "ingress": [{"ports": [{"port": 1000, "endPort": 2999}]}]}}));
+        let manifests = Manifests::from(vec![pod("web"), pod("db"), policy]);
+        let party = |name: &str| Party::Workload("shop".to_owned(), name.to_owned());
+        let flow = |from: &str, port: u16| Flow {
+            from: party(from),
+            to: party("db"),
+            protocol: Protocol::Tcp,
+            port: Some(port),
+            denied: false,
+        };
+        // More than are opened together, and one in the middle that nobody opens.
+        let mut flows: Vec<Flow> = (0..4_000).map(|port| flow("web", port)).collect();
+        flows.insert(1_500, flow("gone", 80));
+        let decided = decide(&manifests, manifests.clone(), &flows).unwrap();
+        assert_eq!(decided.len(), flows.len());
+        for (flow, answers) in flows.iter().zip(decided) {
+            let expected = match (flow.port, flow.from == party("gone")) {
+                (_, true) => vec![],
+                (Some(1_000..3_000), _) => vec![Verdict::Allow],
+                _ => vec![Verdict::Deny],
+            };
+            let verdicts: Vec<Verdict> = answers.iter().map(|answer| answer.verdict).collect();
+            assert_eq!(verdicts, expected, "{}", in_words(flow));
+        }
+    }
+}
