@@ -17,6 +17,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -143,7 +144,7 @@ impl History {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         let written = member(&file, |out| {
             writeln!(out, "{HEAD}")?;
             objects.values().try_for_each(|object| line(out, object))?;
@@ -328,6 +329,8 @@ mod tests {
     use serde_json::{Value, json};
     use testkit::TempDir;
 
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::objects::{Read, read as parse};
     use crate::{Control, Kind, Scope};
@@ -397,6 +400,9 @@ mod tests {
         assert_eq!(pods(folder.path(), 39), Some((names(&["b cache"]), second(30))));
         assert_eq!(pods(folder.path(), 49), Some((names(&["b cache"]), second(40))));
         assert_eq!(pods(folder.path(), 500), Some((names(&["b cache", "c web"]), second(50))));
+        for (_, path) in files(folder.path()).unwrap() {
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
     }
 
     #[test]
