@@ -90,6 +90,12 @@ fn a_staged_policy_denies_nothing_and_its_denials_are_shown() {
     let node = ClusterNode::start(&[]);
     let (db, web) = (node.pod("db", "db"), node.pod("web", "web"));
     let _redis = db.serve_redis();
+    // Over before the policy comes: nothing would become of it.
+    drop(web.connect(db.v4(), 6379).unwrap());
+    node.eventually("both ends have closed it", || {
+        let sessions = node.podgate(&["show", "sessions", "-o", "json"]);
+        sessions.contains(r#""state":"ended""#).then_some(())
+    });
     // Open before the policy comes.
     let mut live = web.connect(db.v4(), 6379).unwrap();
     assert_eq!(staged(&node, &[]), (vec![], Some(0)));

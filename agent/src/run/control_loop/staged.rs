@@ -5,6 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use acl::Rule;
+use dataplane::wire::protocol;
 use dataplane::{AclBinding, PortId, PortState, Snapshot};
 
 use crate::run::shared_status::SharedStatus;
@@ -41,7 +42,10 @@ pub(super) fn compare(shared: &Arc<SharedStatus>, next: &Arc<Snapshot>) {
     }
     let (shared, next) = (Arc::clone(shared), Arc::clone(next));
     let run = move || {
-        for (_, tuples) in shared.switch.sessions().iter() {
+        for (found, tuples) in shared.switch.sessions().iter() {
+            if found.protocol() == protocol::TCP && found.state().is_over() {
+                continue;
+            }
             let flow = tuples.policy_flow();
             let is_of = |address| next.pod_of(address).is_some_and(|(id, _)| staged.contains(&id));
             if (is_of(flow.source) || is_of(flow.destination))
