@@ -46,6 +46,8 @@ fn past_connections_are_decided_again_by_other_policies() {
     node.stop_switch();
     let changed = utc_seconds(SystemTime::now() + Duration::from_secs(1));
     node.start_switch();
+    let status = node.status();
+    assert!(status["journal"]["bytes"].as_u64() > Some(0), "of the process before: {status}");
     web.connect(db.v4(), 6379).unwrap();
     assert!(node.metric("podgate_journal_lost_total") == 0.0);
     node.stop_switch();

@@ -65,6 +65,10 @@ const IDLE: Duration = Duration::from_millis(500);
 /// Writes what the observer gets until the broker ends it.
 pub(super) fn run(observer: &Observer, journal: &Journal, state: &JournalState) {
     let mut writer = Writer::begin(journal, hour_of(SystemTime::now()));
+    // What an earlier process left is there before the first minute is over.
+    if let Ok(files) = tidy(journal, &path(journal, &writer.name)) {
+        *state.files.lock() = files;
+    }
     let mut written = Instant::now();
     loop {
         let is_over = match observer.events.recv_timeout(IDLE) {
