@@ -1,7 +1,8 @@
 //! Replies to denied connections, with real clients: `--denied-reply` and its annotation.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::{Namespace, TempDir};
@@ -135,10 +136,23 @@ fn nftables_replies_as_the_switch_does() {
     }
     let dial = |v6: bool| {
         let to = SocketAddr::new(db.address(v6), 8080);
-        let connect = || std::net::TcpStream::connect_timeout(&to, PATIENCE);
+        let connect = || TcpStream::connect_timeout(&to, PATIENCE);
         linux_net::in_namespace(client.namespace.path(), connect).unwrap()
     };
     let mut live = node.eventually("the pods are open", || dial(false).ok());
+    // Both ends of two further connections.
+    let at = SocketAddr::new(db.address(false), 6379);
+    let listener =
+        linux_net::in_namespace(db.namespace.path(), || TcpListener::bind(at).unwrap()).unwrap();
+    let pair = || {
+        let connect = || TcpStream::connect_timeout(&at, PATIENCE).unwrap();
+        let near = linux_net::in_namespace(client.namespace.path(), connect).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        near.set_read_timeout(Some(PATIENCE)).unwrap();
+        far.set_read_timeout(Some(PATIENCE)).unwrap();
+        (near, far)
+    };
+    let ((mut near, mut far), (mut idle, mut probing)) = (pair(), pair());
     node.write("policy", &closed());
     node.eventually("the denial is in force", || {
         (dial(false).err()?.kind() == ErrorKind::ConnectionRefused).then_some(())
@@ -148,4 +162,26 @@ fn nftables_replies_as_the_switch_does() {
     live.write_all(b"x").unwrap();
     live.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(live.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    // Each end is told by what it sends itself, in either direction, and not by what the other one sends.
+    let mut byte = [0];
+    let told = |end: &mut TcpStream| end.read(&mut [0]).unwrap_err().kind();
+    near.write_all(b"x").unwrap();
+    assert_eq!(told(&mut near), ErrorKind::ConnectionReset);
+    far.set_nonblocking(true).unwrap();
+    assert_eq!(far.read(&mut byte).unwrap_err().kind(), ErrorKind::WouldBlock, "not told yet");
+    far.set_nonblocking(false).unwrap();
+    far.write_all(b"y").unwrap();
+    assert_eq!(told(&mut far), ErrorKind::ConnectionReset);
+    // An end that only waits is told by its own keepalive probe.
+    idle.write_all(b"x").unwrap();
+    assert_eq!(told(&mut idle), ErrorKind::ConnectionReset);
+    keep_alive(&probing);
+    assert_eq!(told(&mut probing), ErrorKind::ConnectionReset);
+}
+
+/// Has the kernel probe an idle connection after a second.
+fn keep_alive(end: &TcpStream) {
+    rustix::net::sockopt::set_tcp_keepidle(end, Duration::from_secs(1)).unwrap();
+    rustix::net::sockopt::set_tcp_keepintvl(end, Duration::from_secs(1)).unwrap();
+    rustix::net::sockopt::set_socket_keepalive(end, true).unwrap();
 }
