@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use control::model::Stage;
 use control::{ObjectRef, PolicyChange, PolicyEvent};
 use observe::time::utc;
+use observe::verdicts::{Decided, OfPolicy};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -30,8 +31,19 @@ struct PolicyState {
 }
 
 /// Columns of the table `policies`.
-pub const POLICY_COLUMNS: [&str; 8] =
-    ["kind", "policy", "stage", "default_stage", "generation", "state", "since", "last_difference"];
+pub const POLICY_COLUMNS: [&str; 11] = [
+    "kind",
+    "policy",
+    "stage",
+    "default_stage",
+    "generation",
+    "state",
+    "since",
+    "last_difference",
+    "allowed",
+    "denied",
+    "rules",
+];
 
 impl Policies {
     /// Notes changes that are not in force yet.
@@ -94,9 +106,13 @@ impl Policies {
         staged.filter_map(|(object, policy)| Some((object.clone(), policy.since?))).collect()
     }
 
-    /// The policies as a table; `differences` are the times at which connections were last seen that a
-    /// staged policy decides otherwise about, by policy.
-    pub(super) fn table(&self, differences: &BTreeMap<String, SystemTime>) -> Table {
+    /// The policies as a table, with the connections that their rules decided about; `differences` are the times at
+    /// which connections were last seen that a staged policy decides otherwise about. Both by policy.
+    pub(super) fn table(
+        &self,
+        differences: &BTreeMap<String, SystemTime>,
+        decisions: &BTreeMap<String, OfPolicy>,
+    ) -> Table {
         let name = |stage: Stage| match stage {
             Stage::Staged => "staged",
             Stage::Enforced => "enforced",
@@ -108,7 +124,14 @@ impl Policies {
                 PolicyState { stage: Stage::Staged, .. } => "staged",
                 PolicyState { stage: Stage::Enforced, .. } => "in-force",
             };
-            let last = differences.get(&object.to_string());
+            let name_of = object.to_string();
+            let last = differences.get(&name_of);
+            let rules = decisions.get(&name_of).into_iter().flatten();
+            let sum = |of: fn(&Decided) -> u64| rules.clone().map(|(_, it)| of(it)).sum::<u64>();
+            let in_words: Vec<String> = rules
+                .clone()
+                .map(|(rule, it)| format!("{rule} {}", it.allowed + it.denied))
+                .collect();
             let time = |time: Option<SystemTime>| time.map_or(Value::Null, |it| utc(it).into());
             table.add(vec![
                 object.kind.name().into(),
@@ -119,6 +142,9 @@ impl Policies {
                 state.into(),
                 time(policy.since),
                 time(last.copied()),
+                sum(|it| it.allowed).into(),
+                sum(|it| it.denied).into(),
+                in_words.join(", ").into(),
             ]);
         }
         table
@@ -129,7 +155,9 @@ impl Policies {
 mod tests {
     use std::time::Duration;
 
+    use acl::Direction;
     use control::Kind;
+    use observe::verdicts::DecidingRule;
     use serde_json::json;
 
     use super::*;
@@ -148,7 +176,7 @@ mod tests {
             stage,
             default_stage: Stage::Enforced,
         };
-        let row = || policies.table(&BTreeMap::new()).rows.pop();
+        let row = || policies.table(&BTreeMap::new(), &BTreeMap::new()).rows.pop();
         let at = |s| SystemTime::UNIX_EPOCH + Duration::from_secs(s);
         let added = [change(PolicyEvent::Added, Stage::Staged)];
         policies.received(&added);
@@ -172,8 +200,15 @@ mod tests {
             (&json!("in-force"), &json!("1970-01-01T00:00:09.000Z"))
         );
         let connections = BTreeMap::from([("NetworkPolicy shop/db".to_owned(), at(7))]);
-        let table = policies.table(&connections);
+        let decided = |allowed, denied| Decided { allowed, denied };
+        let rules = [
+            (DecidingRule::Rule(Direction::Ingress, 0), decided(5, 0)),
+            (DecidingRule::DefaultDeny, decided(0, 2)),
+        ];
+        let decisions = BTreeMap::from([("NetworkPolicy shop/db".to_owned(), rules.into())]);
+        let table = policies.table(&connections, &decisions);
         assert_eq!(table.rows[0][7], "1970-01-01T00:00:07.000Z");
+        assert_eq!(table.rows[0][8..], [json!(5), json!(2), json!("ingress[0] 5, default-deny 2")]);
         let removed = [change(PolicyEvent::Removed, Stage::Enforced)];
         policies.received(&removed);
         assert_eq!(row().unwrap()[5], "pending");

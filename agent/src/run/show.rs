@@ -34,7 +34,10 @@ pub const TABLES: [(&str, &str); 14] = [
     ("identities", "sets of addresses that no rule tells apart, with the rules that name them"),
     ("addresses", "identities of an ADDRESS, or of all addresses that have a name"),
     ("peer-sets", "peers of rules that an ADDRESS is among, or all, with the rules"),
-    ("policies", "policies with their stage, and the generation in force"),
+    (
+        "policies",
+        "policies: stage, generation in force, connections that their rules decided about",
+    ),
     ("staged", "connections that staged policies would deny or allow"),
     ("session-rules", "verdicts for an L4 stack, of a POD or of all"),
     ("config", "options and their values"),
@@ -159,7 +162,7 @@ pub(crate) fn policies(shared: &SharedStatus) -> Table {
         let last = differences.entry(count.policy.to_string()).or_insert(count.last);
         *last = count.last.max(*last);
     }
-    shared.policies.table(&differences)
+    shared.policies.table(&differences, &shared.broker.decisions())
 }
 
 /// Columns of the table `staged`.

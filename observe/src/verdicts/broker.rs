@@ -1,5 +1,6 @@
 //! The event broker: collects the verdicts of all workers, keeps a history and serves observers.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,6 +13,7 @@ use dataplane::worker::Inspect;
 use dataplane::{AclBinding, Outcome, PortState, Snapshot, StagedDecision};
 use parking_lot::{Mutex, MutexGuard};
 
+use super::decisions::{Decisions, OfPolicy};
 use super::denials::Denials;
 use super::directory::Directory;
 use super::filter::rules_of;
@@ -54,6 +56,7 @@ pub struct Counts {
 struct Inner {
     history: History,
     denials: Denials,
+    decisions: Decisions,
     staged: StagedConnections,
     rate: Rate,
     observers: Vec<Handle>,
@@ -172,6 +175,16 @@ impl EventBroker {
     /// Packets denied by each policy, of the verdicts that were not lost.
     pub fn denials(&self) -> Vec<(String, u64)> {
         self.inner.lock().denials.counts()
+    }
+
+    /// Connections that each policy's rules decided about since it changed last, of the verdicts that were not lost.
+    pub fn decisions(&self) -> BTreeMap<String, OfPolicy> {
+        self.fetch().decisions.counts()
+    }
+
+    /// Begins to count anew for policies that changed, by `KIND NAME` or `KIND NAMESPACE/NAME`.
+    pub fn forget_decisions(&self, policies: &[String]) {
+        self.fetch().decisions.forget(policies);
     }
 
     /// Connections that staged policies decide otherwise about, since the policies of their ends changed; and
@@ -330,6 +343,7 @@ impl EventBroker {
             if event.reason == Outcome::PolicyDenied {
                 inner.denials.count(&event.by);
             }
+            inner.decisions.count(&event);
             inner.rate.count(self.started.elapsed());
         }
         inner.hand_out(&event);

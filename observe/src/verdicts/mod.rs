@@ -9,6 +9,7 @@
 //! connections that were allowed before are no events; otherwise there would be one a packet.
 
 mod broker;
+mod decisions;
 mod denials;
 mod directory;
 mod event;
@@ -22,6 +23,7 @@ mod staged;
 mod wanted;
 
 pub use broker::{Counts, EventBroker, Observer, Refused};
+pub use decisions::{Decided, DecidingRule, OfPolicy};
 pub use directory::{Directory, Names};
 #[cfg(test)]
 pub(crate) use event::tests::denied;

@@ -181,6 +181,7 @@ mod tests {
             let texts = ["NetworkPolicy", "shop/db", stage, "enforced"];
             let mut row: Vec<Value> = texts.map(Value::from).to_vec();
             row.extend([1.into(), state.into(), ago(since).into(), last]);
+            row.extend([0.into(), 0.into(), "".into()]);
             table.rows.push(row);
             table
         };

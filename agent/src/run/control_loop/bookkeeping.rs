@@ -75,7 +75,10 @@ impl Reconciler for Bookkeeping {
                     in_force.observe(duration.as_secs_f64());
                 }
                 if effects.has_kernel_rules {
-                    self.log.in_force(generation);
+                    let changed = self.log.in_force(generation);
+                    if !changed.is_empty() {
+                        effects.shared.broker.forget_decisions(&changed);
+                    }
                 }
             }
             _ => {}

@@ -71,10 +71,13 @@ impl PolicyLog {
         self.rounds.push_back(Round { generation, since, changes, generations });
     }
 
-    /// Logs the events whose snapshot is in force: those up to `generation`.
-    pub(super) fn in_force(&mut self, generation: u64) {
+    /// Logs the events whose snapshot is in force: those up to `generation`. Returns the policies that they are
+    /// about.
+    pub(super) fn in_force(&mut self, generation: u64) -> Vec<String> {
+        let mut changed = Vec::new();
         while let Some(round) = self.rounds.pop_front_if(|round| round.generation <= generation) {
             self.policies.in_force(&round.changes, round.generations, SystemTime::now());
+            changed.extend(round.changes.iter().map(|change| change.object.to_string()));
             let milliseconds = round.since.elapsed().as_millis() as u64;
             let (generation, count) = (round.generation, round.changes.len());
             if count > LINES {
@@ -97,6 +100,7 @@ impl PolicyLog {
                 );
             }
         }
+        changed
     }
 }
 
