@@ -194,6 +194,7 @@ impl Hour {
                     to: end(&event.to, event.to.port),
                     tcp_flags: None,
                     process: None,
+                    denied: None,
                     ..event.clone()
                 };
                 let last = event.time;
@@ -501,7 +502,6 @@ mod tests {
     }
 
     #[test]
-    #[test]
     fn a_fold_takes_every_row_once_whichever_thread_reads_it() {
         let folder = TempDir::new("journal-fold");
         for n in 0..9 {
@@ -537,6 +537,7 @@ mod tests {
         );
     }
 
+    #[test]
     fn what_is_no_file_of_a_journal_is_named() {
         let folder = TempDir::new("journal-odd");
         fs::write(

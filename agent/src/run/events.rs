@@ -1,7 +1,7 @@
 //! Events of the control loop.
 
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
 
 use control::{Object, PodKey, SessionRules};
 use dataplane::services::Services;
@@ -25,6 +25,8 @@ pub(crate) enum Event {
     SessionRules(Option<PodKey>, Sender<Option<(SessionRules, Arc<Services>)>>),
     /// A request for all objects that policies are made of.
     Objects(Sender<Vec<Object>>),
+    /// Labels of pods are wanted from now on; the answer follows when they are known.
+    KeepLabels(Sender<()>),
     /// An event of the kernel's interfaces.
     Interface(InterfaceEvent),
     /// Operations on interfaces that are completed.
@@ -37,4 +39,13 @@ pub(crate) enum Event {
     NextHops(Vec<(Destination, Hop)>),
     /// Ends the loop.
     Stop,
+}
+
+/// Asks for labels of pods from now on, and waits until they are known.
+pub(crate) fn keep_labels(events: &Sender<Event>) {
+    let (sender, known) = channel();
+    if events.send(Event::KeepLabels(sender)).is_ok() {
+        // A loop that ends answers nothing.
+        let _ = known.recv();
+    }
 }

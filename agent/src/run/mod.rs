@@ -161,6 +161,9 @@ fn start_parts(
         _ => None,
     };
     let broker = EventBroker::new(&config.node_name, config.workers);
+    if config.hubble.listen.is_some() {
+        broker.directory().keep_labels();
+    }
     let (switch, unsaved) = workers::start_workers(&config, memory, frames, &broker)?;
     let (names, copies) = names::Names::open(&config);
     let shared = SharedStatus::new(config, Arc::new(switch), Arc::clone(&broker), names);

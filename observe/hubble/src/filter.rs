@@ -2,16 +2,15 @@
 
 use dataplane::wire::protocol;
 use ipnet::IpNet;
-use observe::verdicts::{End, Event};
+use observe::verdicts::{End, Event, Pattern, Selector};
 
 use crate::flow::{
     CLUSTER, drop_reason_of, event_type, identity_of, ip_version, is_reply, labels, number,
-    tcp_flags, traffic_direction,
+    tcp_flags, traffic_direction, workload_of,
 };
 use crate::messages::filter::{EventTypeFilter, FlowFilter};
-use crate::messages::flow::TcpFlags;
-use crate::name::{Name, Pattern, node_pattern};
-use crate::selector::Selector;
+use crate::messages::flow::{TcpFlags, Workload};
+use crate::name::{Name, node_pattern};
 
 /// Filters of both lists, which were checked.
 #[derive(Debug, Clone)]
@@ -60,6 +59,7 @@ struct EndFilter {
     port: Vec<u16>,
     service: Vec<Name>,
     identity: Vec<u32>,
+    workload: Vec<Workload>,
     cluster: Vec<String>,
 }
 
@@ -86,6 +86,7 @@ impl Filter {
             port: each("source_port", &filter.source_port, port)?,
             service: each("source_service", &filter.source_service, Name::parse)?,
             identity: filter.source_identity.clone(),
+            workload: filter.source_workload.clone(),
             cluster: filter.source_cluster_name.clone(),
         };
         let to = EndFilter {
@@ -96,6 +97,7 @@ impl Filter {
             port: each("destination_port", &filter.destination_port, port)?,
             service: each("destination_service", &filter.destination_service, Name::parse)?,
             identity: filter.destination_identity.clone(),
+            workload: filter.destination_workload.clone(),
             cluster: filter.destination_cluster_name.clone(),
         };
         Ok(Self {
@@ -144,6 +146,7 @@ impl EndFilter {
             && any(&self.port, |it| end.port == Some(*it))
             && any(&self.service, |it| end.service.as_ref().is_some_and(|own| it.is(own)))
             && any(&self.identity, |it| *it == identity_of(end, port))
+            && any(&self.workload, |it| workload_of(end).is_some_and(|own| is_part(it, &own)))
             && any(&self.cluster, |it| end.pod.is_some() && it == CLUSTER)
     }
 }
@@ -157,6 +160,12 @@ fn is_type(wanted: &EventTypeFilter, event: &Event) -> bool {
     let own = event_type(event);
     (wanted.kind == 0 || wanted.kind == own.kind)
         && (!wanted.match_sub_type || wanted.sub_type == own.sub_type)
+}
+
+/// Whether a workload has the name and the kind that are wanted, as far as they are said.
+fn is_part(wanted: &Workload, own: &Workload) -> bool {
+    (wanted.name.is_empty() || wanted.name == own.name)
+        && (wanted.kind.is_empty() || wanted.kind.eq_ignore_ascii_case(&own.kind))
 }
 
 /// Whether all flags of `wanted` are set.
@@ -195,7 +204,6 @@ fn protocol(text: &str) -> Result<&'static [u8], String> {
 mod tests {
     use super::*;
     use crate::flow::tests::denied;
-    use crate::messages::Empty;
     use crate::messages::filter::Experimental;
 
     fn of(change: impl FnOnce(&mut FlowFilter)) -> FlowFilter {
@@ -206,6 +214,10 @@ mod tests {
 
     fn texts(list: &[&str]) -> Vec<String> {
         list.iter().map(|&text| text.to_owned()).collect()
+    }
+
+    fn workload(kind: &str, name: &str) -> Workload {
+        Workload { kind: kind.to_owned(), name: name.to_owned() }
     }
 
     type Change = fn(&mut FlowFilter);
@@ -259,7 +271,8 @@ mod tests {
             ("encrypted", |it| it.encrypted = vec![true], false),
             ("http_method", |it| it.http_method = texts(&["GET"]), false),
             ("uuid", |it| it.uuid = texts(&["1"]), false),
-            ("source_workload", |it| it.source_workload = vec![Empty {}], false),
+            ("workload", |it| it.source_workload = vec![workload("Pod", "frontend")], true),
+            ("other workload", |it| it.destination_workload = vec![workload("Job", "db")], false),
             ("ip_trace_id", |it| it.ip_trace_id = vec![1], false),
             (
                 "event_type",

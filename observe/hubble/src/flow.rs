@@ -1,18 +1,19 @@
 //! A verdict as a flow.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::hash::{Hash as _, Hasher as _};
 
 use acl::{Direction, Origin, PolicyRef};
 use dataplane::Outcome;
 use dataplane::wire::protocol;
+use fnv::FnvHasher;
 use jiff::Timestamp as Moment;
 use observe::verdicts::{End, Event, Verdict};
 
 use crate::messages::Timestamp;
 use crate::messages::flow::{
     BoolValue, Emitter, Endpoint, EventType, Flow, Icmp, Ip, Layer4, Policy, Ports, Protocol,
-    Service, Tcp, TcpFlags, direction, identity, verdict,
+    Service, Tcp, TcpFlags, Workload, direction, identity, verdict,
 };
 use crate::reason::drop_reason;
 
@@ -107,17 +108,12 @@ pub fn number(event: &Event) -> i32 {
     }
 }
 
-/// The direction of a connection, as `flow.TrafficDirection`: of the policies that denied it, else
-/// towards a pod of this node or from one.
+/// The direction of a connection, as `flow.TrafficDirection`.
 pub fn traffic_direction(event: &Event) -> i32 {
-    let is_pod = |port: &Option<Arc<str>>| port.as_ref().is_some_and(|port| port.contains('/'));
-    let denied = event.denied.or_else(|| event.by.iter().find_map(Origin::direction));
-    match denied {
-        Some(Direction::Ingress) if event.verdict == Verdict::Dropped => direction::INGRESS,
-        Some(Direction::Egress) if event.verdict == Verdict::Dropped => direction::EGRESS,
-        _ if is_pod(&event.out_port) => direction::INGRESS,
-        _ if is_pod(&event.in_port) => direction::EGRESS,
-        _ => direction::UNKNOWN,
+    match event.direction() {
+        Some(Direction::Ingress) => direction::INGRESS,
+        Some(Direction::Egress) => direction::EGRESS,
+        None => direction::UNKNOWN,
     }
 }
 
@@ -156,15 +152,40 @@ pub fn ip_version(event: &Event) -> i32 {
     }
 }
 
-/// The reserved identity of an end behind a port of the switch.
+/// The identity of an end behind a port of the switch: reserved, or the number of a pod's namespace and labels. That
+/// is a hash, the same on every node; labels that differ may share it.
 pub fn identity_of(end: &End, port: Option<&str>) -> u32 {
     match port {
-        _ if end.pod.is_some() => identity::UNKNOWN,
+        _ if end.pod.is_some() => end.labels.as_ref().map_or(identity::UNKNOWN, |labels| {
+            let namespace = end.pod.as_deref().and_then(|pod| pod.split_once('/'));
+            let mut hasher = FnvHasher::default();
+            namespace.map(|(namespace, _)| namespace).hash(&mut hasher);
+            // Those of a single pod would give each its own.
+            labels
+                .iter()
+                .filter(|(key, _)| !OF_ONE.contains(&&**key))
+                .for_each(|it| it.hash(&mut hasher));
+            let numbers = u64::from(identity::END_POD - identity::FIRST_POD);
+            identity::FIRST_POD + (hasher.finish() % numbers) as u32
+        }),
         Some(HOST) => identity::HOST,
         _ if end.ip.is_some() => identity::WORLD,
         _ => identity::UNKNOWN,
     }
 }
+
+/// The workload of an end that is a pod with known labels.
+pub fn workload_of(end: &End) -> Option<Workload> {
+    let own = end.workload()?;
+    Some(Workload { name: own.name.to_owned(), kind: own.kind.to_owned() })
+}
+
+/// Labels of single pods.
+const OF_ONE: [&str; 3] = [
+    "statefulset.kubernetes.io/pod-name",
+    "apps.kubernetes.io/pod-index",
+    "batch.kubernetes.io/job-completion-index",
+];
 
 /// The flags of a TCP packet.
 pub fn tcp_flags(event: &Event) -> Option<TcpFlags> {
@@ -212,6 +233,7 @@ fn endpoint(end: &End, port: Option<&str>) -> Endpoint {
         namespace: namespace.to_owned(),
         labels,
         pod_name: name.to_owned(),
+        workloads: workload_of(end).into_iter().collect(),
         cluster_name: CLUSTER.to_owned(),
     }
 }
@@ -306,6 +328,24 @@ pub(crate) mod tests {
     fn policy(kind: &str, namespace: &str, name: &str) -> Policy {
         let [name, namespace, kind] = [name, namespace, kind].map(str::to_owned);
         Policy { name, namespace, kind }
+    }
+
+    #[test]
+    fn pods_have_identities_by_namespace_and_labels() {
+        let of = |pod: &str, labels: &[(&str, &str)]| {
+            let labels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into()));
+            let end =
+                End { pod: Some(pod.into()), labels: Some(labels.collect()), ..End::default() };
+            identity_of(&end, None)
+        };
+        let web = of("shop/web-1", &[("app", "web")]);
+        assert!((identity::FIRST_POD..identity::END_POD).contains(&web));
+        assert_eq!(web, of("shop/web-2", &[("app", "web")]));
+        assert_eq!(web, of("shop/web-0", &[("app", "web"), (OF_ONE[0], "web-0")]));
+        assert_ne!(web, of("shop/web-1", &[("app", "db")]));
+        assert_ne!(web, of("other/web-1", &[("app", "web")]));
+        let unlabelled = End { pod: Some("shop/web".into()), ..End::default() };
+        assert_eq!(identity_of(&unlabelled, None), identity::UNKNOWN);
     }
 
     #[test]

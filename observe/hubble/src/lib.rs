@@ -7,9 +7,10 @@
 //!
 //! - [`messages`]: the messages, by the numbers of the public proto files,
 //! - [`flow`], [`reason`]: a verdict as a flow,
-//! - [`filter`], `name`, [`selector`]: which flows a client wants,
+//! - [`json`]: flows in the JSON form of protobuf,
+//! - [`filter`], `name`: which flows a client wants,
 //! - `grpc`: gRPC over hyper's HTTP/2,
-//! - [`service`]: the methods,
+//! - [`service`]: the methods; `peers`: where other nodes answer,
 //! - [`server`]: sockets, TLS, and which clients are let in.
 //!
 //! gRPC needs little here, messages in one direction with a length before each. hyper and prost are what
@@ -18,11 +19,12 @@
 pub mod filter;
 pub mod flow;
 mod grpc;
+pub mod json;
 mod mask;
 pub mod messages;
 mod name;
+mod peers;
 pub mod reason;
-pub mod selector;
 pub mod server;
 pub mod service;
 

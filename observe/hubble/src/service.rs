@@ -1,4 +1,4 @@
-//! The methods of `observer.Observer`, and the health check that clients begin with.
+//! The methods of `observer.Observer`, `peer.Peer`, and the health check that clients begin with.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,8 +20,9 @@ use crate::messages::{
     HealthCheckResponse, LostEvent, Namespace, Node, ServerStatusResponse, Timestamp, Tls,
     UInt32Value,
 };
+use crate::peers::notify;
 
-/// Calls of `GetFlows` at a time.
+/// Calls of `GetFlows` and `Notify` at a time.
 const STREAMS: usize = 16;
 /// Messages of a call that wait for its client, in portions of up to [`PORTION`].
 const WAITING: usize = 16;
@@ -71,6 +72,10 @@ impl Observer {
                 read::<Empty>(body).await?;
                 Ok(Answer::one(&self.namespaces()))
             }
+            "/peer.Peer/Notify" => {
+                read::<Empty>(body).await?;
+                self.notify(address, is_tls)
+            }
             "/grpc.health.v1.Health/Check" => {
                 read::<Empty>(body).await?;
                 let status = HealthCheckResponse::SERVING;
@@ -78,6 +83,26 @@ impl Observer {
             }
             _ => Err(Status::new(Code::Unimplemented, format!("there is no method {path}"))),
         }
+    }
+
+    fn notify(&self, address: &str, is_tls: bool) -> Result<Answer, Status> {
+        let permit = self.permit("Notify")?;
+        let (sender, receiver) = mpsc::channel(1);
+        let (broker, node) = (Arc::clone(&self.broker), self.node.clone());
+        let at = (address.to_owned(), is_tls);
+        tokio::spawn(async move {
+            let _permit: OwnedSemaphorePermit = permit;
+            notify(broker, node, at, sender).await;
+        });
+        Ok(Answer::Many(receiver))
+    }
+
+    /// A place among the calls that go on.
+    fn permit(&self, method: &str) -> Result<OwnedSemaphorePermit, Status> {
+        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
+            let text = format!("{method}: {STREAMS} calls that go on are under way already");
+            Status::new(Code::ResourceExhausted, text)
+        })
     }
 
     fn server_status(&self) -> ServerStatusResponse {
@@ -132,10 +157,7 @@ impl Observer {
         let mask = Mask::new(request.field_mask.as_ref());
         let since = read_moment("since", request.since).map_err(refused)?;
         let until = read_moment("until", request.until).map_err(refused)?;
-        let Ok(permit) = Arc::clone(&self.streams).try_acquire_owned() else {
-            let text = format!("{STREAMS} calls of GetFlows are under way already");
-            return Err(Status::new(Code::ResourceExhausted, text));
-        };
+        let permit = self.permit("GetFlows")?;
         let matches = move |event: &Event| {
             let is_in_time = (since.is_none() && until.is_none())
                 || moment(event).is_some_and(|at| {

@@ -150,21 +150,22 @@ impl EventBroker {
         let is_in = |namespace: &str, pod: &str| {
             pod.split_once('/').is_some_and(|(own, _)| own == namespace)
         };
-        if let Some(namespace) = filter.namespace()
-            && !has_pod(&|pod| is_in(namespace, pod))
-        {
+        let is_empty = |namespace: &&String| !has_pod(&|pod| is_in(namespace, pod));
+        if let Some(namespace) = filter.namespaces().iter().find(is_empty) {
             return Some(format!("pod of namespace {namespace}"));
         }
-        let policy = filter.policy()?;
-        let of_port = |port: &PortState| {
+        let of_port = |port: &PortState, policy: &str| {
             let staged = port.staged.iter().flat_map(|staged| [&staged.from_pod, &staged.to_pod]);
             let bindings = [&port.from_pod, &port.to_pod].into_iter().chain(staged);
             let tables = bindings.filter_map(AclBinding::table);
             tables.flat_map(|table| table.rules()).any(|rule| rule.origin.is_of(policy))
         };
-        let is_known = rules.ports().any(|(_, port)| of_port(port))
-            || inner.history.newest_first().any(|it| rules_of(it).any(|by| by.is_of(policy)));
-        (!is_known).then(|| format!("policy {policy}"))
+        let is_known = |policy: &str| {
+            rules.ports().any(|(_, port)| of_port(port, policy))
+                || inner.history.newest_first().any(|it| rules_of(it).any(|by| by.is_of(policy)))
+        };
+        let unknown = filter.policies().iter().find(|policy| !is_known(policy));
+        unknown.map(|policy| format!("policy {policy}"))
     }
 
     /// Verdicts that were lost because they came faster than they could be handed on.
@@ -224,6 +225,11 @@ impl EventBroker {
         self.fetch().observers.clear();
     }
 
+    /// Whether [`stop`](Self::stop) was called.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
     /// Records a packet that the kernel denied by a policy; `packet` are its first bytes, from the IP
     /// header on.
     pub fn record_denied(&self, by: &str, packet: &[u8]) {
@@ -264,7 +270,8 @@ impl EventBroker {
         let mut inner = self.fetch();
         let (sender, events) = sync_channel(WAITING + HISTORY);
         let lost = Arc::new(AtomicU64::new(0));
-        let matching = inner.history.newest_first().filter(|event| (wanted.matches)(event));
+        let is_wanted = |event: &&Arc<Event>| (wanted.matches)(&self.directory.labelled(event));
+        let matching = inner.history.newest_first().filter(is_wanted);
         let past: Vec<_> = match wanted.past {
             Past::Newest(last) => matching.take(last).collect(),
             Past::Oldest(first) => {

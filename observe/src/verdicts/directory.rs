@@ -1,12 +1,17 @@
 //! The names and labels that events get, by address.
 
-use std::collections::{BTreeMap, HashMap};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 
-use super::{End, PodLabels};
+use super::{End, Event, PodLabels};
+
+/// Addresses of nodes, by name.
+pub type Peers = BTreeMap<Arc<str>, IpAddr>;
 
 /// Names by address.
 pub type Names = HashMap<IpAddr, Arc<str>>;
@@ -18,6 +23,7 @@ pub(super) type UnnamedEnd = (Option<Arc<str>>, Option<IpAddr>, Option<u16>);
 #[derive(Debug, Default)]
 pub struct Directory {
     known: RwLock<Known>,
+    keeps_labels: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -30,6 +36,9 @@ struct Known {
     domains: Names,
     /// By pod; empty unless they are set.
     labels: HashMap<Arc<str>, PodLabels>,
+    /// Pods without an address of their own.
+    on_host: HashSet<Arc<str>>,
+    peers: Peers,
 }
 
 impl Directory {
@@ -61,6 +70,16 @@ impl Directory {
         self.replace(|known| &mut known.services, names);
     }
 
+    /// Asks for labels of pods, from now on.
+    pub fn keep_labels(&self) {
+        self.keeps_labels.store(true, Ordering::Release);
+    }
+
+    /// Whether labels were asked for.
+    pub fn keeps_labels(&self) -> bool {
+        self.keeps_labels.load(Ordering::Acquire)
+    }
+
     /// Sets the labels of all pods known, for observers within this process.
     pub fn set_labels(&self, labels: HashMap<Arc<str>, PodLabels>) {
         self.replace(|known| &mut known.labels, labels);
@@ -72,6 +91,47 @@ impl Directory {
             Some(labels) => known.labels.insert(pod.into(), labels),
             None => known.labels.remove(pod),
         });
+    }
+
+    /// Sets the pods without an address of their own, on the host network.
+    pub fn set_on_host(&self, pods: HashSet<Arc<str>>) {
+        self.replace(|known| &mut known.on_host, pods);
+    }
+
+    /// Notes whether a pod, `ns/pod`, is there without an address of its own.
+    pub fn note_on_host(&self, pod: &str, is_there: bool) {
+        self.change(|known| match is_there {
+            true => known.on_host.insert(pod.into()),
+            false => known.on_host.remove(pod),
+        });
+    }
+
+    /// Sets the nodes that are known with an address.
+    pub fn set_peers(&self, peers: Peers) {
+        self.replace(|known| &mut known.peers, peers);
+    }
+
+    /// The nodes that are known with an address.
+    pub fn peers(&self) -> Peers {
+        self.known.read().peers.clone()
+    }
+
+    /// An event, with the labels that its pods have now where it has none: they were not kept at its time.
+    pub(super) fn labelled<'e>(&self, event: &'e Event) -> Cow<'e, Event> {
+        let lacks = |end: &End| end.pod.is_some() && end.labels.is_none();
+        if ![&event.from, &event.to].into_iter().any(lacks) {
+            return Cow::Borrowed(event);
+        }
+        let known = self.known.read();
+        if known.labels.is_empty() {
+            return Cow::Borrowed(event);
+        }
+        let mut event = event.clone();
+        for end in [&mut event.from, &mut event.to] {
+            let labels = || end.pod.as_ref().and_then(|pod| known.labels.get(pod).cloned());
+            end.labels = end.labels.take().or_else(labels);
+        }
+        Cow::Owned(event)
     }
 
     /// The pod that has an address.
@@ -98,10 +158,11 @@ impl Directory {
         all.into_iter().map(|(address, name)| (address, Arc::clone(name))).collect()
     }
 
-    /// Whether a pod with an address satisfies `is_it`.
+    /// Whether a pod satisfies `is_it`.
     pub(super) fn has_pod(&self, is_it: impl Fn(&str) -> bool) -> bool {
         let known = self.known.read();
-        known.local.values().chain(known.cluster.values()).any(|name| is_it(name))
+        let all = known.local.values().chain(known.cluster.values()).chain(&known.on_host);
+        all.into_iter().any(|name| is_it(name))
     }
 
     /// Names the ends of a packet.

@@ -9,7 +9,7 @@ use acl::{Direction, Origin};
 use dataplane::wire::protocol;
 use serde::{Deserialize, Serialize};
 
-use super::{Protocol, Reason, StagedVerdict, TcpFlags};
+use super::{Protocol, Reason, StagedVerdict, TcpFlags, Workload, workload};
 use crate::time::utc;
 use local_api::Verdict;
 
@@ -54,9 +54,63 @@ pub struct Event {
     /// about. The connection has another event, without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staged: Option<StagedVerdict>,
-    /// The direction whose policies denied it; only within this process.
-    #[serde(skip)]
+    /// The direction whose policies denied it.
+    #[serde(
+        rename = "direction",
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "direction_in_json"
+    )]
     pub denied: Option<Direction>,
+}
+
+impl Event {
+    /// The packet in words: its protocol, with flags or type.
+    pub fn in_words(&self) -> String {
+        let Some(protocol) = self.protocol else { return String::new() };
+        let flags = self.tcp_flags.map(|flags| format!(" Flags: {flags}")).unwrap_or_default();
+        let kind = match (self.icmp_type, protocol.0) {
+            (Some(8), protocol::ICMP) | (Some(128), protocol::ICMPV6) => " EchoRequest".to_owned(),
+            (Some(0), protocol::ICMP) | (Some(129), protocol::ICMPV6) => " EchoReply".to_owned(),
+            (Some(number), _) => format!(" type {number}"),
+            (None, _) => String::new(),
+        };
+        format!("{protocol}{flags}{kind}")
+    }
+
+    /// The direction of the connection: of the policies that denied it, else towards a pod of this node or from
+    /// one; `None` if neither end is one.
+    pub fn direction(&self) -> Option<Direction> {
+        let is_pod = |port: &Option<Arc<str>>| port.as_ref().is_some_and(|it| it.contains('/'));
+        let decided = self.denied.or_else(|| self.by.iter().find_map(Origin::direction));
+        match decided {
+            Some(direction) if self.verdict == Verdict::Dropped => Some(direction),
+            _ if is_pod(&self.out_port) => Some(Direction::Ingress),
+            _ if is_pod(&self.in_port) => Some(Direction::Egress),
+            _ => None,
+        }
+    }
+}
+
+/// A direction by the name of its field in policies.
+mod direction_in_json {
+    use acl::Direction;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        direction: &Option<Direction>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        direction.map(Direction::field).serialize(serializer)
+    }
+
+    /// Reads a name; another one, of a later version, is none.
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Direction>, D::Error> {
+        let name = Option::<String>::deserialize(deserializer)?;
+        Ok(Direction::BOTH.into_iter().find(|it| name.as_deref() == Some(it.field())))
+    }
 }
 
 /// A process of a pod.
@@ -94,6 +148,18 @@ pub struct End {
     pub labels: Option<PodLabels>,
 }
 
+impl End {
+    /// The workload that it is of, if it is a pod with known labels.
+    pub fn workload(&self) -> Option<Workload<'_>> {
+        let (_, pod) = self.pod.as_deref()?.split_once('/')?;
+        let labels = self.labels.as_ref()?;
+        let label = |wanted: &str| {
+            labels.iter().find(|(key, _)| &**key == wanted).map(|(_, value)| &**value)
+        };
+        Some(workload(pod, label))
+    }
+}
+
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let v6 =
@@ -115,22 +181,8 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { from, to, reason, .. } = self;
         write!(f, "{}: {from} -> {to} {reason} {}", utc(self.time), self.verdict.shown())?;
-        if let Some(protocol) = self.protocol {
-            write!(f, " ({protocol}")?;
-            if let Some(flags) = &self.tcp_flags {
-                write!(f, " Flags: {flags}")?;
-            }
-            match (self.icmp_type, protocol.0) {
-                (Some(8), protocol::ICMP) | (Some(128), protocol::ICMPV6) => {
-                    f.write_str(" EchoRequest")?;
-                }
-                (Some(0), protocol::ICMP) | (Some(129), protocol::ICMPV6) => {
-                    f.write_str(" EchoReply")?;
-                }
-                (Some(number), _) => write!(f, " type {number}")?,
-                (None, _) => {}
-            }
-            f.write_str(")")?;
+        if self.protocol.is_some() {
+            write!(f, " ({})", self.in_words())?;
         }
         if let (None, Some(port)) = (&self.from.ip, &self.in_port) {
             write!(f, " in {port}")?;
@@ -192,6 +244,10 @@ pub(crate) mod tests {
         );
         assert_eq!(line, expected);
         assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), denied());
+        let ingress = Event { denied: Some(Direction::Ingress), ..denied() };
+        let line = serde_json::to_string(&ingress).unwrap();
+        assert!(line.ends_with(r#","out":"default/db","direction":"ingress"}"#), "{line}");
+        assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), ingress);
     }
 
     #[test]

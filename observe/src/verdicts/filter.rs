@@ -4,33 +4,89 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::SystemTime;
 
-use acl::Origin;
+use acl::{Direction, Origin};
 use dataplane::Outcome;
 use ipnet::IpNet;
-use local_api::{ApiError, ErrorKind, ObserveFilters};
+use local_api::{AnyOf, ApiError, ErrorKind, ObserveFilters};
 
-use super::{End, Event, Protocol};
+use super::{End, Event, Pattern, Protocol, Selector, TcpFlags};
 use crate::time;
 
 /// Filters that were checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
     wanted: ObserveFilters,
-    pod: Option<Pod>,
-    from_pod: Option<Pod>,
-    to_pod: Option<Pod>,
-    ip: Option<IpNet>,
-    from_ip: Option<IpNet>,
-    to_ip: Option<IpNet>,
-    protocol: Option<Protocol>,
+    pods: Ends<Pod>,
+    namespaces: Ends<String>,
+    labels: Ends<Selector>,
+    workloads: Ends<OfWorkload>,
+    networks: Ends<IpNet>,
+    names: Ends<Pattern>,
+    services: Ends<String>,
+    ports: Ends<u16>,
+    protocols: AnyOf<Protocol>,
+    tcp_flags: AnyOf<TcpFlags>,
+    directions: AnyOf<Direction>,
     since: Option<SystemTime>,
     until: Option<SystemTime>,
 }
 
-/// A pod by name, in one namespace or in any.
+/// Values for either end, for the sending one and for the receiving one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Ends<T>([AnyOf<T>; 3]);
+
+impl<T> Ends<T> {
+    /// Reads the values of three fields, with their names.
+    fn read<U>(
+        fields: [(&str, &AnyOf<U>); 3],
+        read: impl Fn(&str, &U) -> Result<T, ApiError>,
+    ) -> Result<Self, ApiError> {
+        let [either, from, to] =
+            fields.map(|(field, values)| each(values, |value| read(field, value)));
+        Ok(Self([either?, from?, to?]))
+    }
+
+    /// Whether an event has values that are wanted.
+    fn matches(&self, event: &Event, is: impl Fn(&T, &End) -> bool) -> bool {
+        let Self([either, from, to]) = self;
+        either.any(|it| is(it, &event.from) || is(it, &event.to))
+            && from.any(|it| is(it, &event.from))
+            && to.any(|it| is(it, &event.to))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(AnyOf::is_empty)
+    }
+}
+
+fn each<T, U>(
+    values: &AnyOf<U>,
+    read: impl Fn(&U) -> Result<T, ApiError>,
+) -> Result<AnyOf<T>, ApiError> {
+    values.0.iter().map(read).collect::<Result<_, _>>().map(AnyOf)
+}
+
+/// A workload by name, of one kind or of any.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct OfWorkload {
+    kind: Option<String>,
+    name: String,
+}
+
+impl OfWorkload {
+    fn is_of(&self, end: &End) -> bool {
+        end.workload().is_some_and(|own| {
+            own.name == self.name
+                && self.kind.as_ref().is_none_or(|kind| own.kind.eq_ignore_ascii_case(kind))
+        })
+    }
+}
+
+/// A pod by name, in some namespaces or in any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
-    namespace: Option<String>,
+    /// Without any: in any.
+    namespaces: Vec<String>,
     name: String,
 }
 
@@ -38,16 +94,17 @@ impl Pod {
     /// Whether a pod, as `ns/pod`, is this one.
     pub fn is(&self, pod: &str) -> bool {
         pod.split_once('/').is_some_and(|(namespace, name)| {
-            name == self.name && self.namespace.as_ref().is_none_or(|it| it == namespace)
+            name == self.name
+                && (self.namespaces.is_empty() || self.namespaces.iter().any(|it| it == namespace))
         })
     }
 }
 
 impl fmt::Display for Pod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.namespace {
-            Some(namespace) => write!(f, "{namespace}/{}", self.name),
-            None => write!(f, "{} of any namespace", self.name),
+        match &self.namespaces[..] {
+            [] => write!(f, "{} of any namespace", self.name),
+            all => write!(f, "{}/{}", all.join(","), self.name),
         }
     }
 }
@@ -62,30 +119,69 @@ fn bad(field: &str, text: &str, problem: &str) -> ApiError {
     ApiError::new(ErrorKind::BadRequest, format!("observe: {field}: '{text}' {problem}"))
 }
 
+/// Reads a pod; without a namespace it is one of those that `wanted` is about.
+fn pod(field: &str, text: &str, wanted: &ObserveFilters) -> Result<Pod, ApiError> {
+    let (namespaces, name) = match text.split_once('/') {
+        Some((namespace, name)) => (vec![namespace.to_owned()], name),
+        None if wanted.all_namespaces => (Vec::new(), text),
+        // As kubectl does: without a namespace the default one is meant.
+        None if wanted.namespace.is_empty() => (vec!["default".to_owned()], text),
+        None => (wanted.namespace.0.clone(), text),
+    };
+    let is_empty = name.is_empty() || namespaces.iter().any(String::is_empty);
+    match is_empty || name.contains('/') {
+        true => Err(bad(field, text, "is no ns/pod")),
+        false => Ok(Pod { namespaces, name: name.to_owned() }),
+    }
+}
+
+fn of_workload(field: &str, text: &str) -> Result<OfWorkload, ApiError> {
+    let (kind, name) = match text.split_once('/') {
+        Some((kind, name)) => (Some(kind.to_owned()), name),
+        None => (None, text),
+    };
+    match name.is_empty() || name.contains('/') || kind.as_ref().is_some_and(String::is_empty) {
+        true => Err(bad(field, text, "is neither NAME nor KIND/NAME")),
+        false => Ok(OfWorkload { kind, name: name.to_owned() }),
+    }
+}
+
+fn service(field: &str, text: &str) -> Result<String, ApiError> {
+    match text.split('/').filter(|part| !part.is_empty()).count() {
+        2 => Ok(text.to_owned()),
+        _ => Err(bad(field, text, "is no ns/name")),
+    }
+}
+
+fn direction(text: &str) -> Result<Direction, ApiError> {
+    let found = Direction::BOTH.into_iter().find(|it| it.field() == text);
+    found.ok_or_else(|| bad("direction", text, "is neither ingress nor egress"))
+}
+
+/// Fields of filters, each with its name.
+macro_rules! fields {
+    ($wanted:ident: $($field:ident),*) => { [$((stringify!($field), &$wanted.$field)),*] };
+}
+
 impl Filter {
     /// Validates the filter.
     ///
     /// # Errors
     /// Of kind `bad-request`, naming the filter.
     pub fn new(wanted: ObserveFilters) -> Result<Self, ApiError> {
-        let pod = |field: &str, text: &Option<String>| -> Result<Option<Pod>, ApiError> {
-            let Some(text) = text else { return Ok(None) };
-            // As kubectl does: without a namespace the default one is meant.
-            let usual = || Some("default".to_owned()).filter(|_| !wanted.all_namespaces);
-            let (namespace, name) = match text.split_once('/') {
-                Some((namespace, name)) => (Some(namespace.to_owned()), name),
-                None => (wanted.namespace.clone().or_else(usual), text.as_str()),
-            };
-            let is_empty = name.is_empty() || namespace.as_ref().is_some_and(String::is_empty);
-            match is_empty || name.contains('/') {
-                true => Err(bad(field, text, "is no ns/pod")),
-                false => Ok(Some(Pod { namespace, name: name.to_owned() })),
-            }
+        let said = |field: &str, text: &str, problem: String| {
+            bad(field, text, &format!("is no {problem}"))
         };
-        let net = |field: &str, text: &Option<String>| -> Result<Option<IpNet>, ApiError> {
-            let Some(text) = text else { return Ok(None) };
-            let net = network(text).map(Some);
-            net.ok_or_else(|| bad(field, text, "is neither an address nor a network"))
+        let selector = |field: &str, text: &String| {
+            Selector::parse(text)
+                .map_err(|problem| said(field, text, format!("selector: {problem}")))
+        };
+        let net = |field: &str, text: &String| {
+            network(text).ok_or_else(|| bad(field, text, "is neither an address nor a network"))
+        };
+        let name = |field: &str, text: &String| {
+            Pattern::of_domain(text)
+                .map_err(|problem| said(field, text, format!("name: {problem}")))
         };
         let moment = |field: &str, text: &Option<String>| -> Result<Option<SystemTime>, ApiError> {
             let Some(text) = text else { return Ok(None) };
@@ -97,26 +193,41 @@ impl Filter {
                 |names| bad("protocol", text, &format!("is none of {names}, nor a number"));
             text.parse().map_err(refused)
         };
-        if let Some(reason) = &wanted.reason
-            && !Outcome::ALL.iter().any(|outcome| outcome.name() == reason)
-        {
+        let flags = |text: &String| {
+            let upper = text.to_ascii_uppercase();
+            upper
+                .parse()
+                .map_err(|names| bad("tcp_flags", text, &format!("has others than {names}")))
+        };
+        let is_reason = |name: &String| Outcome::ALL.iter().any(|outcome| outcome.name() == name);
+        if let Some(reason) = wanted.reason.0.iter().find(|name| !is_reason(name)) {
             return Err(bad("reason", reason, "is no reason; see podgate show errors"));
         }
-        if let Some(service) = &wanted.to_service
-            && service.split('/').filter(|part| !part.is_empty()).count() != 2
-        {
-            return Err(bad("to_service", service, "is no ns/name"));
-        }
         Ok(Self {
-            pod: pod("pod", &wanted.pod)?,
-            from_pod: pod("from_pod", &wanted.from_pod)?,
-            to_pod: pod("to_pod", &wanted.to_pod)?,
-            ip: net("ip", &wanted.ip)?,
-            from_ip: net("from_ip", &wanted.from_ip)?,
-            to_ip: net("to_ip", &wanted.to_ip)?,
+            pods: Ends::read(fields!(wanted: pod, from_pod, to_pod), |field, text| {
+                pod(field, text, &wanted)
+            })?,
+            namespaces: Ends::read(
+                fields!(wanted: namespace, from_namespace, to_namespace),
+                |_, text| Ok(text.clone()),
+            )?,
+            labels: Ends::read(fields!(wanted: label, from_label, to_label), selector)?,
+            workloads: Ends::read(
+                fields!(wanted: workload, from_workload, to_workload),
+                |field, text| of_workload(field, text),
+            )?,
+            networks: Ends::read(fields!(wanted: ip, from_ip, to_ip), net)?,
+            names: Ends::read(fields!(wanted: fqdn, from_fqdn, to_fqdn), name)?,
+            services: Ends::read(
+                fields!(wanted: service, from_service, to_service),
+                |field, text| service(field, text),
+            )?,
+            ports: Ends::read(fields!(wanted: port, from_port, to_port), |_, port| Ok(*port))?,
+            protocols: each(&wanted.protocol, protocol)?,
+            tcp_flags: each(&wanted.tcp_flags, flags)?,
+            directions: each(&wanted.direction, |text| direction(text))?,
             since: moment("since", &wanted.since)?,
             until: moment("until", &wanted.until)?,
-            protocol: wanted.protocol.as_ref().map(protocol).transpose()?,
             wanted,
         })
     }
@@ -134,52 +245,50 @@ impl Filter {
     }
 
     fn is_meant(&self, event: &Event) -> bool {
-        let Event { from, to, .. } = event;
         let wanted = &self.wanted;
-        let pod = |wanted: &Option<Pod>, end: &End| {
-            wanted.as_ref().is_none_or(|it| end.pod.as_ref().is_some_and(|pod| it.is(pod)))
-        };
-        let net = |wanted: Option<IpNet>, end: &End| {
-            wanted.is_none_or(|net| end.ip.is_some_and(|ip| net.contains(&ip)))
-        };
-        let is_in = |end: &End, wanted: &Option<String>| {
+        let is_in = |namespace: &String, end: &End| {
             let pod = end.pod.as_ref().and_then(|pod| pod.split_once('/'));
-            wanted.as_ref().is_none_or(|wanted| pod.is_some_and(|(own, _)| own == wanted))
+            pod.is_some_and(|(own, _)| own == namespace)
         };
-        let has = |end: &End, wanted: Option<u16>| wanted.is_none() || end.port == wanted;
-        wanted.verdict.is_none_or(|verdict| verdict == event.verdict)
-            && (pod(&self.pod, from) || pod(&self.pod, to))
-            && pod(&self.from_pod, from)
-            && pod(&self.to_pod, to)
-            && (net(self.ip, from) || net(self.ip, to))
-            && net(self.from_ip, from)
-            && net(self.to_ip, to)
-            && (is_in(from, &wanted.namespace) || is_in(to, &wanted.namespace))
-            && is_in(from, &wanted.from_namespace)
-            && is_in(to, &wanted.to_namespace)
-            && self.protocol.is_none_or(|it| event.protocol == Some(it))
-            && (has(from, wanted.port) || has(to, wanted.port))
-            && has(from, wanted.from_port)
-            && has(to, wanted.to_port)
-            && wanted.reason.as_ref().is_none_or(|reason| event.reason.as_str() == reason)
-            && wanted.policy.as_ref().is_none_or(|name| rules_of(event).any(|by| by.is_of(name)))
-            && wanted.to_service.as_ref().is_none_or(|it| to.service.as_deref() == Some(it))
-            && wanted.node.as_ref().is_none_or(|node| *event.node == **node)
+        let has_all =
+            |flags: &TcpFlags| event.tcp_flags.is_some_and(|own| own.0 & flags.0 == flags.0);
+        wanted.verdict.any(|verdict| *verdict == event.verdict)
+            && self.pods.matches(event, |it, end| end.pod.as_ref().is_some_and(|pod| it.is(pod)))
+            && self.namespaces.matches(event, is_in)
+            && self.labels.matches(event, |it, end| end.is_selected(it))
+            && self.workloads.matches(event, OfWorkload::is_of)
+            && self.networks.matches(event, |it, end| end.ip.is_some_and(|ip| it.contains(&ip)))
+            && self
+                .names
+                .matches(event, |it, end| end.name.as_ref().is_some_and(|name| it.matches(name)))
+            && self.services.matches(event, |it, end| end.service.as_deref() == Some(it))
+            && self.ports.matches(event, |it, end| end.port == Some(*it))
+            && self.protocols.any(|it| event.protocol == Some(*it))
+            && self.tcp_flags.any(has_all)
+            && self.directions.any(|it| event.direction() == Some(*it))
+            && wanted.reason.any(|reason| event.reason == reason.as_str())
+            && wanted.policy.any(|name| rules_of(event).any(|by| by.is_of(name)))
+            && wanted.node.any(|node| *event.node == **node)
+    }
+
+    /// Whether it asks for labels of pods.
+    pub fn needs_labels(&self) -> bool {
+        !self.labels.is_empty() || !self.workloads.is_empty()
     }
 
     /// The pods that it names.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
-        [&self.pod, &self.from_pod, &self.to_pod].into_iter().flatten()
+        self.pods.0.iter().flat_map(|it| &it.0)
     }
 
-    /// The namespace that it names beside pods.
-    pub fn namespace(&self) -> Option<&str> {
-        self.wanted.namespace.as_deref()
+    /// The namespaces that it names beside pods, for either end.
+    pub fn namespaces(&self) -> &[String] {
+        &self.wanted.namespace.0
     }
 
-    /// The policy that it names.
-    pub fn policy(&self) -> Option<&str> {
-        self.wanted.policy.as_deref()
+    /// The policies that it names.
+    pub fn policies(&self) -> &[String] {
+        &self.wanted.policy.0
     }
 
     /// Number of past events, of the newest ones.
@@ -198,6 +307,16 @@ impl Filter {
     }
 }
 
+impl End {
+    /// Whether it is a pod with labels that a selector selects.
+    fn is_selected(&self, selector: &Selector) -> bool {
+        self.labels.as_ref().is_some_and(|labels| {
+            let labels = labels.iter().map(|(key, value)| ("k8s", &**key, &**value));
+            selector.matches(&labels.collect::<Vec<_>>())
+        })
+    }
+}
+
 /// The rules that decided, or would decide if staged policies were enforced.
 pub(super) fn rules_of(event: &Event) -> impl Iterator<Item = &Origin> {
     event.by.iter().chain(event.staged.iter().flat_map(|staged| &staged.by))
@@ -213,43 +332,43 @@ mod tests {
     fn each_filter_lets_its_own_through() {
         let cases: [(ObserveFilters, bool); 44] = [
             (ObserveFilters::default(), true),
-            (ObserveFilters { verdict: Some(Verdict::Dropped), ..Default::default() }, true),
-            (ObserveFilters { verdict: Some(Verdict::Forwarded), ..Default::default() }, false),
-            (ObserveFilters { from_pod: Some("frontend".into()), ..Default::default() }, true),
-            (ObserveFilters { from_pod: Some("default/db".into()), ..Default::default() }, false),
-            (ObserveFilters { to_pod: Some("default/db".into()), ..Default::default() }, true),
-            (ObserveFilters { to_pod: Some("other/db".into()), ..Default::default() }, false),
-            (ObserveFilters { pod: Some("default/db".into()), ..Default::default() }, true),
-            (ObserveFilters { pod: Some("default/frontend".into()), ..Default::default() }, true),
-            (ObserveFilters { pod: Some("default/web".into()), ..Default::default() }, false),
-            (ObserveFilters { ip: Some("10.1.0.2".into()), ..Default::default() }, true),
-            (ObserveFilters { ip: Some("10.1.0.3".into()), ..Default::default() }, true),
-            (ObserveFilters { ip: Some("10.1.0.4".into()), ..Default::default() }, false),
-            (ObserveFilters { to_port: Some(6379), ..Default::default() }, true),
-            (ObserveFilters { from_port: Some(6379), ..Default::default() }, false),
-            (ObserveFilters { from_namespace: Some("default".into()), ..Default::default() }, true),
-            (ObserveFilters { to_namespace: Some("other".into()), ..Default::default() }, false),
-            (ObserveFilters { protocol: Some("tcp".into()), ..Default::default() }, true),
-            (ObserveFilters { protocol: Some("17".into()), ..Default::default() }, false),
-            (ObserveFilters { port: Some(6379), ..Default::default() }, true),
-            (ObserveFilters { port: Some(80), ..Default::default() }, false),
-            (ObserveFilters { protocol: Some("6".into()), ..Default::default() }, true),
-            (ObserveFilters { namespace: Some("default".into()), ..Default::default() }, true),
-            (ObserveFilters { namespace: Some("other".into()), ..Default::default() }, false),
-            (ObserveFilters { from_ip: Some("10.1.0.3".into()), ..Default::default() }, true),
-            (ObserveFilters { from_ip: Some("10.1.0.0/30".into()), ..Default::default() }, true),
-            (ObserveFilters { from_ip: Some("10.1.0.2".into()), ..Default::default() }, false),
-            (ObserveFilters { to_ip: Some("10.1.0.2/32".into()), ..Default::default() }, true),
-            (ObserveFilters { to_ip: Some("10.2.0.0/16".into()), ..Default::default() }, false),
-            (ObserveFilters { reason: Some("policy-denied".into()), ..Default::default() }, true),
-            (ObserveFilters { reason: Some("no-route".into()), ..Default::default() }, false),
-            (ObserveFilters { policy: Some("db".into()), ..Default::default() }, true),
-            (ObserveFilters { policy: Some("default/db".into()), ..Default::default() }, true),
-            (ObserveFilters { policy: Some("other/db".into()), ..Default::default() }, false),
-            (ObserveFilters { policy: Some("default".into()), ..Default::default() }, false),
-            (ObserveFilters { to_service: Some("default/db".into()), ..Default::default() }, false),
-            (ObserveFilters { node: Some("node-a".into()), ..Default::default() }, true),
-            (ObserveFilters { node: Some("node-b".into()), ..Default::default() }, false),
+            (ObserveFilters { verdict: Verdict::Dropped.into(), ..Default::default() }, true),
+            (ObserveFilters { verdict: Verdict::Forwarded.into(), ..Default::default() }, false),
+            (ObserveFilters { from_pod: "frontend".into(), ..Default::default() }, true),
+            (ObserveFilters { from_pod: "default/db".into(), ..Default::default() }, false),
+            (ObserveFilters { to_pod: "default/db".into(), ..Default::default() }, true),
+            (ObserveFilters { to_pod: "other/db".into(), ..Default::default() }, false),
+            (ObserveFilters { pod: "default/db".into(), ..Default::default() }, true),
+            (ObserveFilters { pod: "default/frontend".into(), ..Default::default() }, true),
+            (ObserveFilters { pod: "default/web".into(), ..Default::default() }, false),
+            (ObserveFilters { ip: "10.1.0.2".into(), ..Default::default() }, true),
+            (ObserveFilters { ip: "10.1.0.3".into(), ..Default::default() }, true),
+            (ObserveFilters { ip: "10.1.0.4".into(), ..Default::default() }, false),
+            (ObserveFilters { to_port: 6379.into(), ..Default::default() }, true),
+            (ObserveFilters { from_port: 6379.into(), ..Default::default() }, false),
+            (ObserveFilters { from_namespace: "default".into(), ..Default::default() }, true),
+            (ObserveFilters { to_namespace: "other".into(), ..Default::default() }, false),
+            (ObserveFilters { protocol: "tcp".into(), ..Default::default() }, true),
+            (ObserveFilters { protocol: "17".into(), ..Default::default() }, false),
+            (ObserveFilters { port: 6379.into(), ..Default::default() }, true),
+            (ObserveFilters { port: 80.into(), ..Default::default() }, false),
+            (ObserveFilters { protocol: "6".into(), ..Default::default() }, true),
+            (ObserveFilters { namespace: "default".into(), ..Default::default() }, true),
+            (ObserveFilters { namespace: "other".into(), ..Default::default() }, false),
+            (ObserveFilters { from_ip: "10.1.0.3".into(), ..Default::default() }, true),
+            (ObserveFilters { from_ip: "10.1.0.0/30".into(), ..Default::default() }, true),
+            (ObserveFilters { from_ip: "10.1.0.2".into(), ..Default::default() }, false),
+            (ObserveFilters { to_ip: "10.1.0.2/32".into(), ..Default::default() }, true),
+            (ObserveFilters { to_ip: "10.2.0.0/16".into(), ..Default::default() }, false),
+            (ObserveFilters { reason: "policy-denied".into(), ..Default::default() }, true),
+            (ObserveFilters { reason: "no-route".into(), ..Default::default() }, false),
+            (ObserveFilters { policy: "db".into(), ..Default::default() }, true),
+            (ObserveFilters { policy: "default/db".into(), ..Default::default() }, true),
+            (ObserveFilters { policy: "other/db".into(), ..Default::default() }, false),
+            (ObserveFilters { policy: "default".into(), ..Default::default() }, false),
+            (ObserveFilters { to_service: "default/db".into(), ..Default::default() }, false),
+            (ObserveFilters { node: "node-a".into(), ..Default::default() }, true),
+            (ObserveFilters { node: "node-b".into(), ..Default::default() }, false),
             (
                 ObserveFilters {
                     since: Some("2026-11-21T02:25:35.123Z".into()),
@@ -276,7 +395,7 @@ mod tests {
                 true,
             ),
             (ObserveFilters { not: true, ..Default::default() }, false),
-            (ObserveFilters { not: true, port: Some(80), ..Default::default() }, true),
+            (ObserveFilters { not: true, port: 80.into(), ..Default::default() }, true),
         ];
         for (wanted, expected) in cases {
             let filter = Filter::new(wanted.clone()).unwrap();
@@ -287,12 +406,12 @@ mod tests {
     #[test]
     fn what_no_event_can_have_is_refused() {
         let cases = [
-            ("from_pod", ObserveFilters { from_pod: Some("a/b/c".into()), ..Default::default() }),
-            ("to_pod", ObserveFilters { to_pod: Some("/b".into()), ..Default::default() }),
-            ("protocol", ObserveFilters { protocol: Some("tpc".into()), ..Default::default() }),
-            ("from_ip", ObserveFilters { from_ip: Some("db".into()), ..Default::default() }),
-            ("reason", ObserveFilters { reason: Some("denied".into()), ..Default::default() }),
-            ("to_service", ObserveFilters { to_service: Some("db".into()), ..Default::default() }),
+            ("from_pod", ObserveFilters { from_pod: "a/b/c".into(), ..Default::default() }),
+            ("to_pod", ObserveFilters { to_pod: "/b".into(), ..Default::default() }),
+            ("protocol", ObserveFilters { protocol: "tpc".into(), ..Default::default() }),
+            ("from_ip", ObserveFilters { from_ip: "db".into(), ..Default::default() }),
+            ("reason", ObserveFilters { reason: "denied".into(), ..Default::default() }),
+            ("to_service", ObserveFilters { to_service: "db".into(), ..Default::default() }),
             ("since", ObserveFilters { since: Some("yesterday".into()), ..Default::default() }),
         ];
         for (field, wanted) in cases {
@@ -303,17 +422,72 @@ mod tests {
 
     #[test]
     fn a_pod_without_a_namespace_is_of_any_where_that_is_wanted() {
-        let wanted = ObserveFilters {
-            to_pod: Some("db".into()),
-            all_namespaces: true,
-            ..Default::default()
-        };
+        let wanted =
+            ObserveFilters { to_pod: "db".into(), all_namespaces: true, ..Default::default() };
         let mut event = denied();
         event.to.pod = Some("other/db".into());
         assert!(Filter::new(wanted.clone()).unwrap().matches(&event));
         let usual = ObserveFilters { all_namespaces: false, ..wanted.clone() };
         assert!(!Filter::new(usual).unwrap().matches(&event));
-        let named = ObserveFilters { namespace: Some("other".into()), ..wanted };
+        let named = ObserveFilters { namespace: "other".into(), ..wanted };
         assert!(Filter::new(named).unwrap().matches(&event));
+    }
+
+    #[test]
+    fn labels_workloads_names_services_flags_and_directions() {
+        let labels = |all: &[(&str, &str)]| {
+            Some(all.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect())
+        };
+        let from = End {
+            pod: Some("shop/web-5d4f-x2z".into()),
+            labels: labels(&[("app", "web"), ("pod-template-hash", "5d4f")]),
+            ..denied().from
+        };
+        let to = End {
+            pod: None,
+            service: Some("shop/db".into()),
+            name: Some("db.example.org".into()),
+            ..denied().to
+        };
+        let event = Event { from, to, denied: Some(Direction::Egress), ..denied() };
+        let usual = ObserveFilters::default;
+        let cases = [
+            (ObserveFilters { label: "app=web".into(), ..usual() }, true),
+            (ObserveFilters { from_label: "app in (web, api)".into(), ..usual() }, true),
+            (ObserveFilters { to_label: "!old".into(), ..usual() }, false),
+            (ObserveFilters { from_label: "app=db".into(), ..usual() }, false),
+            (ObserveFilters { workload: "web".into(), ..usual() }, true),
+            (ObserveFilters { from_workload: "deployment/web".into(), ..usual() }, true),
+            (ObserveFilters { from_workload: "DaemonSet/web".into(), ..usual() }, false),
+            (ObserveFilters { to_workload: "web".into(), ..usual() }, false),
+            (ObserveFilters { fqdn: "*.example.org".into(), ..usual() }, true),
+            (ObserveFilters { to_fqdn: "DB.example.org.".into(), ..usual() }, true),
+            (ObserveFilters { from_fqdn: "*".into(), ..usual() }, false),
+            (ObserveFilters { service: "shop/db".into(), ..usual() }, true),
+            (ObserveFilters { from_service: "shop/db".into(), ..usual() }, false),
+            (ObserveFilters { tcp_flags: "syn".into(), ..usual() }, true),
+            (ObserveFilters { tcp_flags: "SYN,ACK".into(), ..usual() }, false),
+            (ObserveFilters { direction: "egress".into(), ..usual() }, true),
+            (ObserveFilters { direction: "ingress".into(), ..usual() }, false),
+            // One value of each kind has to match.
+            (ObserveFilters { port: AnyOf(vec![80, 6379]), ..usual() }, true),
+            (ObserveFilters { port: AnyOf(vec![80, 6379]), to_port: 80.into(), ..usual() }, false),
+            (ObserveFilters { namespace: AnyOf(vec!["a".into(), "shop".into()]), ..usual() }, true),
+        ];
+        for (wanted, expected) in cases {
+            let filter = Filter::new(wanted.clone()).unwrap();
+            assert_eq!(filter.matches(&event), expected, "{wanted:?}");
+        }
+        let cases = [
+            ("from_label", ObserveFilters { from_label: "a b".into(), ..usual() }),
+            ("workload", ObserveFilters { workload: "a/b/c".into(), ..usual() }),
+            ("tcp_flags", ObserveFilters { tcp_flags: "SIN".into(), ..usual() }),
+            ("direction", ObserveFilters { direction: "both".into(), ..usual() }),
+            ("service", ObserveFilters { service: "db".into(), ..usual() }),
+        ];
+        for (field, wanted) in cases {
+            let error = Filter::new(wanted).unwrap_err();
+            assert!(error.message.contains(field), "{error}");
+        }
     }
 }

@@ -33,6 +33,7 @@ mod answer;
 mod attachment;
 mod capture;
 mod client;
+mod filters;
 mod frame;
 mod listener;
 mod request;
@@ -43,9 +44,10 @@ pub use answer::{Answer, ApiError, AttachedPod, ErrorKind};
 pub use attachment::{AttachPod, Attachment};
 pub use capture::{CaptureStarted, CaptureSummary, CapturedPacket, Direction};
 pub use client::{Client, ClientError};
+pub use filters::{AnyOf, ObserveFilters};
 pub use frame::{ANSWER_BYTES, FrameError, REQUEST_BYTES, read_line, write_line};
 pub use listener::listen;
-pub use request::{Capture, ObserveFilters, Request, Show, TraceAdd, Verdict};
+pub use request::{Capture, Request, Show, TraceAdd, Verdict};
 
 /// Path of the agent's socket if nothing else is configured.
 pub const DEFAULT_SOCKET: &str = "/run/podgate/podgate.sock";

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::answer::{ApiError, ErrorKind};
 use super::attachment::{AttachPod, Attachment};
+use super::filters::ObserveFilters;
 
 /// One request; on the wire its kebab-case name is `method` and its content `params`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -45,94 +46,6 @@ pub enum Request {
     /// [`CaptureSummary`](super::CaptureSummary). It ends at a limit of the request, with the port,
     /// or when the client closes its sending side.
     Capture(Capture),
-}
-
-/// Filters of streamed verdicts; one that is not set matches everything.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ObserveFilters {
-    /// Only this verdict.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub verdict: Option<Verdict>,
-    /// Only connections opened by this pod, `NAMESPACE/NAME`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from_pod: Option<String>,
-    /// Only connections opened towards this pod, `NAMESPACE/NAME`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to_pod: Option<String>,
-    /// Only connections with this pod, `NAMESPACE/NAME`, at either end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod: Option<String>,
-    /// Only this protocol, by name or number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub protocol: Option<String>,
-    /// Only connections with this port at either end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub port: Option<u16>,
-    /// Only packets from this port.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from_port: Option<u16>,
-    /// Only packets to this port.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to_port: Option<u16>,
-    /// Only packets from pods of this namespace.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from_namespace: Option<String>,
-    /// Only packets to pods of this namespace.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to_namespace: Option<String>,
-    /// Only packets from or to this address or network.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ip: Option<String>,
-    /// Only connections that a pod of this namespace opens or receives.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub namespace: Option<String>,
-    /// A pod name without a namespace is one of any namespace, not of `default`.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub all_namespaces: bool,
-    /// Only packets from this address or network.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from_ip: Option<String>,
-    /// Only packets to this address or network.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to_ip: Option<String>,
-    /// Only verdicts with this reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// Only verdicts by a policy of this name, `NAME` or `NAMESPACE/NAME`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub policy: Option<String>,
-    /// Only connections to an address of this service, `NAMESPACE/NAME`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to_service: Option<String>,
-    /// Only verdicts of this node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<String>,
-    /// Only verdicts at this moment or later, RFC 3339.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub since: Option<String>,
-    /// Only verdicts before this moment, RFC 3339.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub until: Option<String>,
-    /// Only connections that staged policies would decide otherwise about; without it none of their events.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub staged: bool,
-    /// Verdicts that the filters above would leave out; the span of time is as it is.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub not: bool,
-    /// The number of past verdicts to send, the oldest that match; takes the place of `last`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first: Option<u32>,
-    /// Number of past verdicts to send first.
-    #[serde(default)]
-    pub last: u32,
-    /// Also send new ones; otherwise the stream ends after the past ones.
-    #[serde(default)]
-    pub follow: bool,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 /// The verdict about a packet or connection.
@@ -265,8 +178,8 @@ mod tests {
     fn every_request_survives_the_wire() {
         let attachment = pod().attachment();
         let filters = ObserveFilters {
-            verdict: Some(Verdict::Dropped),
-            from_pod: Some("default/web".into()),
+            verdict: Verdict::Dropped.into(),
+            from_pod: "default/web".into(),
             last: 3,
             follow: true,
             ..Default::default()

@@ -4,10 +4,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-use control::model::Pod;
 use control::{Object, PodKey};
 use ipnet::IpNet;
-use observe::verdicts::End;
+use observe::verdicts::{End, workload};
 
 use super::matrix::around;
 use super::picture::{INTERNET, NodeKind, Options, picture};
@@ -43,7 +42,8 @@ impl Drawing {
         for object in &manifests.objects {
             match object {
                 Object::Pod(pod) => {
-                    let workload = workload(pod).unwrap_or(&pod.key.name).to_owned();
+                    let own = workload(&pod.key.name, |label| pod.labels.value(label));
+                    let workload = own.name.to_owned();
                     names.insert(pod.key.to_string(), format!("{}/{workload}", pod.key.namespace));
                     workloads.insert(pod.key.clone(), workload);
                 }
@@ -113,28 +113,6 @@ fn of_several(workloads: BTreeMap<PodKey, String>) -> BTreeMap<PodKey, String> {
     workloads.into_iter().filter(|(pod, workload)| *pod.name != **workload).collect()
 }
 
-/// The workload of a pod, by the labels that controllers add.
-fn workload(pod: &Pod) -> Option<&str> {
-    let label = |name: &str| pod.labels.value(name);
-    let name = &*pod.key.name;
-    if let Some(hash) = label("pod-template-hash") {
-        let replica_set = &name[..name.rfind('-')?];
-        return replica_set.strip_suffix(hash)?.strip_suffix('-');
-    }
-    if let Some(job) = label("batch.kubernetes.io/job-name").or_else(|| label("job-name")) {
-        // A CronJob adds the minute of the start.
-        let start = job.rfind('-').filter(|at| {
-            let number = &job[at + 1..];
-            number.len() >= 8 && number.bytes().all(|byte| byte.is_ascii_digit())
-        });
-        let length = start.unwrap_or(job.len());
-        return name.get(..length).filter(|begin| job.starts_with(begin));
-    }
-    let is_numbered = label("statefulset.kubernetes.io/pod-name").is_some()
-        || label("controller-revision-hash").is_some();
-    is_numbered.then(|| name.rfind('-')).flatten().map(|at| &name[..at])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,31 +130,6 @@ mod tests {
         object(json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": "shop", "labels": labels},
             "spec": {"nodeName": "n"}, "status": {"podIPs": [{"ip": address}]}}))
-    }
-
-    #[test]
-    fn pods_have_the_workloads_that_their_labels_tell() {
-        let cases = [
-            ("web-5d4f9-x7k2p", json!({"pod-template-hash": "5d4f9"}), Some("web")),
-            ("agent-x7k2p", json!({"controller-revision-hash": "77"}), Some("agent")),
-            (
-                "db-0",
-                json!({"statefulset.kubernetes.io/pod-name": "db-0", "controller-revision-hash": "db-7"}),
-                Some("db"),
-            ),
-            ("migrate-x7k2p", json!({"job-name": "migrate"}), Some("migrate")),
-            (
-                "report-29384756-x7k2p",
-                json!({"batch.kubernetes.io/job-name": "report-29384756"}),
-                Some("report"),
-            ),
-            ("alone", json!({"app": "alone"}), None),
-            ("odd", json!({"pod-template-hash": "5d4f9"}), None),
-        ];
-        for (name, labels, wanted) in cases {
-            let Object::Pod(pod) = pod(name, labels, "10.1.0.2") else { panic!("a pod") };
-            assert_eq!(workload(&pod), wanted, "{name}");
-        }
     }
 
     #[test]

@@ -1,78 +1,130 @@
 //! Filters of verdicts, as `podgate observe` and `kubectl podgate observe` have them.
 
 use clap::ValueEnum;
-use local_api::{ObserveFilters, Verdict};
+use local_api::{AnyOf, ObserveFilters, Verdict};
 
-/// Filters of verdicts, without their namespace.
+/// Filters of verdicts, without their namespace. Each may be repeated: one of its values has to match.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Filters {
     /// Only this verdict
     #[arg(long, value_enum)]
-    verdict: Option<VerdictArg>,
+    verdict: Vec<VerdictArg>,
 
     /// Only packets that this pod sent, or that are for it
     #[arg(long, value_name = "[NS/]POD")]
-    pod: Option<String>,
+    pod: Vec<String>,
 
     /// Only packets that this pod sent
     #[arg(long, value_name = "[NS/]POD")]
-    from_pod: Option<String>,
+    from_pod: Vec<String>,
 
     /// Only packets for this pod
     #[arg(long, value_name = "[NS/]POD")]
-    to_pod: Option<String>,
+    to_pod: Vec<String>,
 
     /// Only packets from pods in this namespace
     #[arg(long, value_name = "NS")]
-    from_namespace: Option<String>,
+    from_namespace: Vec<String>,
 
     /// Only packets to pods in this namespace
     #[arg(long, value_name = "NS")]
-    to_namespace: Option<String>,
+    to_namespace: Vec<String>,
+
+    /// Only packets from or to pods with these labels, such as app=db,tier!=test
+    #[arg(long, value_name = "SELECTOR")]
+    label: Vec<String>,
+
+    /// Only packets from pods with these labels
+    #[arg(long, value_name = "SELECTOR")]
+    from_label: Vec<String>,
+
+    /// Only packets to pods with these labels
+    #[arg(long, value_name = "SELECTOR")]
+    to_label: Vec<String>,
+
+    /// Only packets from or to pods of this workload
+    #[arg(long, value_name = "[KIND/]NAME")]
+    workload: Vec<String>,
+
+    /// Only packets from pods of this workload
+    #[arg(long, value_name = "[KIND/]NAME")]
+    from_workload: Vec<String>,
+
+    /// Only packets to pods of this workload
+    #[arg(long, value_name = "[KIND/]NAME")]
+    to_workload: Vec<String>,
 
     /// Only packets from or to this address or network
     #[arg(long, value_name = "ADDRESS")]
-    ip: Option<String>,
+    ip: Vec<String>,
 
     /// Only packets from this address or network
     #[arg(long, value_name = "ADDRESS")]
-    from_ip: Option<String>,
+    from_ip: Vec<String>,
 
     /// Only packets to this address or network
     #[arg(long, value_name = "ADDRESS")]
-    to_ip: Option<String>,
+    to_ip: Vec<String>,
+
+    /// Only packets from or to an address of this domain name of policies; * stands for any text
+    #[arg(long, value_name = "NAME")]
+    fqdn: Vec<String>,
+
+    /// Only packets from an address of this domain name
+    #[arg(long, value_name = "NAME")]
+    from_fqdn: Vec<String>,
+
+    /// Only packets to an address of this domain name
+    #[arg(long, value_name = "NAME")]
+    to_fqdn: Vec<String>,
+
+    /// Only packets from or to an address of this service
+    #[arg(long, value_name = "NS/NAME")]
+    service: Vec<String>,
+
+    /// Only packets from an address of this service
+    #[arg(long, value_name = "NS/NAME")]
+    from_service: Vec<String>,
 
     /// Only packets to an address of this service
     #[arg(long, value_name = "NS/NAME")]
-    to_service: Option<String>,
+    to_service: Vec<String>,
 
     /// Only this protocol: TCP, UDP, SCTP, ICMP, ICMPv6 or a number
-    #[arg(long)]
-    protocol: Option<String>,
+    #[arg(long, value_name = "PROTOCOL")]
+    protocol: Vec<String>,
 
     /// Only packets with this port at either end
     #[arg(long, value_name = "N")]
-    port: Option<u16>,
+    port: Vec<u16>,
 
     /// Only packets from this port
     #[arg(long, value_name = "N")]
-    from_port: Option<u16>,
+    from_port: Vec<u16>,
 
     /// Only packets to this port
     #[arg(long, value_name = "N")]
-    to_port: Option<u16>,
+    to_port: Vec<u16>,
+
+    /// Only TCP packets with all of these flags, such as SYN,ACK
+    #[arg(long, value_name = "FLAGS")]
+    tcp_flags: Vec<String>,
+
+    /// Only connections towards a pod of the node (ingress) or from one (egress)
+    #[arg(long, value_name = "DIRECTION")]
+    traffic_direction: Vec<String>,
 
     /// Only verdicts with this reason; podgate show errors lists them
-    #[arg(long)]
-    reason: Option<String>,
+    #[arg(long, value_name = "REASON")]
+    reason: Vec<String>,
 
     /// Only verdicts by this policy
     #[arg(long, value_name = "[NS/]NAME")]
-    policy: Option<String>,
+    policy: Vec<String>,
 
     /// Only verdicts of this node
     #[arg(long, value_name = "NAME")]
-    node: Option<String>,
+    node: Vec<String>,
 }
 
 /// A verdict on the command line.
@@ -89,27 +141,41 @@ enum VerdictArg {
 impl Filters {
     /// The filters as the switch takes them.
     pub(crate) fn wanted(&self) -> ObserveFilters {
+        let verdict = self.verdict.iter().map(|verdict| match verdict {
+            VerdictArg::Forwarded => Verdict::Forwarded,
+            VerdictArg::Dropped => Verdict::Dropped,
+        });
         ObserveFilters {
-            verdict: self.verdict.map(|verdict| match verdict {
-                VerdictArg::Forwarded => Verdict::Forwarded,
-                VerdictArg::Dropped => Verdict::Dropped,
-            }),
-            pod: self.pod.clone(),
-            from_pod: self.from_pod.clone(),
-            to_pod: self.to_pod.clone(),
-            from_namespace: self.from_namespace.clone(),
-            to_namespace: self.to_namespace.clone(),
-            ip: self.ip.clone(),
-            from_ip: self.from_ip.clone(),
-            to_ip: self.to_ip.clone(),
-            to_service: self.to_service.clone(),
-            protocol: self.protocol.clone(),
-            port: self.port,
-            from_port: self.from_port,
-            to_port: self.to_port,
-            reason: self.reason.clone(),
-            policy: self.policy.clone(),
-            node: self.node.clone(),
+            verdict: AnyOf(verdict.collect()),
+            pod: AnyOf(self.pod.clone()),
+            from_pod: AnyOf(self.from_pod.clone()),
+            to_pod: AnyOf(self.to_pod.clone()),
+            from_namespace: AnyOf(self.from_namespace.clone()),
+            to_namespace: AnyOf(self.to_namespace.clone()),
+            label: AnyOf(self.label.clone()),
+            from_label: AnyOf(self.from_label.clone()),
+            to_label: AnyOf(self.to_label.clone()),
+            workload: AnyOf(self.workload.clone()),
+            from_workload: AnyOf(self.from_workload.clone()),
+            to_workload: AnyOf(self.to_workload.clone()),
+            ip: AnyOf(self.ip.clone()),
+            from_ip: AnyOf(self.from_ip.clone()),
+            to_ip: AnyOf(self.to_ip.clone()),
+            fqdn: AnyOf(self.fqdn.clone()),
+            from_fqdn: AnyOf(self.from_fqdn.clone()),
+            to_fqdn: AnyOf(self.to_fqdn.clone()),
+            service: AnyOf(self.service.clone()),
+            from_service: AnyOf(self.from_service.clone()),
+            to_service: AnyOf(self.to_service.clone()),
+            protocol: AnyOf(self.protocol.clone()),
+            port: AnyOf(self.port.clone()),
+            from_port: AnyOf(self.from_port.clone()),
+            to_port: AnyOf(self.to_port.clone()),
+            tcp_flags: AnyOf(self.tcp_flags.clone()),
+            direction: AnyOf(self.traffic_direction.clone()),
+            reason: AnyOf(self.reason.clone()),
+            policy: AnyOf(self.policy.clone()),
+            node: AnyOf(self.node.clone()),
             ..ObserveFilters::default()
         }
     }

@@ -4,6 +4,7 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
+use acl::Origin;
 use clap::ValueEnum;
 use serde_json::Value;
 
@@ -12,7 +13,7 @@ use super::call::{Socket, no_answer, print_line, refused, write_line};
 use super::filters::Filters;
 use agent::config::Span;
 use cli_runtime::{NO, Output, UNUSABLE, fail};
-use local_api::{Client, ClientError, ObserveFilters, Request, Verdict};
+use local_api::{AnyOf, Client, ClientError, ObserveFilters, Request, Verdict};
 use observe::time::utc;
 use observe::verdicts::Event;
 use policy_tools::commands::moment;
@@ -25,7 +26,11 @@ const LAST: u32 = 20;
 
 /// Arguments of `podgate observe`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "New connections and drops are shown; packets of connections that were \
+#[command(
+    after_help = "A filter that is repeated matches by one of its values; filters of several kinds must all \
+match.
+
+New connections and drops are shown; packets of connections that were \
 allowed before are not.
 
 When the switch restarts, --follow waits for it, says so, and continues.
@@ -35,8 +40,10 @@ Examples:
   podgate observe --since 10m --namespace shop --policy shop/db -o json
   podgate observe --follow --not --reason no-policy
   podgate observe --follow --staged
+  podgate observe --to-label app=db --port 5432 --port 5433 -o dict
 
-Exit code: 0; 1 if the switch ends while its verdicts are followed; 2 if a filter can match nothing.")]
+Exit code: 0; 1 if the switch ends while its verdicts are followed; 2 if a filter can match nothing."
+)]
 pub struct Args {
     /// Keep running and print new verdicts
     #[arg(short, long)]
@@ -68,7 +75,7 @@ pub struct Args {
 
     /// Only connections of pods in this namespace; also the namespace of a POD without one
     #[arg(short, long, value_name = "NS")]
-    namespace: Option<String>,
+    namespace: Vec<String>,
 
     /// A POD without a namespace matches in every namespace, not in default
     #[arg(short = 'A', long, conflicts_with = "namespace")]
@@ -88,9 +95,23 @@ pub struct Args {
     #[command(flatten)]
     socket: Socket,
 
-    /// Output format; json: one line a verdict
-    #[arg(short, long, value_enum, default_value_t = Output::Text)]
-    output: Output,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
+    output: Format,
+}
+
+/// How verdicts are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A line a verdict
+    #[value(alias = "compact")]
+    Text,
+    /// A field a line
+    Dict,
+    /// JSON, a line a verdict
+    Json,
+    /// Hubble's flows in JSON, a line each
+    Jsonpb,
 }
 
 /// When output has colours.
@@ -165,17 +186,46 @@ fn stream(
             eprintln!("podgate: {notice}");
             continue;
         }
-        match colour && args.output == Output::Text {
-            true => print_coloured(value)?,
-            false => print_line::<Event>(value, args.output)?,
+        match args.output {
+            Format::Text if colour => print_coloured(value)?,
+            Format::Text => print_line::<Event>(value, Output::Text)?,
+            Format::Json => print_line::<Event>(value, Output::Json)?,
+            Format::Dict => write_line(in_fields(&parsed(value)?))?,
+            Format::Jsonpb => write_line(hubble::json::response(&parsed(value)?).to_string())?,
         }
     }
     Ok(None)
 }
 
+fn parsed(value: Value) -> Result<Event, ExitCode> {
+    serde_json::from_value(value).map_err(no_answer)
+}
+
+/// A verdict with a field a line, as `hubble observe -o dict` has them.
+fn in_fields(event: &Event) -> String {
+    let packet = event.in_words();
+    let mut fields = vec![
+        ("TIMESTAMP", utc(event.time)),
+        ("NODE", event.node.to_string()),
+        ("SOURCE", event.from.to_string()),
+        ("DESTINATION", event.to.to_string()),
+        ("TYPE", event.reason.to_string()),
+        ("VERDICT", event.verdict.shown().to_owned()),
+        ("SUMMARY", packet),
+    ];
+    if !event.by.is_empty() {
+        fields.push(("POLICY", Origin::list(&event.by)));
+    }
+    if let Some(staged) = &event.staged {
+        fields.push(("STAGED", staged.to_string()));
+    }
+    let lines = fields.into_iter().map(|(name, value)| format!("{name:>11}: {value}\n"));
+    lines.collect::<String>() + "------------"
+}
+
 /// Writes a verdict whose reason stands out.
 fn print_coloured(value: Value) -> Result<(), ExitCode> {
-    let event: Event = serde_json::from_value(value).map_err(no_answer)?;
+    let event = parsed(value)?;
     let is_dropped = event.verdict == Verdict::Dropped;
     let colour = if is_dropped { "\x1b[31m" } else { "\x1b[32m" };
     let verdict = event.verdict.shown();
@@ -206,7 +256,7 @@ fn filters(args: &Args) -> Result<ObserveFilters, String> {
     // A span of time means all of it.
     let whole = (args.since.is_some() || args.until.is_some()) && args.first.is_none();
     Ok(ObserveFilters {
-        namespace: args.namespace.clone(),
+        namespace: AnyOf(args.namespace.clone()),
         all_namespaces: args.all_namespaces,
         since: args.since.as_deref().map(|text| moment("--since", text).map(utc)).transpose()?,
         until: args.until.as_deref().map(|text| moment("--until", text).map(utc)).transpose()?,
@@ -217,4 +267,31 @@ fn filters(args: &Args) -> Result<ObserveFilters, String> {
         follow: args.follow,
         ..args.filters.wanted()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_a_line() {
+        let text = r#"{"time":"2026-11-21T02:25:35.123Z","node":"node-a","verdict":"drop",
+            "reason":"policy-denied","by":["default-deny of NetworkPolicy default/db"],
+            "from":{"pod":"default/web","ip":"10.1.0.3","port":41000},
+            "to":{"pod":"default/db","ip":"10.1.0.2","port":6379},"protocol":"TCP",
+            "tcp_flags":"SYN"}"#;
+        let fields = in_fields(&serde_json::from_str(text).unwrap());
+        let expected = [
+            "  TIMESTAMP: 2026-11-21T02:25:35.123Z",
+            "       NODE: node-a",
+            "     SOURCE: default/web:41000",
+            "DESTINATION: default/db:6379",
+            "       TYPE: policy-denied",
+            "    VERDICT: DROPPED",
+            "    SUMMARY: TCP Flags: SYN",
+            "     POLICY: default-deny of NetworkPolicy default/db",
+            "------------",
+        ];
+        assert_eq!(fields.lines().collect::<Vec<_>>(), expected);
+    }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use cli_runtime::{NO, plain};
 use control::api_server::{Connection, Switches};
-use local_api::ObserveFilters;
+use local_api::{AnyOf, ObserveFilters};
 use observe::verdicts::Event;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
@@ -138,7 +138,7 @@ fn filters(args: &Args, connection: &Connection) -> ObserveFilters {
     // Pods with certain labels are chosen here, from as many as there are.
     let many = args.scope.selector.is_some() && !args.follow;
     ObserveFilters {
-        namespace: args.scope.namespace(connection),
+        namespace: AnyOf(args.scope.namespace(connection).into_iter().collect()),
         all_namespaces: args.scope.all_namespaces,
         last: if many { u32::MAX } else { args.last.unwrap_or(usual) },
         follow: args.follow,

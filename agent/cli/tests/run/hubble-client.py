@@ -17,8 +17,9 @@ NUMBER = {1: ("value", int)}
 FLAGS = dict(enumerate([(name, bool) for name in "FIN SYN RST PSH ACK URG ECE CWR NS".split()], 1))
 PORTS = {1: ("source_port", int), 2: ("destination_port", int)}
 ICMP = {1: ("type", int), 2: ("code", int)}
+WORKLOAD = {1: ("name", str), 2: ("kind", str)}
 ENDPOINT = {1: ("ID", int), 2: ("identity", int), 3: ("namespace", str), 4: ("labels", [str]), 5: ("pod_name", str),
-            7: ("cluster_name", str)}
+            6: ("workloads", [WORKLOAD]), 7: ("cluster_name", str)}
 SERVICE = {1: ("name", str), 2: ("namespace", str)}
 POLICY = {1: ("name", str), 2: ("namespace", str), 3: ("labels", [str]), 4: ("revision", int), 5: ("kind", str)}
 FLOW = {
@@ -39,6 +40,7 @@ FILTER = {
     1: ("source_ip", [str]), 2: ("source_pod", [str]), 3: ("destination_ip", [str]), 4: ("destination_pod", [str]),
     5: ("verdict", [int]), 10: ("source_label", [str]), 11: ("destination_label", [str]), 12: ("protocol", [str]),
     13: ("source_port", [str]), 14: ("destination_port", [str]), 22: ("http_path", [str]),
+    26: ("source_workload", [WORKLOAD]), 27: ("destination_workload", [WORKLOAD]),
     30: ("traffic_direction", [int]), 33: ("drop_reason_desc", [int]),
 }
 METHODS = {
@@ -58,6 +60,8 @@ METHODS = {
     "/observer.Observer/GetNamespaces": (
         {}, {1: ("namespaces", [{1: ("cluster", str), 2: ("namespace", str)}])}),
     "/observer.Observer/GetAgentEvents": ({}, {}),
+    "/peer.Peer/Notify": (
+        {}, {1: ("name", str), 2: ("address", str), 3: ("type", int), 4: ("tls", {1: ("server_name", str)})}),
     "/grpc.health.v1.Health/Check": ({1: ("service", str)}, {1: ("status", int)}),
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use agent::config::{Config, Options};
 use control::api_server::Access;
@@ -99,8 +99,12 @@ fn flows_are_verdicts() {
     assert_eq!(
         denied["source"],
         json!({"namespace": "default", "pod_name": "web", "labels": ["k8s:role=web"],
-            "cluster_name": "default"})
+            "identity": denied["source"]["identity"], "cluster_name": "default",
+            "workloads": [{"name": "web", "kind": "Pod"}]})
     );
+    // Clients show those below as reserved ones.
+    assert!(denied["source"]["identity"].as_u64().unwrap() >= 256, "{denied}");
+    assert_ne!(denied["source"]["identity"], allowed["source"]["identity"]);
     // POLICY_DENIED, a policy verdict, towards the pod.
     assert_eq!(denied["drop_reason_desc"], 133);
     assert_eq!(denied["event_type"], json!({"type": 5}));
@@ -123,6 +127,9 @@ fn flows_are_verdicts() {
         (json!({"protocol": ["udp"]}), &[]),
         (json!({"drop_reason_desc": [133]}), &[81]),
         (json!({"http_path": ["/"]}), &[]),
+        (json!({"source_workload": [{"name": "api"}]}), &[80]),
+        (json!({"destination_workload": [{"kind": "Pod", "name": "db"}]}), &[80, 81]),
+        (json!({"destination_workload": [{"kind": "Job"}]}), &[]),
     ] {
         assert_eq!(scene.ports(&json!({"whitelist": [filter]})), expected, "{filter}");
         let others: Vec<u64> = [80, 81].into_iter().filter(|it| !expected.contains(it)).collect();
@@ -209,6 +216,83 @@ fn the_server_tells_about_itself() {
     assert!(error.starts_with("UNIMPLEMENTED"), "{error}");
     let error = refused(FLOWS, json!({"whitelist": [{"source_ip": ["döner"]}]}));
     assert_eq!(error, "INVALID_ARGUMENT: source_ip: 'döner' is neither an address nor a network");
+}
+
+/// A client of the Peer API, and its notifications.
+struct Notified {
+    client: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Notified {
+    fn of(target: &str, trust: &[&str]) -> Self {
+        let mut client = command("/peer.Peer/Notify", &json!({}), target, trust);
+        let mut client = client.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(client.stdout.take().unwrap()).lines();
+        Self { client, lines }
+    }
+
+    fn next(&mut self) -> Value {
+        serde_json::from_str(&self.lines.next().unwrap().unwrap()).unwrap()
+    }
+}
+
+impl Drop for Notified {
+    fn drop(&mut self) {
+        let _ = self.client.kill();
+        let _ = self.client.wait();
+    }
+}
+
+/// What Hubble Relay begins with.
+#[test]
+fn peers_are_the_nodes_and_their_changes() {
+    requires!(has_client(), "python3-grpcio is not installed");
+    let scene = Scene::new("hubble-peers");
+    // At a unix socket no other node is reached.
+    let mut alone = Notified::of(&scene.target, &[]);
+    let own = json!({"name": "node-a", "address": scene.target, "type": 1});
+    assert_eq!(alone.next(), own);
+
+    let files = NodeFiles::new("hubble-peers-tls");
+    files.manifest("cluster.yaml", &cluster(&[]));
+    let certificates = Certificates::new(&files);
+    let options = Options {
+        hubble_listen: Some("127.0.0.1:0".parse().unwrap()),
+        hubble_cert_file: Some(certificates.file("ca-server.crt")),
+        hubble_key_file: Some(certificates.file("ca-server.key")),
+        hubble_client_ca_file: Some(certificates.file("ca.crt")),
+        ..Options::default()
+    };
+    let node = Node::start_with(&files, |config| config.hubble = hubble(options));
+    let (target, port) = (node.hubble_address().to_string(), node.hubble_address().port());
+    let names = ["ca.crt", "ca-client.crt", "ca-client.key"].map(|name| certificates.text(name));
+    let trust = names.each_ref().map(String::as_str);
+    until(|| {
+        let first = Notified::of(&target, &trust).next();
+        first["address"] == format!("192.0.2.1:{port}")
+    });
+    let mut peers = Notified::of(&target, &trust);
+    let of = |node: &str, address: &str, kind: u32| {
+        let server_name = format!("{node}.default.hubble-grpc.cilium.io");
+        json!({"name": node, "address": address, "type": kind, "tls": {"server_name": server_name}})
+    };
+    assert_eq!(peers.next(), of("node-a", &format!("192.0.2.1:{port}"), 1));
+    let other = |address: &str| {
+        format!(
+            "apiVersion: v1\nkind: Node\nmetadata: {{name: node-b}}\n\
+             status: {{addresses: [{{type: InternalIP, address: \"{address}\"}}]}}\n"
+        )
+    };
+    files.manifest("other.yaml", &other("192.0.2.2"));
+    assert_eq!(peers.next(), of("node-b", &format!("192.0.2.2:{port}"), 1));
+    files.manifest("other.yaml", &other("2001:db8::2"));
+    assert_eq!(peers.next(), of("node-b", &format!("[2001:db8::2]:{port}"), 3));
+    std::fs::remove_file(files.path("manifests/other.yaml")).unwrap();
+    assert_eq!(peers.next(), of("node-b", &format!("[2001:db8::2]:{port}"), 2));
+    // The switch ends its streams when it ends.
+    drop(node);
+    assert!(peers.lines.next().is_none());
 }
 
 /// Certificates in files: of an authority, of the server and of a client.

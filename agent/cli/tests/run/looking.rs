@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use agent::config::{Config, Options};
 use agent::run::Status;
-use local_api::{ObserveFilters, Request, Show, TraceAdd, Verdict};
+use local_api::{AnyOf, ObserveFilters, Request, Show, TraceAdd, Verdict};
 use observe::trace::Line;
 use observe::verdicts::Event;
 use serde_json::json;
@@ -85,20 +85,35 @@ fn observers_choose_and_follow() {
     assert_eq!(all.len(), 4);
     assert!(all.iter().all(|event| &*event.node == "node-a"));
     let dropped =
-        only(ask(ObserveFilters { verdict: Some(Verdict::Dropped), ..Default::default() }));
+        only(ask(ObserveFilters { verdict: Verdict::Dropped.into(), ..Default::default() }));
     assert_eq!(dropped.from.pod.as_deref(), Some("default/web"));
-    let ping = only(ask(ObserveFilters { protocol: Some("icmp".into()), ..Default::default() }));
+    let ping = only(ask(ObserveFilters { protocol: "icmp".into(), ..Default::default() }));
     assert_eq!((ping.icmp_type, ping.to.pod.as_deref()), (Some(8), Some("default/far")));
     assert_eq!(ping.out_port.as_deref(), Some("host"));
-    let dns = only(ask(ObserveFilters { port: Some(53), ..Default::default() }));
+    let dns = only(ask(ObserveFilters { port: 53.into(), ..Default::default() }));
     assert_eq!(dns.protocol, Some(observe::verdicts::Protocol(17)));
-    only(ask(ObserveFilters { from_pod: Some("db".into()), ..Default::default() }));
-    assert_eq!(ask(ObserveFilters { to_pod: Some("far".into()), ..Default::default() }).len(), 2);
-    let bad = ObserveFilters { protocol: Some("nonsense".into()), ..Default::default() };
+    only(ask(ObserveFilters { from_pod: "db".into(), ..Default::default() }));
+    assert_eq!(ask(ObserveFilters { to_pod: "far".into(), ..Default::default() }).len(), 2);
+    // What a policy's rules decided, until it is another one.
+    let rules = || node.show("policies").unwrap();
+    until(|| rules().contains("default-deny 1"));
+    files.manifest("policy.yaml", &POLICY.replace("role: api", "role: cache"));
+    until(|| !rules().contains("default-deny 1"));
+    files.manifest("policy.yaml", POLICY);
+    // Labels are known from the first filter by them on.
+    let by_label =
+        |selector: &str| ObserveFilters { to_label: selector.into(), ..Default::default() };
+    assert_eq!(ask(by_label("role=db")).len(), 1);
+    assert_eq!(ask(by_label("role in (db, web)")).len(), 2);
+    let workload = ObserveFilters { from_workload: "Pod/db".into(), ..Default::default() };
+    assert_eq!(only(ask(workload)).to.port, Some(80));
+    let both = ObserveFilters { port: AnyOf(vec![53, 80]), ..Default::default() };
+    assert_eq!(ask(both).len(), 2);
+    let bad = ObserveFilters { protocol: "nonsense".into(), ..Default::default() };
     let mut events = node.client().stream(&Request::Observe(Box::new(bad))).unwrap();
     assert!(events.next().unwrap().unwrap_err().to_string().contains("nonsense"));
 
-    let filters = ObserveFilters { follow: true, to_pod: Some("db".into()), ..Default::default() };
+    let filters = ObserveFilters { follow: true, to_pod: "db".into(), ..Default::default() };
     let mut events = node.client().stream(&Request::Observe(Box::new(filters))).unwrap();
     let following = std::thread::spawn(move || events.next().unwrap().unwrap());
     // Verdicts before the observer is there are past; so one is sent until it is seen.
@@ -276,24 +291,33 @@ fn verdicts_know_services_and_filters_unknown_pods() {
         let events = node.client().stream(&Request::Observe(Box::new(filters))).unwrap();
         events.map(|event| event.map_err(|error| error.to_string())).collect::<Vec<_>>()
     };
-    let to =
-        |service: &str| ObserveFilters { to_service: Some(service.into()), ..Default::default() };
+    let to = |service: &str| ObserveFilters { to_service: service.into(), ..Default::default() };
     assert_eq!((ask(to("default/front")).len(), ask(to("default/back")).len()), (1, 0));
     // An unknown pod is refused, except in a stream: the pod may be created later.
-    let ghost = ObserveFilters { from_pod: Some("ghost".into()), ..Default::default() };
+    let ghost = ObserveFilters { from_pod: "ghost".into(), ..Default::default() };
     let refused = ask(ghost.clone()).remove(0).unwrap_err();
     assert!(refused.contains("no pod default/ghost is known"), "{refused}");
     for (filters, unknown) in [
-        (ObserveFilters { policy: Some("ghost".into()), ..Default::default() }, "policy ghost"),
+        (ObserveFilters { policy: "ghost".into(), ..Default::default() }, "policy ghost"),
         (
-            ObserveFilters { namespace: Some("ghosts".into()), ..Default::default() },
+            ObserveFilters { namespace: "ghosts".into(), ..Default::default() },
             "pod of namespace ghosts",
         ),
     ] {
         let refused = ask(filters).remove(0).unwrap_err();
         assert!(refused.contains(&format!("no {unknown} is known")), "{refused}");
     }
-    let policy = ObserveFilters { policy: Some("db".into()), ..Default::default() };
+    // A pod on the host network is known without a verdict.
+    let agent = "apiVersion: v1\nkind: Pod\nmetadata: {name: agent, namespace: default}\n\
+                 spec: {nodeName: node-a, hostNetwork: true, containers: []}\n\
+                 status: {podIPs: [{ip: 192.0.2.1}]}\n";
+    let agents = || ask(ObserveFilters { from_pod: "agent".into(), ..Default::default() });
+    assert!(agents()[0].as_ref().unwrap_err().contains("no pod default/agent is known"));
+    files.manifest("agent.yaml", agent);
+    until(|| agents().is_empty());
+    std::fs::remove_file(files.path("manifests/agent.yaml")).unwrap();
+    until(|| agents().iter().any(Result::is_err));
+    let policy = ObserveFilters { policy: "db".into(), ..Default::default() };
     assert!(ask(policy).iter().all(Result::is_ok), "it is there, and has decided nothing");
     let followed = ObserveFilters { follow: true, ..ghost };
     let first = node

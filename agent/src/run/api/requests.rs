@@ -15,7 +15,7 @@ use serde_json::json;
 use super::connections::{Connection, Doing, Shared};
 use super::streams::{follow_session_rules, has_left, observe};
 use crate::run::capture;
-use crate::run::events::Event;
+use crate::run::events::{Event, keep_labels};
 use crate::run::shared_status::SharedStatus;
 use crate::run::show::show;
 use crate::run::status::Status;
@@ -48,7 +48,7 @@ pub(super) fn serve(stream: UnixStream, connection: &Connection) -> io::Result<(
             Err(error) => error.into(),
             Ok(Request::Observe(filters)) => match Filter::new(*filters) {
                 Err(error) => error.into(),
-                Ok(filter) => match shared.status.unknown(&filter) {
+                Ok(filter) => match unknown(&filter, shared) {
                     // What is followed may come yet.
                     Some(unknown) if !filter.follow() => {
                         let text = format!("observe: no {unknown} is known");
@@ -78,6 +78,15 @@ pub(super) fn serve(stream: UnixStream, connection: &Connection) -> io::Result<(
         // This class has no bound of its own.
         let _ = connection.does(Doing::Idle(Instant::now()));
     }
+}
+
+/// The object of a filter that is not known. Labels that it needs are kept from now on.
+fn unknown(filter: &Filter, shared: &Shared) -> Option<String> {
+    if filter.needs_labels() {
+        let events = shared.events.lock().clone();
+        keep_labels(&events);
+    }
+    shared.status.unknown(filter)
 }
 
 fn answer(request: Request, shared: &Shared) -> Answer {

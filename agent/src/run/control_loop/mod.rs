@@ -29,7 +29,7 @@
 //! - `bookkeeping`: the log of policies (`policy_log`), metrics, and the shared status (`publish_status`),
 //! - `replies`: answers, held back until the status that they refer to is published,
 //! - `names`: addresses of domain names, and answers of DNS that wait for their snapshot,
-//! - `health_checks`, `liveness`: what others ask about the switch.
+//! - `health_checks`, `liveness`, `peers`: what others ask about the switch.
 
 mod attachments;
 mod bookkeeping;
@@ -49,6 +49,7 @@ mod masquerade;
 mod names;
 mod nftables;
 mod node_policies;
+mod peers;
 mod policy_log;
 mod ports;
 mod publish;
@@ -172,6 +173,14 @@ impl ControlLoop {
             }
             // The thread that requested them may have ended.
             Event::Objects(reply) => drop(reply.send(self.effects.control.objects().collect())),
+            Event::KeepLabels(reply) => {
+                let directory = self.effects.shared.broker.directory();
+                if !directory.keeps_labels() {
+                    directory.keep_labels();
+                    self.label_all();
+                }
+                let _ = reply.send(());
+            }
             Event::Interface(event) => self.interface_event(&event),
             Event::Completed(all) => all.into_iter().for_each(|it| self.completed(it)),
             Event::Names(changes, answer) => {

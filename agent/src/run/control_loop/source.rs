@@ -20,6 +20,11 @@ use observe::verdicts::{Names, PodLabels};
 /// Time that listed kinds wait for the others if a saved state covers these.
 const LATE: Duration = Duration::from_secs(1);
 
+/// Whether a pod is there without an address of its own.
+fn is_on_host(pod: &Pod) -> bool {
+    pod.host_network && !pod.finished
+}
+
 fn labels_of(pod: &Pod) -> PodLabels {
     pod.labels.iter().map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect()
 }
@@ -222,19 +227,29 @@ impl ControlLoop {
             .pods_by_address()
             .map(|(address, pod)| (address, pod.to_string().into()))
             .collect();
-        self.effects.shared.broker.directory().set_cluster_names(names);
-        if self.effects.shared.config.hubble.listen.is_some() {
-            let pods = self.effects.control.known_pods();
-            let labels = pods.map(|pod| (pod.key.to_string().into(), labels_of(pod)));
-            self.effects.shared.broker.directory().set_labels(labels.collect());
+        let directory = self.effects.shared.broker.directory();
+        directory.set_cluster_names(names);
+        let on_host = self.effects.control.known_pods().filter(|pod| is_on_host(pod));
+        directory.set_on_host(on_host.map(|pod| pod.key.to_string().into()).collect());
+        if directory.keeps_labels() {
+            self.label_all();
         }
     }
 
-    /// Only the Hubble Observer API has a use for labels.
-    fn relabel(&self, pod: &PodKey) {
-        if self.effects.shared.config.hubble.listen.is_some() {
-            let labels = self.effects.control.pod(pod).map(|pod| labels_of(pod));
-            self.effects.shared.broker.directory().set_labels_of(&pod.to_string(), labels);
+    /// Hands out the labels of all pods.
+    pub(super) fn label_all(&self) {
+        let pods = self.effects.control.known_pods();
+        let labels = pods.map(|pod| (pod.key.to_string().into(), labels_of(pod)));
+        self.effects.shared.broker.directory().set_labels(labels.collect());
+    }
+
+    /// Hands out what is known of a pod beside its addresses; labels only if they are asked for.
+    fn relabel(&self, key: &PodKey) {
+        let (directory, name) = (self.effects.shared.broker.directory(), key.to_string());
+        let pod = self.effects.control.pod(key);
+        directory.note_on_host(&name, pod.is_some_and(|pod| is_on_host(pod)));
+        if directory.keeps_labels() {
+            directory.set_labels_of(&name, pod.map(|pod| labels_of(pod)));
         }
     }
 }

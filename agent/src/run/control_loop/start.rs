@@ -20,6 +20,7 @@ use super::kernel_rules::KernelRules;
 use super::liveness::Liveness;
 use super::names::Answers;
 use super::node_policies::Publication;
+use super::peers::Peers;
 use super::ports::{Change, Ports, PuntLink};
 use super::reconciler::{Effects, Reconciler};
 use super::replies::Replies;
@@ -104,6 +105,7 @@ impl ControlLoop {
             Box::new(Publication::new(now)),
             Box::new(Everywhere::new(now)),
             Box::new(HealthChecks::default()),
+            Box::new(Peers::default()),
             Box::new(Liveness::new(&shared.switch)),
         ];
         others.extend(socket_policies.map(|it| Box::new(it) as _));

@@ -29,7 +29,7 @@ use telemetry::{Access, Answer, Authorize, Credential, Feed, Lines, Page, Pages}
 use tokio::sync::OnceCell;
 
 use super::SwitchPages;
-use crate::run::events::Event;
+use crate::run::events::{Event, keep_labels};
 use crate::run::journal::Journal;
 use crate::run::shared_status::SharedStatus;
 use crate::run::show::{policies, staged, tables_of};
@@ -46,13 +46,15 @@ const IDLE: Duration = Duration::from_millis(500);
 /// The pages about a switch.
 pub(in crate::run) struct Remote {
     shared: Arc<SharedStatus>,
+    events: Sender<Event>,
     own: SwitchPages,
 }
 
 impl Remote {
     /// Serves the switch whose control loop receives `events`.
     pub(in crate::run) fn new(shared: &Arc<SharedStatus>, events: &Sender<Event>) -> Self {
-        Self { shared: Arc::clone(shared), own: SwitchPages::new(shared, events) }
+        let (own, events) = (SwitchPages::new(shared, events), events.clone());
+        Self { shared: Arc::clone(shared), events, own }
     }
 }
 
@@ -99,10 +101,14 @@ impl Pages for Remote {
         let filter = serde_json::from_str::<ObserveFilters>(&filters)
             .map_err(|error| refused(format!("filters: {error}")))
             .and_then(|it| Filter::new(it).map_err(|error| refused(error.message)));
-        let shared = Arc::clone(&self.shared);
+        let (shared, events) = (Arc::clone(&self.shared), self.events.clone());
         Some(filter.map(|filter| {
-            let observer = shared.broker.observe(filter);
-            Box::new(move |client: &Lines| stream(&observer, client)) as Feed
+            Box::new(move |client: &Lines| {
+                if filter.needs_labels() {
+                    keep_labels(&events);
+                }
+                stream(&shared.broker.observe(filter), client);
+            }) as Feed
         }))
     }
 }

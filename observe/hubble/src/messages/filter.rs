@@ -1,7 +1,7 @@
 //! `flow.FlowFilter`.
 
 use super::Empty;
-use super::flow::TcpFlags;
+use super::flow::{TcpFlags, Workload};
 
 /// `flow.FlowFilter`: all fields that are set have to match; of a list, one entry.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -69,6 +69,12 @@ pub struct FlowFilter {
     /// Numbers of `flow.IPVersion`.
     #[prost(int32, repeated, tag = "25")]
     pub ip_version: Vec<i32>,
+    /// Workloads of the sending pod, by name, by kind or by both.
+    #[prost(message, repeated, tag = "26")]
+    pub source_workload: Vec<Workload>,
+    /// Workloads of the receiving pod.
+    #[prost(message, repeated, tag = "27")]
+    pub destination_workload: Vec<Workload>,
     /// Numbers of `flow.TrafficDirection`.
     #[prost(int32, repeated, tag = "30")]
     pub traffic_direction: Vec<i32>,
@@ -101,12 +107,6 @@ pub struct FlowFilter {
     /// HTTP paths.
     #[prost(string, repeated, tag = "22")]
     pub http_path: Vec<String>,
-    /// Workloads of the sending pod.
-    #[prost(message, repeated, tag = "26")]
-    pub source_workload: Vec<Empty>,
-    /// Workloads of the receiving pod.
-    #[prost(message, repeated, tag = "27")]
-    pub destination_workload: Vec<Empty>,
     /// Trace identifiers.
     #[prost(string, repeated, tag = "28")]
     pub trace_id: Vec<String>,
@@ -147,8 +147,7 @@ impl FlowFilter {
             &self.source_ip_xlated,
             &self.node_labels,
         ];
-        let messages =
-            [&self.source_workload, &self.destination_workload, &self.http_header, &self.interface];
+        let messages = [&self.http_header, &self.interface];
         !texts.iter().all(|it| it.is_empty())
             || !messages.iter().all(|it| it.is_empty())
             || !self.ip_trace_id.is_empty()

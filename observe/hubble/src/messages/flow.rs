@@ -283,19 +283,37 @@ pub struct Endpoint {
     /// The pod's name.
     #[prost(string, tag = "5")]
     pub pod_name: String,
+    /// The workload of a pod.
+    #[prost(message, repeated, tag = "6")]
+    pub workloads: Vec<Workload>,
     /// The cluster of a pod.
     #[prost(string, tag = "7")]
     pub cluster_name: String,
 }
 
-/// Reserved identities; the switch has no numbers for pods.
+/// `flow.Workload`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Workload {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Its kind.
+    #[prost(string, tag = "2")]
+    pub kind: String,
+}
+
+/// Reserved identities.
 pub mod identity {
-    /// A pod.
+    /// Not known.
     pub const UNKNOWN: u32 = 0;
     /// The node.
     pub const HOST: u32 = 1;
     /// Outside of the cluster, as far as is known.
     pub const WORLD: u32 = 2;
+    /// The first number of a pod.
+    pub const FIRST_POD: u32 = 256;
+    /// The number behind the last one of a pod, as clients take those of a single cluster.
+    pub const END_POD: u32 = 1 << 16;
 }
 
 /// `flow.Service`.

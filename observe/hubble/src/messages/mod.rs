@@ -1,6 +1,6 @@
 //! Messages of the Hubble Observer API, version 1.
 //!
-//! Field numbers are those of the public proto files `api/v1/{observer,flow,relay}` of Cilium and of
+//! Field numbers are those of the public proto files `api/v1/{observer,flow,relay,peer}` of Cilium and of
 //! `grpc.health.v1`. Fields that the switch neither fills nor reads are left out: a reader skips them.
 
 pub mod filter;
@@ -222,4 +222,38 @@ pub struct HealthCheckResponse {
 impl HealthCheckResponse {
     /// The service answers.
     pub const SERVING: i32 = 1;
+}
+
+/// `peer.ChangeNotification`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ChangeNotification {
+    /// The node.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Where it answers.
+    #[prost(string, tag = "2")]
+    pub address: String,
+    /// `peer.ChangeNotificationType`, such as [`ChangeNotification::ADDED`].
+    #[prost(int32, tag = "3")]
+    pub kind: i32,
+    /// How it is spoken to; without it: without TLS.
+    #[prost(message, optional, tag = "4")]
+    pub tls: Option<PeerTls>,
+}
+
+impl ChangeNotification {
+    /// The node is new.
+    pub const ADDED: i32 = 1;
+    /// The node is gone.
+    pub const DELETED: i32 = 2;
+    /// Its address is another one.
+    pub const UPDATED: i32 = 3;
+}
+
+/// `peer.TLS`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct PeerTls {
+    /// A name of its certificate.
+    #[prost(string, tag = "1")]
+    pub server_name: String,
 }

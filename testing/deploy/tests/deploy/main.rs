@@ -272,7 +272,7 @@ fn the_chart_with_hubble_makes_the_overlay() {
     assert_eq!(by_name(render(&values, "kube-system")), by_name(kustomization("hubble")));
     let rules =
         object(&kustomization("hubble"), "ClusterRole", "podgate-hubble-reader")["rules"].clone();
-    let paths = ["/observer.Observer/*", "/grpc.health.v1.Health/Check"];
+    let paths = ["/observer.Observer/*", "/peer.Peer/*", "/grpc.health.v1.Health/Check"];
     assert_eq!(rules, json!([{"nonResourceURLs": paths, "verbs": ["get"]}]));
 }
 

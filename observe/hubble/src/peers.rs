@@ -1,0 +1,125 @@
+//! The Hubble Peer API: which nodes answer where. Hubble Relay finds them by it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use observe::verdicts::EventBroker;
+use tokio::sync::mpsc;
+
+use crate::flow::CLUSTER;
+use crate::grpc::append;
+use crate::messages::{ChangeNotification, PeerTls};
+
+/// Interval of looking for changes.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Nodes, with where each answers.
+pub(crate) type Peers = BTreeMap<String, String>;
+
+/// The nodes of a cluster whose switches all listen on the same port; without an address, as on a unix socket, this
+/// node alone.
+pub(crate) fn peers(broker: &EventBroker, node: &str, address: &str) -> Peers {
+    let mut found = Peers::new();
+    if let Ok(own) = address.parse::<SocketAddr>() {
+        let at = |ip: IpAddr| SocketAddr::new(ip, own.port()).to_string();
+        found.extend(
+            broker.directory().peers().iter().map(|(name, ip)| (name.to_string(), at(*ip))),
+        );
+    }
+    found.entry(node.to_owned()).or_insert_with(|| address.to_owned());
+    found
+}
+
+/// The name in a node's certificate, as Hubble has it: one wildcard covers all nodes.
+fn server_name(node: &str) -> String {
+    format!("{}.{CLUSTER}.hubble-grpc.cilium.io", node.replace('.', "-"))
+}
+
+/// What became of peers, in messages.
+pub(crate) fn changes(before: &Peers, now: &Peers, is_tls: bool) -> Vec<ChangeNotification> {
+    let of = |name: &String, address: &String, kind| ChangeNotification {
+        name: name.clone(),
+        address: address.clone(),
+        kind,
+        tls: is_tls.then(|| PeerTls { server_name: server_name(name) }),
+    };
+    let gone = before.iter().filter(|(name, _)| !now.contains_key(*name));
+    let gone = gone.map(|(name, address)| of(name, address, ChangeNotification::DELETED));
+    let here = now.iter().filter_map(|(name, address)| match before.get(name) {
+        None => Some(of(name, address, ChangeNotification::ADDED)),
+        Some(known) if known != address => Some(of(name, address, ChangeNotification::UPDATED)),
+        Some(_) => None,
+    });
+    gone.chain(here).collect()
+}
+
+/// Sends the nodes, and then their changes until the client is gone.
+pub(crate) async fn notify(
+    broker: Arc<EventBroker>,
+    node: String,
+    (address, is_tls): (String, bool),
+    sender: mpsc::Sender<Bytes>,
+) {
+    let mut known = Peers::new();
+    loop {
+        let now = peers(&broker, &node, &address);
+        let mut portion = BytesMut::new();
+        changes(&known, &now, is_tls).iter().for_each(|change| append(change, &mut portion));
+        known = now;
+        if !portion.is_empty() && sender.send(portion.freeze()).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            () = sender.closed() => return,
+            () = tokio::time::sleep(PERIOD) => {}
+        }
+        if broker.is_stopped() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_told_once() {
+        let peers = |all: &[(&str, &str)]| -> Peers {
+            all.iter().map(|(name, address)| ((*name).to_owned(), (*address).to_owned())).collect()
+        };
+        let before = peers(&[("a", "192.0.2.1:9472"), ("b.x", "192.0.2.2:9472")]);
+        let now = peers(&[("b.x", "192.0.2.9:9472"), ("c", "[2001:db8::1]:9472")]);
+        let told = |before, now| {
+            let all = changes(before, now, true).into_iter();
+            all.map(|it| (it.name, it.address, it.kind)).collect::<Vec<_>>()
+        };
+        let of = |name: &str, address: &str, kind| (name.to_owned(), address.to_owned(), kind);
+        let wanted = [
+            of("a", "192.0.2.1:9472", ChangeNotification::DELETED),
+            of("b.x", "192.0.2.9:9472", ChangeNotification::UPDATED),
+            of("c", "[2001:db8::1]:9472", ChangeNotification::ADDED),
+        ];
+        assert_eq!(told(&before, &now), wanted);
+        assert!(told(&now, &now).is_empty());
+        assert_eq!(server_name("b.x"), "b-x.default.hubble-grpc.cilium.io");
+        assert_eq!(changes(&Peers::new(), &before, false)[0].tls, None);
+    }
+
+    #[test]
+    fn all_nodes_answer_on_the_port_of_this_one() {
+        let broker = EventBroker::new("a", 1);
+        let addresses = [("a", "192.0.2.1"), ("b", "2001:db8::2")];
+        let nodes = addresses.map(|(name, ip)| (name.into(), ip.parse().unwrap()));
+        broker.directory().set_peers(nodes.into());
+        let found = peers(&broker, "a", "0.0.0.0:9472");
+        assert_eq!(found["a"], "192.0.2.1:9472");
+        assert_eq!(found["b"], "[2001:db8::2]:9472");
+        let alone = peers(&broker, "a", "unix:///run/hubble.sock");
+        assert_eq!(alone, Peers::from([("a".to_owned(), "unix:///run/hubble.sock".to_owned())]));
+        assert_eq!(peers(&broker, "new", "192.0.2.7:9472")["new"], "192.0.2.7:9472");
+    }
+}
