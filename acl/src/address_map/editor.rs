@@ -161,6 +161,7 @@ impl AddressMapEditor {
             nets: self.nets.version(),
             members: Arc::clone(&self.identities.members),
             identities: self.identities.count(),
+            by_set: Arc::default(),
             lineage: self.identities.lineage,
         }
     }

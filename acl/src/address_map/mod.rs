@@ -14,11 +14,12 @@
 //! An [`AddressMap`] is one version, never changed. An [`AddressMapEditor`] makes versions;
 //! each shares all unchanged parts with the ones before.
 
+mod by_set;
 mod editor;
 mod identities;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ipnet::IpNet;
 
@@ -27,6 +28,7 @@ use crate::lpm::Lpm;
 use crate::paged::Paged;
 use crate::simd::{self, VECTOR};
 use crate::{Address, Identity, Key};
+use by_set::BySet;
 pub use editor::AddressMapEditor;
 
 /// A peer set: the addresses that one policy peer stands for right now.
@@ -74,6 +76,8 @@ pub struct AddressMap {
     /// Sorted peer sets of each identity.
     members: Arc<Paged<Arc<[PeerSetId]>, 64>>,
     identities: u32,
+    /// Made for [`index_sets`](Self::index_sets).
+    by_set: Arc<OnceLock<BySet>>,
     /// Maps of one lineage give an identity the same meaning; see [`same_lineage`](Self::same_lineage).
     lineage: u64,
 }
@@ -85,6 +89,7 @@ impl Default for AddressMap {
             nets: Lpm::default(),
             members: Arc::new(Paged::filled(1, &none)),
             identities: 1,
+            by_set: Arc::default(),
             lineage: 0,
         }
     }
@@ -162,8 +167,18 @@ impl AddressMap {
         self.members(identity).binary_search(&set).is_ok()
     }
 
+    /// Finds the identities of every set, once: worth its time before several tables are compiled.
+    pub fn index_sets(&self) {
+        self.by_set.get_or_init(|| BySet::new(self.identities().map(|it| self.members(it))));
+    }
+
+    /// The identities in a set, ascending; `None` before [`index_sets`](Self::index_sets).
+    pub(crate) fn identities_in(&self, set: PeerSetId) -> Option<&[Identity]> {
+        Some(self.by_set.get()?.of(set))
+    }
+
     /// All identities, [`Identity::NONE`] first. Some may have no address any more.
-    pub fn identities(&self) -> impl Iterator<Item = Identity> + '_ {
+    pub fn identities(&self) -> impl Iterator<Item = Identity> + Clone + '_ {
         (0..self.identities).map(Identity)
     }
 
@@ -180,7 +195,8 @@ impl AddressMap {
             .identities()
             .map(|id| size_of_val(self.members(id)) + 2 * size_of::<usize>())
             .sum();
-        self.nets.bytes() + self.members.bytes() + sets
+        let by_set = self.by_set.get().map_or(0, BySet::bytes);
+        self.nets.bytes() + self.members.bytes() + sets + by_set
     }
 }
 
@@ -255,6 +271,24 @@ mod tests {
         ");
         assert_eq!(map.identities().count(), 2);
         assert_eq!(sets(&map, "2001:db8::7"), [1]);
+    }
+
+    #[test]
+    fn a_set_has_the_identities_that_are_in_it() {
+        let map = map("
+            1 10.0.0.0/8 -10.1.0.0/16
+            2 10.1.0.0/16
+            3 10.1.2.3/32 2001:db8::/32
+            4
+        ");
+        assert_eq!(map.identities_in(PeerSetId(1)), None);
+        map.index_sets();
+        for set in (0..6).map(PeerSetId) {
+            let wanted: Vec<Identity> =
+                map.identities().filter(|it| map.is_member(*it, set)).collect();
+            assert_eq!(map.identities_in(set), Some(&wanted[..]), "{set:?}");
+        }
+        assert_eq!(map.clone().identities_in(PeerSetId(2)).map(<[_]>::len), Some(2));
     }
 
     #[test]

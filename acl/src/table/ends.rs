@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use ahash::RandomState;
 
 use super::index::Slices;
-use crate::{AddressMap, End, PeerSetId, Rule};
+use crate::{AddressMap, End, Identity, PeerSetId, Rule};
 
 /// The ends of one field, by number; that behind the last peer set is the set of all.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Ends {
         end: impl Fn(&Rule) -> End,
         addresses: &AddressMap,
     ) -> (Self, Vec<u32>) {
-        let mut sets: HashMap<PeerSetId, u32, RandomState> = HashMap::default();
+        let mut sets = Sets::default();
         let mut named = Vec::with_capacity(rules.len());
         for (_, rule) in rules {
             named.push(match end(rule) {
@@ -51,16 +51,10 @@ impl Ends {
         let all = sets.len() as u32;
         named.iter_mut().for_each(|end| *end = all.min(*end));
         let mut members = Slices::default();
-        let mut own = Vec::new();
-        let identities = addresses.identities().take(if all == 0 { 1 } else { usize::MAX });
-        let of = identities.map(|identity| {
-            own.clear();
-            own.extend(addresses.members(identity).iter().filter_map(|set| sets.get(set)));
-            own.sort_unstable();
-            own.push(all);
-            members.number(&own)
-        });
-        let of = of.collect();
+        let of = match known(&sets, addresses) {
+            Some(known) => of_known(known, all, addresses, &mut members),
+            None => of_each(&sets, all, addresses, &mut members),
+        };
         (Self { sets: all, members, of }, named)
     }
 
@@ -142,4 +136,49 @@ impl Ends {
         let of = of.collect();
         (parts, of)
     }
+}
+
+type Sets = HashMap<PeerSetId, u32, RandomState>;
+
+/// The identities in these sets, each with the number of the set, sorted; `None` if the map has no index of them.
+fn known(sets: &Sets, addresses: &AddressMap) -> Option<Vec<(Identity, u32)>> {
+    let mut known = Vec::new();
+    for (set, number) in sets {
+        known.extend(addresses.identities_in(*set)?.iter().map(|identity| (*identity, *number)));
+    }
+    known.sort_unstable();
+    Some(known)
+}
+
+/// By identity: the number of its list, from those of sets that have any.
+fn of_known(
+    known: Vec<(Identity, u32)>,
+    all: u32,
+    addresses: &AddressMap,
+    members: &mut Slices,
+) -> Vec<u32> {
+    let count = if all == 0 { 1 } else { addresses.identities().count() };
+    let mut of = vec![members.number(&[all]); count];
+    let mut own = Vec::new();
+    for sets in known.chunk_by(|(a, _), (b, _)| a == b) {
+        own.clear();
+        own.extend(sets.iter().map(|(_, set)| *set));
+        own.push(all);
+        of[sets[0].0.0 as usize] = members.number(&own);
+    }
+    of
+}
+
+/// The same from the sets that each identity is in.
+fn of_each(sets: &Sets, all: u32, addresses: &AddressMap, members: &mut Slices) -> Vec<u32> {
+    let mut own = Vec::new();
+    let identities = addresses.identities().take(if all == 0 { 1 } else { usize::MAX });
+    let of = identities.map(|identity| {
+        own.clear();
+        own.extend(addresses.members(identity).iter().filter_map(|set| sets.get(set)));
+        own.sort_unstable();
+        own.push(all);
+        members.number(&own)
+    });
+    of.collect()
 }

@@ -62,8 +62,12 @@ impl Field {
     /// Notes the list of each identity.
     pub(super) fn set_lists(&mut self, lists: impl Iterator<Item = ListId>) {
         for (record, list) in self.records.chunks_mut(self.stride as usize).zip(lists) {
+            // Records are empty.
+            if list == ListId::EMPTY {
+                continue;
+            }
             (record[0], record[1]) = (list.rules, list.cells);
-            self.has_lists |= list != ListId::EMPTY;
+            self.has_lists = true;
         }
     }
 
@@ -75,10 +79,13 @@ impl Field {
         }
     }
 
-    /// Visits the lists of all records.
+    /// Visits the lists of all records but empty ones.
     pub(super) fn each_list(&mut self, mut visit: impl FnMut(&mut ListId)) {
         for record in self.records.chunks_mut(self.stride as usize) {
             let mut list = ListId { rules: record[0], cells: record[1] };
+            if list == ListId::EMPTY {
+                continue;
+            }
             visit(&mut list);
             (record[0], record[1]) = (list.rules, list.cells);
         }

@@ -55,6 +55,10 @@ proptest! {
         for parts in plan::all(&rules, &map) {
             check(&compiled(&rules, &map, parts), &keys);
         }
+        map.index_sets();
+        for parts in plan::all(&rules, &map) {
+            check(&compiled(&rules, &map, parts), &keys);
+        }
     }
 }
 
