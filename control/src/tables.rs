@@ -63,7 +63,14 @@ impl Tables {
 
     /// Compiles new tables and those that the change of the address map makes stale. Returns
     /// whether any table in force was compiled again.
-    pub(crate) fn compile(&mut self, before: &AddressMap, now: &Arc<AddressMap>) -> bool {
+    ///
+    /// Takes the time of `threads` cores at most.
+    pub(crate) fn compile(
+        &mut self,
+        before: &AddressMap,
+        now: &Arc<AddressMap>,
+        threads: usize,
+    ) -> bool {
         let all_stale = !now.same_lineage(before);
         let known = before.identities().count() as u32;
         let mut stale: Vec<PeerSetId> = Vec::new();
@@ -74,16 +81,28 @@ impl Tables {
             stale.sort_unstable();
             stale.dedup();
         }
-        let mut again = false;
-        for (rules, entry) in &mut self.entries {
+        let is_stale = |entry: &Entry| {
             let touched = || all_stale || intersect(&entry.sets, &stale);
-            if entry.table.is_some() && (entry.sets.is_empty() || !touched()) {
-                continue;
-            }
-            again |= entry.table.is_some();
-            self.compiled += 1;
-            entry.table = Some(Arc::new(Table::compile(Arc::clone(rules), now)));
+            entry.table.is_none() || !entry.sets.is_empty() && touched()
+        };
+        let mut wanted: Vec<_> = self.entries.iter_mut().filter(|(_, it)| is_stale(it)).collect();
+        let again = wanted.iter().any(|(_, entry)| entry.table.is_some());
+        self.compiled += wanted.len() as u64;
+        if wanted.len() > 1 {
+            now.index_sets();
         }
+        let compile = |wanted: &mut [(&Arc<[Rule]>, &mut Entry)]| {
+            for (rules, entry) in wanted {
+                entry.table = Some(Arc::new(Table::compile(Arc::clone(rules), now)));
+            }
+        };
+        let share = wanted.len().div_ceil(threads).max(LEAST_SHARE);
+        std::thread::scope(|scope| {
+            let mut shares = wanted.chunks_mut(share);
+            let own = shares.next();
+            shares.for_each(|share| drop(scope.spawn(move || compile(share))));
+            own.into_iter().for_each(compile);
+        });
         again
     }
 
@@ -97,6 +116,9 @@ impl Tables {
         self.entries.len()
     }
 }
+
+/// Tables that are not worth a thread.
+const LEAST_SHARE: usize = 64;
 
 fn sets(rules: &[Rule]) -> Box<[PeerSetId]> {
     let ends = rules.iter().flat_map(|rule| [rule.source, rule.destination]);

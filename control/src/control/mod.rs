@@ -18,6 +18,7 @@ pub use policy_events::{PolicyChange, PolicyEvent};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
+use std::num::NonZero;
 use std::sync::Arc;
 
 use acl::{PeerSetId, Rule};
@@ -275,7 +276,13 @@ impl Control {
             None => (Arc::clone(&self.view.addresses), Arc::clone(&self.view.live_addresses)),
         };
         // The live map has all identities of the other one.
-        let compiled_again = self.tables.compile(&self.view.live_addresses, &live_addresses);
+        // Beside workers, one core is enough.
+        let threads = match self.scope {
+            Scope::Node(_) => 1,
+            Scope::All => std::thread::available_parallelism().map_or(1, NonZero::get),
+        };
+        let before = &self.view.live_addresses;
+        let compiled_again = self.tables.compile(before, &live_addresses, threads);
         let pods = match (compiled_again, dirty.is_empty()) {
             (false, true) => Arc::clone(&self.view.pods),
             (false, false) => self.pods(dirty),

@@ -84,11 +84,19 @@ impl Control {
             }
             Change::NetworkPolicy(before, after) => {
                 let selects = |policy: &Arc<NetworkPolicy>, pod: &Pod| {
-                    policy.key.namespace == pod.key.namespace
-                        && (policy.selector.matches(&pod.labels)
-                            || policy.staging.replaces.is_some())
+                    policy.selector.matches(&pod.labels) || policy.staging.replaces.is_some()
                 };
-                self.mark(|pod, _| before.iter().chain(&after).any(|policy| selects(policy, pod)));
+                let either: Vec<_> = before.iter().chain(&after).collect();
+                let Some(policy) = either.first() else { return };
+                let namespace = Arc::clone(&policy.key.namespace);
+                let first = PodKey { namespace: Arc::clone(&namespace), name: "".into() };
+                let there = self.local.range(first..).map(|(key, _)| key);
+                let there = there.take_while(|key| key.namespace == namespace);
+                let selected = there.filter(|key| {
+                    let pod = self.cache.pod(key);
+                    pod.is_some_and(|pod| either.iter().any(|policy| selects(policy, pod)))
+                });
+                self.dirty.extend(selected.cloned());
             }
             Change::ClusterNetworkPolicy(before, after) => {
                 self.mark(|pod, namespace| {
