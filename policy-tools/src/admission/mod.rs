@@ -109,6 +109,10 @@ impl Invariants {
         change: &Change,
     ) -> Result<Standing, String> {
         let own = change.object.namespace.as_deref();
+        // No decision about others depends on it.
+        if own.is_some_and(|own| !statement.concerns(own)) {
+            return Ok(Standing::Holds);
+        }
         let mut inside: BTreeSet<Arc<str>> = change.object.namespace.iter().cloned().collect();
         inside.extend(statement.sides().filter_map(|side| match side {
             Side::Pods(Some(namespace), _) => Some(Arc::from(namespace.as_str())),

@@ -1,5 +1,6 @@
 //! Tests of policies, differences and lint, over whole sets of manifests.
 
+mod admission;
 mod diff;
 mod explain;
 mod lint;

@@ -170,6 +170,20 @@ impl Statement {
         }
     }
 
+    /// Whether it is about pods that a namespace may have.
+    pub(crate) fn concerns(&self, namespace: &str) -> bool {
+        let has = |side: &Side| match side {
+            Side::Pods(own, _) => own.as_deref().is_none_or(|own| own == namespace),
+            Side::AnyPod | Side::AnyNamespace | Side::Any => true,
+            Side::One(_) | Side::Internet | Side::Nodes => false,
+        };
+        let from = match &self.from {
+            From::These(side) => has(side),
+            From::AllBut(_) => true,
+        };
+        from || has(&self.to)
+    }
+
     /// The ends that it names.
     pub fn sides(&self) -> impl Iterator<Item = &Side> {
         let from = match &self.from {
