@@ -22,8 +22,16 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open_regular`], and when the file is longer.
 pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    read_bounded(open_regular(path)?, most)
+}
+
+/// Reads at most `most` bytes, to their end.
+///
+/// # Errors
+/// When they cannot be read, and when there are more.
+pub fn read_bounded(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open_regular(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    from.take(most + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > most {
         false => Ok(bytes),
         true => {

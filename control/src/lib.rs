@@ -55,7 +55,7 @@ pub use control::{Control, Figures, PolicyChange, PolicyEvent, Scope};
 pub use external_ips::RefusedIp;
 pub use failsafe::Failsafe;
 pub use fault::{Fault, FieldFault, Position};
-pub use file::{Durability, open_regular, read_regular, replace_file};
+pub use file::{Durability, open_regular, read_bounded, read_regular, replace_file};
 pub use membership::{Members, PeerSets};
 pub use model::{Kind, Object, ObjectRef, PodKey};
 pub use services::{ServiceEndpoint, ServiceView};

@@ -19,7 +19,7 @@ mod yaml;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -29,7 +29,7 @@ pub use source::Source;
 pub use watcher::Watcher;
 pub use yaml::{parse_yaml, yaml_problem};
 
-use crate::{Fault, FieldFault, Object, ObjectRef, read_regular};
+use crate::{Fault, FieldFault, Object, ObjectRef, read_bounded, read_regular};
 
 /// The content of manifests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,8 +56,8 @@ pub struct Changes {
     pub faults: Vec<Fault>,
 }
 
-/// Maximum length of a manifest; the output of `kubectl get` for a large cluster has a tenth of it.
-const LONGEST: u64 = 1 << 30;
+/// Maximum length of a manifest, in bytes; the output of `kubectl get` for a large cluster has a tenth of it.
+pub const LONGEST: u64 = 1 << 30;
 
 /// Reads `paths` once.
 pub fn load(paths: &[PathBuf]) -> Loaded {
@@ -78,10 +78,7 @@ pub fn load_adapted(paths: &[PathBuf], adapt: &mut Adapt<'_>) -> Loaded {
     let mut known = BTreeMap::new();
     for file in files {
         let text = match file.as_os_str() == "-" {
-            true => {
-                let mut text = Vec::new();
-                io::stdin().lock().read_to_end(&mut text).map(|_| text)
-            }
+            true => read_bounded(io::stdin().lock(), LONGEST),
             false => read_regular(&file, LONGEST),
         };
         let content = match text {

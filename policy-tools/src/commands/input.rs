@@ -1,12 +1,13 @@
 //! Input that several commands take, and the messages where it cannot be used.
 
-use std::fs;
-use std::io::{self, Read};
+use std::fs::File;
+use std::io;
 use std::net::Shutdown;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use control::read_bounded;
 use local_api::{Client, ClientError, DEFAULT_SOCKET, ObserveFilters, Request};
 use observe::verdicts::Event;
 
@@ -92,13 +93,35 @@ pub(super) fn load(
     Ok(manifests)
 }
 
-/// Reads a file; `-` is standard input.
+/// Longest file of cases, statements or checks, in bytes.
+const LONGEST: u64 = 16 << 20;
+
+/// Longest file of verdicts, in bytes.
+const LONGEST_OBSERVED: u64 = 1 << 30;
+
+/// Reads a file of cases, statements or checks; `-` is standard input.
+///
+/// # Errors
+/// When it cannot be read or is longer than [`LONGEST`].
 pub(super) fn read(file: &Path) -> io::Result<Vec<u8>> {
-    if file.as_os_str() != "-" {
-        return fs::read(file);
+    read_at_most(file, LONGEST)
+}
+
+/// As [`read`], of a file that is text.
+pub(super) fn read_text(file: &Path) -> io::Result<String> {
+    text(read(file)?)
+}
+
+/// A file may be a pipe, as the shell's `<(…)` is.
+fn read_at_most(file: &Path, most: u64) -> io::Result<Vec<u8>> {
+    match file.as_os_str() == "-" {
+        true => read_bounded(io::stdin().lock(), most),
+        false => read_bounded(File::open(file)?, most),
     }
-    let mut text = Vec::new();
-    io::stdin().lock().read_to_end(&mut text).map(|_| text)
+}
+
+fn text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// Verdicts that were observed: files, or the running switch's own.
@@ -178,9 +201,7 @@ impl Observed {
 }
 
 fn of_file(file: &Path) -> Result<Vec<Event>, Vec<String>> {
-    let text = read(file).and_then(|text| {
-        String::from_utf8(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
-    });
+    let text = read_at_most(file, LONGEST_OBSERVED).and_then(text);
     let text = text.map_err(|error| vec![format!("{}: cannot be read: {error}", name(file))])?;
     let named = |faults: Vec<String>| -> Vec<String> {
         faults.into_iter().map(|fault| format!("{}: {fault}", name(file))).collect()

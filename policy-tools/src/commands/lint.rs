@@ -1,11 +1,11 @@
 //! `podgate policy lint`: mistakes in manifests.
 
 use std::fmt::{self, Write as _};
-use std::fs;
 use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 
+use super::input::read_text;
 use super::{Ended, counted, print};
 use crate::policy::lint::{CHECKS, Finding, INVALID, Ignored, Options, lint};
 use crate::probe::report::plain;
@@ -64,7 +64,7 @@ impl Lint {
         let file = self.ignore_file.as_ref().or(Some(&usual).filter(|it| it.is_file()));
         if let Some(file) = file {
             let fault = |problem: &dyn fmt::Display| format!("{}: {problem}", file.display());
-            let text = fs::read_to_string(file).map_err(|error| vec![fault(&error)])?;
+            let text = read_text(file).map_err(|error| vec![fault(&error)])?;
             ignored
                 .extend(Ignored::read(&text).map_err(|faults| {
                     faults.iter().map(|it| fault(it)).collect::<Vec<String>>()

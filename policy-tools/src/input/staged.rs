@@ -3,13 +3,13 @@
 //! They are written into a folder of their own, and read as files are.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use control::Kind;
 use control::api_server::{Access, connect, list};
+use control::{Kind, manifests};
 use serde_json::{Value, json};
 
 /// Paths to read, with the files behind those that are none.
@@ -86,9 +86,8 @@ impl Staged {
     }
 
     fn stdin(&mut self) -> Result<PathBuf, String> {
-        let mut text = Vec::new();
-        let read = io::stdin().lock().read_to_end(&mut text);
-        read.map_err(|error| format!("cannot be read: {error}"))?;
+        let text = control::read_bounded(io::stdin().lock(), manifests::LONGEST);
+        let text = text.map_err(|error| format!("cannot be read: {error}"))?;
         self.write("stdin.yaml", &text, "stdin")
     }
 

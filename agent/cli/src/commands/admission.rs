@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use cli_runtime::{Networks, UNUSABLE, fail};
 use control::api_server::{Access, Event, Pace, connect, watch_kinds};
+use control::read_regular;
 use policy_tools::admission::{Cluster, Invariants, KINDS, Mode, answer, read};
 use telemetry::{Guard, Identity, Page, Pages, Post, Reloaded, Server, TlsOptions};
 use tokio::signal::unix::{SignalKind, signal};
@@ -107,12 +108,15 @@ async fn follow(access: &Access, judge: &Judge) -> Result<(), ExitCode> {
     }
 }
 
+/// Longest file of statements, in bytes; a ConfigMap has a tenth of it at most.
+const LONGEST: u64 = 16 << 20;
+
 /// Reads all files of statements.
 fn invariants(paths: &[PathBuf], networks: Vec<ipnet::IpNet>) -> Result<Invariants, String> {
     let mut statements = Vec::new();
     for path in paths {
         let named = |what: String| format!("{}: {what}", path.display());
-        let text = std::fs::read(path).map_err(|error| named(error.to_string()))?;
+        let text = read_regular(path, LONGEST).map_err(|error| named(error.to_string()))?;
         statements.extend(read(&text).map_err(|faults| named(faults.join("; ")))?);
     }
     Invariants::new(statements, networks).map_err(|faults| faults.join("; "))

@@ -91,6 +91,17 @@ fn a_file_of_cases() {
 }
 
 #[test]
+fn a_file_of_cases_has_a_greatest_length() {
+    let folder = TempDir::new("probe-long");
+    let file = folder.path().join("cases.yaml");
+    fs::File::create(&file).unwrap().set_len((16 << 20) + 1).unwrap();
+    let ran = probe(&manifests(), &["--cases", file.to_str().unwrap()], "");
+    assert_eq!(ran.code, Some(2));
+    let said = "cases.yaml: cannot be read: is longer than 16777216 bytes";
+    assert!(ran.errors.contains(said), "{}", ran.errors);
+}
+
+#[test]
 fn the_grid() {
     let ran = probe(&manifests(), &["--port", "6379"], "");
     assert_eq!((ran.code, ran.errors.as_str()), (Some(0), ""));

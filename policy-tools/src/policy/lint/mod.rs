@@ -17,10 +17,10 @@ mod rules;
 mod selectors;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use control::manifests;
 use control::model::Labels;
 use serde::Serialize;
 
@@ -119,7 +119,8 @@ pub fn lint(paths: &[PathBuf], options: &Options<'_>) -> Result<Vec<Finding>, Ve
     let mut comments: BTreeMap<String, Comments> = BTreeMap::new();
     for file in &files {
         let name = named(file);
-        let text = fs::read(file).map_err(|error| format!("cannot be read: {error}"));
+        let text = control::read_regular(file, manifests::LONGEST)
+            .map_err(|error| format!("cannot be read: {error}"));
         if let Ok(text) = &text {
             comments.insert(name.clone(), Comments::of(&String::from_utf8_lossy(text)));
         }
