@@ -7,7 +7,7 @@ use clap::builder::PossibleValuesParser;
 
 use super::input::read_text;
 use super::{Ended, counted, print};
-use crate::policy::lint::{CHECKS, Finding, INVALID, Ignored, Options, lint};
+use crate::policy::lint::{CHECKS, Finding, INVALID, Ignored, Linted, Options, lint};
 use crate::probe::report::plain;
 use cli_runtime::{NO, UNUSABLE};
 
@@ -75,7 +75,10 @@ impl Lint {
             workloads_elsewhere: self.workloads_elsewhere,
             ignored,
         };
-        let findings = lint(&self.paths, &options)?;
+        let Linted { findings, notes } = lint(&self.paths, &options)?;
+        for note in &notes {
+            eprintln!("podgate: {}", plain(note));
+        }
         let line = |finding: &Finding| match self.output {
             Format::Text => text(finding),
             Format::Json => serde_json::to_string(finding).unwrap_or_default(),
@@ -106,7 +109,8 @@ fn severity(finding: &Finding) -> &'static str {
 fn text(finding: &Finding) -> String {
     let Finding { file, line, column, object, code, message } = finding;
     let severity = severity(finding);
-    plain(&format!("{file}:{line}:{column}: {severity}: {object}: {message} [{code}]"))
+    let object = if object.is_empty() { String::new() } else { format!("{object}: ") };
+    plain(&format!("{file}:{line}:{column}: {severity}: {object}{message} [{code}]"))
 }
 
 fn github(finding: &Finding) -> String {

@@ -10,8 +10,8 @@ use super::{deployment, shop};
 fn findings(text: &str) -> Vec<Finding> {
     let folder = TempDir::new("lint");
     fs::write(folder.path().join("all.yaml"), text).unwrap();
-    lint(&[folder.path().to_path_buf()], &Options::default())
-        .unwrap_or_else(|faults| panic!("{faults:?}"))
+    let found = lint(&[folder.path().to_path_buf()], &Options::default());
+    found.unwrap_or_else(|faults| panic!("{faults:?}")).findings
 }
 
 /// Findings of lint about one policy of the shop, `CODE LINE:COLUMN MESSAGE`, lines counted from the

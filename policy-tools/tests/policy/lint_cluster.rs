@@ -10,7 +10,8 @@ use super::{deployment, policy};
 fn with(text: &str, options: &Options<'_>) -> Vec<Finding> {
     let folder = TempDir::new("lint-cluster");
     fs::write(folder.path().join("all.yaml"), text).unwrap();
-    lint(&[folder.path().to_path_buf()], options).unwrap_or_else(|faults| panic!("{faults:?}"))
+    let found = lint(&[folder.path().to_path_buf()], options);
+    found.unwrap_or_else(|faults| panic!("{faults:?}")).findings
 }
 
 /// `CODE OBJECT: MESSAGE` of each finding.

@@ -42,7 +42,7 @@ fn spoilt(file: &str, from: &str, to: &str) -> TempDir {
 fn linted(folder: &Path) -> Vec<String> {
     let found = lint(&[folder.to_path_buf()], &Options::default())
         .unwrap_or_else(|faults| panic!("{faults:?}"));
-    found.iter().map(|it| format!("{} {}: {}", it.code, it.object, it.message)).collect()
+    found.findings.iter().map(|it| format!("{} {}: {}", it.code, it.object, it.message)).collect()
 }
 
 /// The cases of the applications that do not hold, each with its first failure.

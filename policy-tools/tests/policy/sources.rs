@@ -4,7 +4,7 @@ use std::fs;
 
 use policy_tools::input::Manifests;
 use policy_tools::policy::diff::{Change, compare};
-use policy_tools::policy::lint::{Options, lint};
+use policy_tools::policy::lint::{Linted, Options, lint};
 use serde_json::json;
 use testkit::TempDir;
 use testkit::api_server::ApiServer;
@@ -60,11 +60,11 @@ fn files_on_top_of_a_live_cluster_replace_its_objects() {
     // Beside another pod, the policy selects nobody; in the cluster it does.
     let beside = folder.path().join("web.yaml");
     fs::write(&beside, deployment("shop", "web", "")).unwrap();
-    let alone = lint(&[file.clone(), beside], &Options::default()).unwrap();
+    let alone = lint(&[file.clone(), beside], &Options::default()).unwrap().findings;
     assert!(alone.iter().any(|it| it.code == "selects-no-pod"), "{alone:?}");
     assert_eq!(
         lint(&[file], &Options { cluster: Some(&kubeconfig), ..Options::default() }).unwrap(),
-        []
+        Linted::default()
     );
 }
 
@@ -180,13 +180,15 @@ fn a_kustomization_that_changes_objects_is_named_with_the_command() {
     assert!(faults[0].contains("differs from document 1 of"), "{faults:?}");
     let both = note("base and overlay are read as they stand");
     assert_eq!(faults[1..], *std::slice::from_ref(&both));
-    let found = lint(&[path("")], &Options::default()).unwrap();
+    let found = lint(&[path("")], &Options::default()).unwrap().findings;
     let said: Vec<String> = found.iter().map(|it| format!("{}: {}", it.file, it.message)).collect();
     assert!(said.contains(&both), "{said:?}");
     // Without a patch of the same object, both may be read, with the note.
     fs::write(path("prod/kustomization.yml"), "resources: [../base]\nnamespace: prod\n").unwrap();
     fs::remove_file(path("prod/patch.yaml")).unwrap();
-    assert_eq!(load("").unwrap().skipped, [both]);
+    assert_eq!(load("").unwrap().skipped, std::slice::from_ref(&both));
+    let linted = lint(&[path("")], &Options::default()).unwrap();
+    assert_eq!(linted, Linted { notes: vec![both], ..Linted::default() });
     fs::write(path("prod/kustomization.yml"), "resources: [../base]\n").unwrap();
     assert_eq!(load("").unwrap().skipped, Vec::<String>::new());
 }
@@ -206,7 +208,7 @@ fn lists_of_a_kind_are_read_and_checked_as_their_items_are() {
     let names: Vec<String> =
         found.objects.iter().map(|object| object.reference().to_string()).collect();
     assert_eq!(names, ["NetworkPolicy shop/web", "AdminNetworkPolicy all", "Pod shop/web"]);
-    let found = lint(&[folder.path().to_path_buf()], &Options::default()).unwrap();
+    let found = lint(&[folder.path().to_path_buf()], &Options::default()).unwrap().findings;
     let said = |it: &policy_tools::policy::lint::Finding| {
         format!("{}:{} {} {}", it.line, it.column, it.object, it.code)
     };

@@ -102,11 +102,20 @@ struct Source {
     object: String,
 }
 
-/// Finds the mistakes in files and folders, in the order of files and lines.
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Linted {
+    /// The mistakes, in the order of files and lines.
+    pub findings: Vec<Finding>,
+    /// Folders that were not checked as they will be applied, each with what to run.
+    pub notes: Vec<String>,
+}
+
+/// Finds the mistakes in files and folders.
 ///
 /// # Errors
 /// Files that cannot be read, or are no YAML.
-pub fn lint(paths: &[PathBuf], options: &Options<'_>) -> Result<Vec<Finding>, Vec<String>> {
+pub fn lint(paths: &[PathBuf], options: &Options<'_>) -> Result<Linted, Vec<String>> {
     let staged = Staged::new(paths, options.cluster, true)?;
     let (mut manifests, mut faults, mut files) = Manifests::read_staged(&staged);
     if let Some(live) = &staged.live {
@@ -154,8 +163,13 @@ pub fn lint(paths: &[PathBuf], options: &Options<'_>) -> Result<Vec<Finding>, Ve
         of_operators: sources.iter().filter_map(Source::of_operator).collect(),
         workloads_elsewhere: options.workloads_elsewhere || manifests.pods().next().is_none(),
     };
-    // Most often the cause of faults.
-    for (file, message) in unrendered.filter(|_| !faults.is_empty()) {
+    let mut notes = Vec::new();
+    for (file, message) in unrendered {
+        if faults.is_empty() {
+            notes.push(format!("{file}: {message}"));
+            continue;
+        }
+        // Most often the cause of faults.
         let (object, code) = (String::new(), "not-rendered");
         findings.found.insert(Finding { file, line: 1, column: 1, object, code, message });
     }
@@ -187,7 +201,7 @@ pub fn lint(paths: &[PathBuf], options: &Options<'_>) -> Result<Vec<Finding>, Ve
             message: message.clone(),
         }));
     }
-    Ok(found.into_iter().collect())
+    Ok(Linted { findings: found.into_iter().collect(), notes })
 }
 
 /// The objects of a document, of a list each item, which may leave its kind to the list.
