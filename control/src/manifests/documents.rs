@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::Adapt;
 use super::located::{Located, WITHIN};
+use super::parsed::Text;
 use super::yaml::{parse_manifest, parse_yaml, yaml_problem};
 use crate::objects::{self, Read};
 use crate::{Fault, FieldFault, Object, ObjectRef, Position};
@@ -27,14 +28,48 @@ pub(super) struct Content {
     pub(super) documents: usize,
 }
 
+/// A document, or why there is none, and where.
+pub(super) type Document = Result<Value, (String, Option<Position>)>;
+
+/// Whether a file has JSON.
+pub(super) fn is_json(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "json")
+}
+
+/// The documents of a text, up to the first error.
+pub(super) fn parse(text: &Text) -> Vec<Document> {
+    if text.is_json {
+        let values = serde_json::Deserializer::from_slice(&text.text).into_iter();
+        let problem = |error: serde_json::Error| {
+            let position = Position { line: error.line() as u64, column: error.column() as u64 };
+            (format!("is no JSON: {error}"), Some(position))
+        };
+        return values.map(|value| value.map_err(problem)).collect();
+    }
+    let problem = |error: serde_saphyr::Error| {
+        let position = error.location().map(|it| Position { line: it.line(), column: it.column() });
+        (format!("is no YAML: {}", yaml_problem(&error)), position)
+    };
+    parse_manifest(&text.text).into_iter().map(|value| value.map_err(problem)).collect()
+}
+
 /// Reads the text of `file`; every object in it goes through `adapt` first.
 pub(super) fn read(file: &Path, text: &[u8], adapt: &mut Adapt<'_>) -> Content {
+    let parsed = parse(&Text { is_json: is_json(file), text: text.into() });
+    read_parsed(file, text, parsed, adapt)
+}
+
+/// The same of a text that was parsed.
+pub(super) fn read_parsed(
+    file: &Path,
+    text: &[u8],
+    documents: Vec<Document>,
+    adapt: &mut Adapt<'_>,
+) -> Content {
     let blank = text.iter().all(u8::is_ascii_whitespace);
     let mut content = Content { whole: true, unclear: blank, ..Content::default() };
-    let json = file.extension().is_some_and(|extension| extension == "json");
-    let mut number = 0;
-    let mut each = |value: Result<Value, (String, Option<Position>)>| {
-        number += 1;
+    content.documents = documents.len();
+    for (value, number) in documents.into_iter().zip(1..) {
         match value {
             Ok(Value::Null) => {}
             Ok(value) => {
@@ -51,25 +86,7 @@ pub(super) fn read(file: &Path, text: &[u8], adapt: &mut Adapt<'_>) -> Content {
                 });
             }
         }
-    };
-    if json {
-        for value in serde_json::Deserializer::from_slice(text).into_iter() {
-            each(value.map_err(|error| {
-                let position =
-                    Position { line: error.line() as u64, column: error.column() as u64 };
-                (format!("is no JSON: {error}"), Some(position))
-            }));
-        }
-    } else {
-        for value in parse_manifest(text) {
-            each(value.map_err(|error| {
-                let position =
-                    error.location().map(|it| Position { line: it.line(), column: it.column() });
-                (format!("is no YAML: {}", yaml_problem(&error)), position)
-            }));
-        }
     }
-    content.documents = number;
     // Most documents have one object, and there may be thousands of them.
     content.objects.shrink_to_fit();
     locate(&mut content.faults, text);

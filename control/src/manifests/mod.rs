@@ -12,6 +12,7 @@
 
 mod documents;
 mod located;
+mod parsed;
 mod parts;
 mod source;
 mod watcher;
@@ -24,7 +25,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use parsed::Text;
+
 pub use located::{Located, Tree};
+pub use parsed::Parsed;
 pub use source::Source;
 pub use watcher::Watcher;
 pub use yaml::{parse_yaml, yaml_problem};
@@ -68,26 +72,33 @@ pub fn load(paths: &[PathBuf]) -> Loaded {
 /// it out.
 pub type Adapt<'a> = dyn FnMut(&Path, usize, Value) -> Option<Value> + 'a;
 
-/// Reads `paths` once, every object going through `adapt` first. The path `-` is standard input.
-pub fn load_adapted(paths: &[PathBuf], adapt: &mut Adapt<'_>) -> Loaded {
+/// Reads `paths` once, every object going through `adapt` first; what `parsed` has is not parsed again. The path
+/// `-` is standard input.
+pub fn load_adapted(paths: &[PathBuf], parsed: &Parsed, adapt: &mut Adapt<'_>) -> Loaded {
     let (stdin, paths): (Vec<PathBuf>, Vec<PathBuf>) =
         paths.iter().cloned().partition(|path| path.as_os_str() == "-");
     let (mut files, faults) = files(&paths);
     files.extend(stdin);
     let mut loaded = Loaded { faults, ..Loaded::default() };
     let mut known = BTreeMap::new();
+    let mut texts = Vec::new();
     for file in files {
         let text = match file.as_os_str() == "-" {
             true => read_bounded(io::stdin().lock(), LONGEST),
             false => read_regular(&file, LONGEST),
         };
-        let content = match text {
-            Ok(text) => documents::read(&file, &text, adapt),
-            Err(error) => {
-                loaded.faults.push(unreadable(&file, &error));
-                continue;
+        match text {
+            Ok(text) => {
+                let text = Text { is_json: documents::is_json(&file), text: text.into() };
+                texts.push((file, text));
             }
-        };
+            Err(error) => loaded.faults.push(unreadable(&file, &error)),
+        }
+    }
+    parsed.parse(&texts.iter().map(|(_, text)| text).collect::<Vec<_>>());
+    for (file, text) in texts {
+        let documents = parsed.documents(&text);
+        let content = documents::read_parsed(&file, &text.text, documents, adapt);
         loaded.faults.extend(content.faults);
         for (kind, count) in content.skipped {
             *loaded.skipped.entry(kind).or_default() += count;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use control::manifests::Parsed;
 use control::read_bounded;
 use local_api::{Client, ClientError, DEFAULT_SOCKET, ObserveFilters, Request};
 use observe::verdicts::Event;
@@ -84,7 +85,18 @@ pub(super) fn load(
     external_ips: &Networks,
     verbose: bool,
 ) -> Result<Manifests, Vec<String>> {
-    let mut manifests = Manifests::load_over(paths, cluster)?;
+    load_sharing(paths, cluster, external_ips, verbose, &Parsed::default())
+}
+
+/// The same; what `parsed` has is not parsed again.
+pub(super) fn load_sharing(
+    paths: &[PathBuf],
+    cluster: Option<&Path>,
+    external_ips: &Networks,
+    verbose: bool,
+    parsed: &Parsed,
+) -> Result<Manifests, Vec<String>> {
+    let mut manifests = Manifests::load_over(paths, cluster, parsed)?;
     manifests.permit_external_ips(&external_ips.0);
     let others = manifests.other_kinds.iter().filter(|_| verbose);
     for note in manifests.skipped.iter().chain(others) {

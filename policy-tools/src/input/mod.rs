@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use control::manifests::Parsed;
 use control::model::{Key, Pod, Protocol};
 use control::{Control, Fault, Kind, Object, PodKey, Scope, manifests};
 use ipnet::{IpNet, Ipv6Net};
@@ -70,18 +71,22 @@ impl Manifests {
     /// # Errors
     /// All faults; half-read policies give no verdicts.
     pub fn load(paths: &[PathBuf]) -> Result<Self, Vec<String>> {
-        Self::load_over(paths, None)
+        Self::load_over(paths, None, &Parsed::default())
     }
 
     /// Reads files and folders on top of the live cluster that a kubeconfig leads to: an object of
-    /// the files replaces the cluster's.
+    /// the files replaces the cluster's. What `parsed` has is not parsed again.
     ///
     /// # Errors
     /// As [`load`](Self::load), and why the cluster cannot be read.
-    pub fn load_over(paths: &[PathBuf], cluster: Option<&Path>) -> Result<Self, Vec<String>> {
+    pub fn load_over(
+        paths: &[PathBuf],
+        cluster: Option<&Path>,
+        parsed: &Parsed,
+    ) -> Result<Self, Vec<String>> {
         // Below a cluster, files are read twice.
         let staged = Staged::new(paths, cluster, cluster.is_some())?;
-        let (mut found, faults, _) = Self::read_staged(&staged);
+        let (mut found, faults, _) = Self::read_staged(&staged, parsed);
         let unrendered = found.unrendered.iter();
         let unrendered = unrendered.map(|(file, note)| format!("{}: {note}", file.display()));
         if !faults.is_empty() {
@@ -101,14 +106,17 @@ impl Manifests {
     }
 
     /// Reads what was fetched as far as it can, with what is wrong and the files that hold objects.
-    pub(crate) fn read_staged(staged: &Staged) -> (Self, Vec<Fault>, BTreeSet<PathBuf>) {
+    pub(crate) fn read_staged(
+        staged: &Staged,
+        parsed: &Parsed,
+    ) -> (Self, Vec<Fault>, BTreeSet<PathBuf>) {
         let mut found = Self::default();
         let mut workloads = Workloads::default();
         let mut files = BTreeSet::new();
         let mut paths = staged.paths.clone();
         let mut replaced = BTreeSet::new();
         if let Some(live) = &staged.live {
-            manifests::load_adapted(&paths, &mut |_, _, value| {
+            manifests::load_adapted(&paths, parsed, &mut |_, _, value| {
                 replaced.insert(identity(&value));
                 None
             });
@@ -117,7 +125,7 @@ impl Manifests {
         let mut foreign = BTreeMap::new();
         let mut unrendered = Unrendered::default();
         let is_named = |file: &Path| paths.iter().any(|path| path == file);
-        let loaded = manifests::load_adapted(&paths, &mut |file, document, value| {
+        let loaded = manifests::load_adapted(&paths, parsed, &mut |file, document, value| {
             if staged.live.as_deref() == Some(file) && replaced.contains(&identity(&value)) {
                 return None;
             }

@@ -73,6 +73,11 @@ impl Changed {
         found
     }
 
+    /// Nothing is known to be the same.
+    pub(super) fn everything() -> Self {
+        Self { pods: BTreeSet::new(), everything: true, nodes: true }
+    }
+
     /// Whether decisions about this pod, or without one about any other end, may be others.
     pub(super) fn has(&self, pod: Option<&PodKey>) -> bool {
         self.everything || pod.map_or(self.nodes, |pod| self.pods.contains(pod))

@@ -15,14 +15,14 @@ use std::sync::Arc;
 use acl::Origin;
 use acl::Table;
 use control::model::Direction;
-use control::{Object, PodKey};
+use control::{Object, PodKey, Scope};
 use ipnet::IpNet;
 use serde::Serialize;
 
 use super::changed::Changed;
 use super::matrix::{self, Decision, Matrix};
 use super::representatives::{self, General, Kinds, Selectors};
-use crate::input::Manifests;
+use crate::input::{self, Manifests};
 use crate::probe::Protocol;
 use crate::probe::complete::complete;
 use crate::probe::host;
@@ -92,17 +92,38 @@ type Class = Vec<End>;
 ///
 /// # Errors
 /// When there are more pods than addresses or ports for them.
-pub fn compare(mut old: Manifests, mut new: Manifests) -> Result<Comparison, String> {
+pub fn compare(old: Manifests, new: Manifests) -> Result<Comparison, String> {
+    compare_by(old, new, Changed::between, matrices)
+}
+
+/// The same by every pair of ends, and tables of each version by itself: the definition.
+///
+/// # Errors
+/// As of [`compare`].
+pub fn compare_every_pair(old: Manifests, new: Manifests) -> Result<Comparison, String> {
+    let matrix = |mut manifests: Manifests| {
+        complete(&mut manifests, [])?;
+        Matrix::new(manifests.control().view())
+    };
+    let matrices = |old, new| Ok([matrix(old)?, matrix(new)?]);
+    compare_by(old, new, |_, _| Changed::everything(), matrices)
+}
+
+fn compare_by(
+    mut old: Manifests,
+    mut new: Manifests,
+    changed: impl FnOnce(&Manifests, &Manifests) -> Changed,
+    matrices: impl FnOnce(Manifests, Manifests) -> Result<[Matrix; 2], String>,
+) -> Result<Comparison, String> {
     complement(&old.clone(), &mut new);
     complement(&new, &mut old);
     let policies: Vec<Object> = old.objects.iter().chain(&new.objects).cloned().collect();
     let own = new.objects.len();
     representatives::add(&mut new, &Selectors::of(&policies), &mut Kinds::default())?;
     old.objects.extend_from_slice(&new.objects[own..]);
-    let changed = Changed::between(&old, &new);
+    let changed = changed(&old, &new);
     let names = new.clone();
-    let (old, new) = both(|| matrix(old), || matrix(new));
-    let (old, new) = (old?, new?);
+    let [old, new] = matrices(old, new)?;
     let mut found: BTreeMap<Difference, BTreeSet<String>> = BTreeMap::new();
     for v4 in [true, false] {
         let classes = classes(&old, &new, &names, &policies, &changed, v4);
@@ -133,9 +154,20 @@ pub(crate) fn both<T: Send>(old: impl FnOnce() -> T + Send, new: impl FnOnce() -
     })
 }
 
-fn matrix(mut manifests: Manifests) -> Result<Matrix, String> {
-    complete(&mut manifests, [])?;
-    Matrix::new(manifests.control().view())
+/// The tables of both versions; those of the second come from those of the first by what changes, as in a running
+/// switch.
+fn matrices(mut old: Manifests, mut new: Manifests) -> Result<[Matrix; 2], String> {
+    complete(&mut old, [])?;
+    complete(&mut new, [])?;
+    let mut control = input::control(Scope::All, old.objects);
+    let before = control.view();
+    let after = || {
+        control.resync(new.objects);
+        control.commit();
+        Matrix::new(control.view())
+    };
+    let (before, after) = both(|| Matrix::new(before), after);
+    Ok([before?, after?])
 }
 
 /// Gives a version the objects beside policies that only the other one has.

@@ -1,7 +1,9 @@
 //! A live cluster as input, alone and below files; standard YAML that is none.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
+use control::manifests::Parsed;
 use policy_tools::input::Manifests;
 use policy_tools::policy::diff::{Change, compare};
 use policy_tools::policy::lint::{Linted, Options, lint};
@@ -25,6 +27,11 @@ fn server() -> ApiServer {
     server
 }
 
+/// Files on top of a live cluster.
+fn over(paths: &[PathBuf], kubeconfig: &Path) -> Result<Manifests, Vec<String>> {
+    Manifests::load_over(paths, Some(kubeconfig), &Parsed::default())
+}
+
 fn policy(port: u16) -> serde_json::Value {
     json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"name": "db", "namespace": "shop"},
@@ -38,7 +45,7 @@ fn a_fifo_in_a_folder_is_a_fault_and_holds_nothing_up() {
     fs::write(folder.path().join("policy.json"), policy(1).to_string()).unwrap();
     let fifo = folder.path().join("pipe.yaml");
     testkit::make_fifo(&fifo);
-    let faults = Manifests::load_over(&[folder.path().to_owned()], None).unwrap_err();
+    let faults = Manifests::load(&[folder.path().to_owned()]).unwrap_err();
     let [fault] = &faults[..] else { panic!("{faults:?}") };
     assert!(fault.contains("pipe.yaml") && fault.contains("no regular file"), "{fault}");
 }
@@ -47,12 +54,12 @@ fn a_fifo_in_a_folder_is_a_fault_and_holds_nothing_up() {
 fn files_on_top_of_a_live_cluster_replace_its_objects() {
     let server = server();
     let kubeconfig = server.kubeconfig();
-    let live = Manifests::load_over(&[], Some(&kubeconfig)).unwrap();
+    let live = over(&[], &kubeconfig).unwrap();
     assert_eq!(live.objects.len(), 3);
     let folder = TempDir::new("sources");
     let file = folder.path().join("db.json");
     fs::write(&file, policy(22).to_string()).unwrap();
-    let whole = Manifests::load_over(std::slice::from_ref(&file), Some(&kubeconfig)).unwrap();
+    let whole = over(std::slice::from_ref(&file), &kubeconfig).unwrap();
     assert_eq!(whole.objects.len(), 3);
     let found = compare(live, whole).unwrap();
     let changes: Vec<_> = found.differences.iter().map(|it| (it.change, it.ports)).collect();
@@ -74,10 +81,10 @@ fn a_cluster_that_cannot_be_reached_is_named_with_the_cause() {
     let kubeconfig = server.kubeconfig();
     let address = server.address();
     server.go_away();
-    let faults = Manifests::load_over(&[], Some(&kubeconfig)).unwrap_err();
+    let faults = over(&[], &kubeconfig).unwrap_err();
     assert!(faults[0].contains(&address.to_string()), "{faults:?}");
     assert!(faults[0].contains("refused"), "{faults:?}");
-    let faults = Manifests::load_over(&[], Some("/nowhere/kubeconfig".as_ref())).unwrap_err();
+    let faults = over(&[], Path::new("/nowhere/kubeconfig")).unwrap_err();
     assert!(faults[0].contains("/nowhere/kubeconfig"), "{faults:?}");
 }
 

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use control::manifests;
+use control::manifests::{self, Parsed};
 use control::model::Labels;
 use serde::Serialize;
 
@@ -117,7 +117,8 @@ pub struct Linted {
 /// Files that cannot be read, or are no YAML.
 pub fn lint(paths: &[PathBuf], options: &Options<'_>) -> Result<Linted, Vec<String>> {
     let staged = Staged::new(paths, options.cluster, true)?;
-    let (mut manifests, mut faults, mut files) = Manifests::read_staged(&staged);
+    let (mut manifests, mut faults, mut files) =
+        Manifests::read_staged(&staged, &Parsed::default());
     if let Some(live) = &staged.live {
         files.remove(live);
         faults.retain(|fault| fault.file.as_ref() != Some(live));
