@@ -1,5 +1,6 @@
 //! As much of HTTP/1.1 as the double needs.
 
+use std::collections::HashSet;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -134,7 +135,9 @@ fn answer(
         let mut all = query.split('&').filter_map(|it| it.split_once('='));
         all.find(|(key, _)| *key == name).map(|(_, value)| value)
     };
-    let version = parameter("resourceVersion").and_then(|it| it.parse().ok());
+    // A list that is not to be older than a version takes any later one.
+    let version = parameter("watch").and(parameter("resourceVersion"));
+    let version = version.and_then(|it| it.parse().ok());
     let refusal = shared.store.asks(resource.plural, &note, version);
     let refusal = match shared.store.is_served(resource.plural, resource.version) {
         true => refusal,
@@ -201,6 +204,14 @@ fn answer(
             match shared.store.write(plural, namespace, object, request.method == "POST") {
                 Some(object) => whole(stream, 200, &object),
                 None => refuse(stream, 409, "the object has been modified"),
+            }
+        }
+        ("DELETE", Some(name)) => {
+            let known = shared.store.object(resource.plural, resource.namespace, name);
+            shared.store.delete(resource.plural, resource.namespace, name);
+            match known {
+                Some(object) => whole(stream, 200, &object),
+                None => refuse(stream, 404, "not found"),
             }
         }
         _ => refuse(stream, 405, "not supported"),
@@ -290,7 +301,7 @@ impl Resource<'_> {
     }
 }
 
-/// The objects of a list: of its namespace, and with its labels, of which equality alone is known.
+/// The objects of a list: of its namespace, and those that its selectors select.
 fn listed<'q>(
     resource: &Resource<'_>,
     parameter: &impl Fn(&str) -> Option<&'q str>,
@@ -301,12 +312,28 @@ fn listed<'q>(
     if let Some(namespace) = resource.namespace {
         items.retain(|item| item["metadata"]["namespace"] == namespace);
     }
-    let selector = parameter("labelSelector").unwrap_or_default();
-    let selector = selector.replace("%3D", "=").replace("%2F", "/").replace("%2C", ",");
-    for (label, value) in selector.split(',').filter_map(|it| it.split_once('=')) {
-        items.retain(|item| item["metadata"]["labels"][label] == value);
-    }
+    items.retain(|item| selects(parameter, item));
     (items, version)
+}
+
+/// Namespace and name.
+fn name_of(object: &Value) -> (String, String) {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+    (text("namespace"), text("name"))
+}
+
+/// Whether the selectors of a query select an object; of labels equality alone is known, of fields the name of a
+/// pod's node.
+fn selects<'q>(parameter: &impl Fn(&str) -> Option<&'q str>, object: &Value) -> bool {
+    let terms = |name: &str| {
+        let selector = parameter(name).unwrap_or_default();
+        selector.replace("%3D", "=").replace("%2F", "/").replace("%2C", ",")
+    };
+    let (labels, fields) = (terms("labelSelector"), terms("fieldSelector"));
+    let node = fields.split(',').find_map(|it| it.strip_prefix("spec.nodeName="));
+    let mut labels = labels.split(',').filter_map(|it| it.split_once('='));
+    labels.all(|(label, value)| object["metadata"]["labels"][label] == value)
+        && node.is_none_or(|node| object["spec"]["nodeName"] == node)
 }
 
 fn watch<'q>(
@@ -322,11 +349,17 @@ fn watch<'q>(
         json!({"type": "BOOKMARK",
             "object": {"metadata": {"resourceVersion": version.to_string()}}})
     };
+    let mut sent = HashSet::new();
     let mut version = match parameter("resourceVersion").and_then(|it| it.parse().ok()) {
-        Some(version) => version,
+        Some(version) => {
+            // Of a client that goes on it is known what it has.
+            sent.extend(listed(resource, parameter, shared).0.iter().map(name_of));
+            version
+        }
         None => {
             let (items, version) = listed(resource, parameter, shared);
             for object in items {
+                sent.insert(name_of(&object));
                 event(stream, kind, &json!({"type": "ADDED", "object": object}))?;
             }
             let mut end = bookmark(version);
@@ -347,7 +380,19 @@ fn watch<'q>(
         }
         for change in changes {
             let object = resource.converted(change.object);
-            let change = json!({"type": change.kind, "object": object});
+            // What a selector leaves out never came, or is gone.
+            let is_selected = selects(parameter, &object);
+            let was_sent = match is_selected {
+                true => !sent.insert(name_of(&object)),
+                false => sent.remove(&name_of(&object)),
+            };
+            let change = match (is_selected, was_sent) {
+                (true, false) if change.kind == "MODIFIED" => "ADDED",
+                (true, _) => change.kind,
+                (false, true) => "DELETED",
+                (false, false) => continue,
+            };
+            let change = json!({"type": change, "object": object});
             if kind.is_some_and(|kind| protobuf::event(&change, kind).is_err()) {
                 // Protobuf cannot say it: the next answer is in JSON.
                 return stream.write_all(b"0\r\n\r\n");

@@ -38,7 +38,7 @@ struct State {
 }
 
 /// Resources that come with a definition, their groups and usual versions.
-const DEFINED: [(&str, &str, &str); 7] = [
+const DEFINED: [(&str, &str, &str); 8] = [
     ("clusternetworkpolicies", "policy.networking.k8s.io", "v1alpha2"),
     ("adminnetworkpolicies", "policy.networking.k8s.io", "v1alpha1"),
     ("baselineadminnetworkpolicies", "policy.networking.k8s.io", "v1alpha1"),
@@ -46,6 +46,7 @@ const DEFINED: [(&str, &str, &str); 7] = [
     ("clusterhostfirewalls", "podgate.io", "v1alpha1"),
     ("nodeaddresses", "podgate.io", "v1alpha1"),
     ("nodepolicies", "podgate.io", "v1alpha1"),
+    ("podgateaddresses", "podgate.io", "v1alpha1"),
 ];
 
 /// Something that happened.
