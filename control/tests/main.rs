@@ -2,6 +2,7 @@
 
 mod access;
 mod admin_policies;
+mod aggregate;
 mod api_server;
 mod combining;
 mod common;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use kube::Client;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -43,6 +44,8 @@ pub(super) struct Driver {
     absent_since: Option<Instant>,
     /// For kinds that may be absent.
     deletions: Option<Deletions>,
+    /// The resource version that its events have reached.
+    position: Option<Arc<Mutex<String>>>,
 }
 
 /// The state of the kind's watch reported last.
@@ -58,6 +61,15 @@ enum Standing {
     Absent,
     /// The same, and its objects were deleted.
     Gone,
+}
+
+/// A kind that is no longer watched is not one that is served.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if !self.is_failing {
+            self.outage.begins();
+        }
+    }
 }
 
 /// The receiver of events was dropped.
@@ -86,7 +98,20 @@ impl Driver {
             standing: Standing::Unanswered,
             absent_since: None,
             deletions: kind.may_be_absent().then(Deletions::default),
+            position: None,
         }
+    }
+
+    /// Of pods, watches those of a node alone, if one is given.
+    pub(super) fn of_node(mut self, node: Option<&str>) -> Self {
+        self.watch.limit_to(node);
+        self
+    }
+
+    /// Notes the resource version that its events have reached.
+    pub(super) fn noting(mut self, position: &Arc<Mutex<String>>) -> Self {
+        self.position = Some(Arc::clone(position));
+        self
     }
 
     pub(super) async fn run(mut self) {
@@ -294,6 +319,9 @@ impl Driver {
             }
         }
         if self.watch.take_fruit() {
+            if let (Some(position), Some(version)) = (&self.position, self.watch.held()) {
+                version.clone_into(&mut position.lock());
+            }
             if self.watch.is_watching_on() {
                 self.failures.expired = 0;
             }

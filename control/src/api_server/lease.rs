@@ -1,4 +1,4 @@
-//! The Lease (coordination.k8s.io/v1) that elects the writer of the status of cluster policies.
+//! Leases (coordination.k8s.io/v1), which elect the writer of the status of cluster policies, and that of aggregated pods.
 //!
 //! The first node with something to write acquires it and renews it while it runs. The
 //! others read it only when a status differs from theirs, so a cluster in which all agree causes one
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::call::call_object;
 
-/// Name of the lease.
+/// Name of the lease of the writer of statuses.
 const NAME: &str = "podgate-status";
 /// Its namespace.
 const NAMESPACE: &str = "kube-system";
@@ -22,6 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// One candidate.
 pub struct Election {
     client: Client,
+    name: &'static str,
     identity: String,
     duration: Duration,
     /// When this candidate last wrote the lease.
@@ -31,9 +32,30 @@ pub struct Election {
 }
 
 impl Election {
-    /// A candidate of this name, which must be unique. `duration` is that of the lease.
+    /// A candidate of this name, which must be unique, for the writer of statuses. `duration` is that of the lease.
     pub fn new(client: Client, identity: &str, duration: Duration) -> Self {
-        Self { client, identity: identity.to_owned(), duration, held: None, seen: None }
+        Self::of(client, NAME, identity, duration)
+    }
+
+    /// The same for the lease of this name.
+    pub(super) fn of(
+        client: Client,
+        name: &'static str,
+        identity: &str,
+        duration: Duration,
+    ) -> Self {
+        Self { client, name, identity: identity.to_owned(), duration, held: None, seen: None }
+    }
+
+    /// Another candidate that holds the lease; `None` if there is none.
+    ///
+    /// # Errors
+    /// When the API server refuses or does not answer.
+    pub(super) async fn holder(&mut self) -> Result<Option<String>, String> {
+        let Some(lease) = self.request("GET", &self.path(), None).await? else { return Ok(None) };
+        let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned();
+        let is_held = !holder.is_empty() && holder != self.identity && !self.has_expired(&lease);
+        Ok(is_held.then_some(holder))
     }
 
     /// Returns whether this candidate holds the lease; acquires it if it is free or expired.
@@ -62,16 +84,19 @@ impl Election {
         }
     }
 
+    fn path(&self) -> String {
+        format!("{}/{}", folder(), self.name)
+    }
+
     async fn campaign(&mut self) -> Result<bool, String> {
-        let folder = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
-        let path = format!("{folder}/{NAME}");
+        let path = self.path();
         let now = jiff::Timestamp::now();
         let now = format!("{now:.6}");
         let Some(mut lease) = self.request("GET", &path, None).await? else {
             let lease = json!({
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
-                "metadata": {"name": NAME, "namespace": NAMESPACE},
+                "metadata": {"name": self.name, "namespace": NAMESPACE},
                 "spec": {
                     "holderIdentity": self.identity,
                     "leaseDurationSeconds": self.duration.as_secs().max(1),
@@ -80,7 +105,7 @@ impl Election {
                     "leaseTransitions": 0,
                 },
             });
-            return self.write("POST", &folder, &lease).await;
+            return self.write("POST", &folder(), &lease).await;
         };
         let spec = &mut lease["spec"];
         if spec["holderIdentity"] != *self.identity {
@@ -128,8 +153,12 @@ impl Election {
         body: Option<&Value>,
     ) -> Result<Option<Value>, String> {
         let answer = call_object(&self.client, method, path, body, TIMEOUT).await;
-        answer.map_err(|failure| format!("lease {NAMESPACE}/{NAME}: {failure}"))
+        answer.map_err(|failure| format!("lease {NAMESPACE}/{}: {failure}", self.name))
     }
+}
+
+fn folder() -> String {
+    format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases")
 }
 
 fn is_free(spec: &Value) -> bool {

@@ -21,6 +21,7 @@
 //! - `readiness`: the condition and the taint of a node that is ready,
 //! - `warning`: Events about policies,
 //! - `lease`: the election of the one writer of conditions and Events,
+//! - `aggregate`: pods by way of few compact objects that one switch writes,
 //! - `review`: TokenReview and SubjectAccessReview,
 //! - `switches`: the switches of all nodes, through the API server's proxy,
 //! - `stream`: a watch without I/O, for fuzzing.
@@ -29,6 +30,7 @@
 //! answer nothing is reported, so the known objects stay in force.
 
 mod access;
+mod aggregate;
 mod answer;
 mod call;
 mod cluster;
@@ -61,6 +63,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 pub use access::{Access, AccessError, Connection, connect};
+use aggregate::Aggregator;
+pub use aggregate::{Aggregate, AggregateRole, Aggregation, Timing};
 pub use cluster::cluster_uid;
 use driver::Driver;
 use failures::Outage;
@@ -116,6 +120,8 @@ pub enum Event {
     NotReported(ObjectRef, String),
     /// The policies that all nodes publish, by node.
     Published(BTreeMap<String, NodePolicies>),
+    /// The aggregate that pods come from, or do not.
+    Aggregate(Aggregate),
     /// Every initial list is complete; from here on the objects may decide about packets.
     Synced,
 }
@@ -168,6 +174,22 @@ pub fn watch(client: &Client, pace: Pace, events: &mpsc::Sender<Event>) -> JoinS
     watch_kinds(&Kind::ALL, client, pace, events)
 }
 
+/// Watches all kinds; pods by way of what one of the switches writes about them, as far as that is well.
+pub fn watch_aggregated(
+    client: &Client,
+    pace: Pace,
+    aggregation: Aggregation,
+    events: &mpsc::Sender<Event>,
+) -> JoinSet<()> {
+    let unlisted = Arc::new(AtomicUsize::new(Kind::ALL.len()));
+    let outage = Arc::new(Outage::new());
+    let others: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Pod).collect();
+    let mut tasks = drivers(&others, client, pace, events, &outage, &unlisted);
+    let pods = Aggregator::new(client, pace, events, outage, unlisted, aggregation);
+    tasks.spawn(pods.run());
+    tasks
+}
+
 /// Watches these kinds. [`Event::Synced`] comes once each of them is listed.
 pub fn watch_kinds(
     kinds: &[Kind],
@@ -176,7 +198,17 @@ pub fn watch_kinds(
     events: &mpsc::Sender<Event>,
 ) -> JoinSet<()> {
     let unlisted = Arc::new(AtomicUsize::new(kinds.len()));
-    let outage = Arc::new(Outage::new());
+    drivers(kinds, client, pace, events, &Arc::new(Outage::new()), &unlisted)
+}
+
+fn drivers(
+    kinds: &[Kind],
+    client: &Client,
+    pace: Pace,
+    events: &mpsc::Sender<Event>,
+    outage: &Arc<Outage>,
+    unlisted: &Arc<AtomicUsize>,
+) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for kind in kinds {
         let driver = Driver::new(
@@ -184,8 +216,8 @@ pub fn watch_kinds(
             client.clone(),
             pace,
             events.clone(),
-            Arc::clone(&outage),
-            Arc::clone(&unlisted),
+            Arc::clone(outage),
+            Arc::clone(unlisted),
         );
         tasks.spawn(driver.run());
     }

@@ -8,7 +8,7 @@ use ahash::RandomState;
 static NAMES: LazyLock<Mutex<HashSet<Arc<str>, RandomState>>> = LazyLock::new(Mutex::default);
 
 /// The shared form of a name: of nodes every pod and every endpoint has one, of namespaces and ports many objects.
-pub(super) fn shared_name(name: &str) -> Arc<str> {
+pub(crate) fn shared_name(name: &str) -> Arc<str> {
     shared(&mut NAMES.lock().unwrap_or_else(PoisonError::into_inner), name)
 }
 

@@ -27,6 +27,8 @@ const PAGE: usize = 500;
 #[derive(Debug)]
 pub(super) struct Watch {
     kind: Kind,
+    /// Of pods, those of this node alone are watched.
+    node: Option<String>,
     /// `GROUP/VERSION` that it is read in: the kind's own, or another one of its group that the API
     /// server serves instead.
     version: String,
@@ -87,6 +89,7 @@ impl Watch {
     pub(super) fn new(kind: Kind) -> Self {
         Self {
             kind,
+            node: None,
             version: kind.api_version().to_owned(),
             state: State::list(),
             by_pages: false,
@@ -99,6 +102,19 @@ impl Watch {
             progress: 0,
             has_fruit: false,
             is_watching_on: false,
+        }
+    }
+
+    /// Of pods, watches those of a node alone, if one is given.
+    pub(super) fn limit_to(&mut self, node: Option<&str>) {
+        self.node = node.map(str::to_owned);
+    }
+
+    /// The resource version to watch from; `None` before everything is listed.
+    pub(super) fn held(&self) -> Option<&str> {
+        match &self.state {
+            State::From(version) => Some(version),
+            State::List { .. } => None,
         }
     }
 
@@ -188,7 +204,14 @@ impl Watch {
             State::List { next, .. } if next.is_empty() => format!("limit={PAGE}"),
             State::List { next, .. } => format!("limit={PAGE}&continue={}", escaped(next)),
         };
-        format!("/{root}/{version}/{plural}?{}{query}", selector(self.kind))
+        let mut selector = selector(self.kind).to_owned();
+        if let Some(node) = &self.node {
+            selector += &format!("%2Cspec.nodeName%3D{}", escaped(node));
+        }
+        if !selector.is_empty() {
+            selector.push('&');
+        }
+        format!("/{root}/{version}/{plural}?{selector}{query}")
     }
 
     /// A part of the answer: of a list by pages some bytes, else a line or message with an event.
@@ -489,10 +512,10 @@ pub(super) fn resync(kind: Kind, found: Found) -> Event {
 /// object that the selector no longer matches as deleted.
 fn selector(kind: Kind) -> &'static str {
     match kind {
-        Kind::Pod => "fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed&",
+        Kind::Pod => "fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed",
         Kind::Service | Kind::EndpointSlice => {
             "labelSelector=%21service.kubernetes.io%2Fheadless%2C\
-             %21service.kubernetes.io%2Fservice-proxy-name&"
+             %21service.kubernetes.io%2Fservice-proxy-name"
         }
         _ => "",
     }

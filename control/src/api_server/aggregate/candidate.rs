@@ -1,0 +1,264 @@
+//! A switch that watches all pods: it may become the writer, or the standby that takes over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
+
+use super::super::Election;
+use super::super::call::call_object;
+use super::Timing;
+use super::follow::fetch;
+use super::objects::{Written, folder};
+use super::publisher::{About, Publisher};
+use super::text::{Entry, Place};
+
+/// Requests without an answer fail after this time.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Pages that are written between two objects of the log.
+const AT_ONCE: usize = 8;
+
+/// Leases of the writer and of the standby.
+pub(super) const WRITER: &str = "podgate-addresses";
+pub(super) const STANDBY: &str = "podgate-addresses-standby";
+
+/// What the watch of pods says.
+#[derive(Debug)]
+pub(super) enum Fed {
+    /// All pods.
+    Reset(BTreeMap<Place, Entry>),
+    /// A pod came, changed or went.
+    Set(Place, Option<Entry>),
+    /// Whether the watch is current.
+    Current(bool),
+}
+
+/// Its part in writing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Seat {
+    /// None.
+    #[default]
+    None,
+    /// It writes.
+    Writer,
+    /// It takes over when the writer ends.
+    Standby,
+}
+
+/// The seats that seem to be free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Free {
+    pub(super) writer: bool,
+    pub(super) standby: bool,
+}
+
+pub(super) struct Candidate {
+    client: Client,
+    node: String,
+    timing: Timing,
+    fed: mpsc::UnboundedReceiver<Fed>,
+    /// The resource version of the pods.
+    position: Arc<Mutex<String>>,
+    free: watch::Receiver<Free>,
+    seat: watch::Sender<Seat>,
+    writer: Election,
+    standby: Election,
+    publisher: Publisher,
+    is_listed: bool,
+    /// Since when the watch of pods is not current.
+    outdated: Option<Instant>,
+    /// The objects of the API server are known.
+    is_adopted: bool,
+    standby_name: String,
+    asked: Option<Instant>,
+    logged: Option<Instant>,
+}
+
+impl Candidate {
+    pub(super) fn new(
+        client: Client,
+        node: &str,
+        timing: Timing,
+        fed: mpsc::UnboundedReceiver<Fed>,
+        position: Arc<Mutex<String>>,
+        free: watch::Receiver<Free>,
+        seat: watch::Sender<Seat>,
+    ) -> Self {
+        let election = |name| Election::of(client.clone(), name, node, timing.lease);
+        let (writer, standby) = (election(WRITER), election(STANDBY));
+        Self {
+            client,
+            node: node.to_owned(),
+            timing,
+            fed,
+            position,
+            free,
+            seat,
+            writer,
+            standby,
+            publisher: Publisher::default(),
+            is_listed: false,
+            outdated: None,
+            is_adopted: false,
+            standby_name: String::new(),
+            asked: None,
+            logged: None,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        loop {
+            tokio::select! {
+                fed = self.fed.recv() => match fed {
+                    Some(fed) => self.take(fed),
+                    None => return,
+                },
+                () = sleep(self.timing.flush / 4) => {}
+            }
+            while let Ok(fed) = self.fed.try_recv() {
+                self.take(fed);
+            }
+            let seat = self.campaign().await;
+            self.seat.send_if_modified(|known| std::mem::replace(known, seat) != seat);
+            match seat {
+                Seat::Writer => {
+                    if let Err(error) = self.publish().await {
+                        tracing::warn!("PodgateAddresses: {error}");
+                        self.is_adopted = false;
+                        sleep(self.timing.flush).await;
+                    }
+                }
+                _ => self.is_adopted = false,
+            }
+        }
+    }
+
+    fn take(&mut self, fed: Fed) {
+        match fed {
+            Fed::Reset(pods) => {
+                self.is_listed = true;
+                self.publisher.reset(pods);
+            }
+            Fed::Set(place, entry) => self.publisher.set(place, entry),
+            Fed::Current(true) => self.outdated = None,
+            Fed::Current(false) => drop(self.outdated.get_or_insert_with(Instant::now)),
+        }
+    }
+
+    /// Acquires or renews the seat that is to be had.
+    async fn campaign(&mut self) -> Seat {
+        let (seat, free) = (*self.seat.borrow(), *self.free.borrow());
+        let now = Instant::now();
+        let is_due = self.asked.is_none_or(|at| now - at >= self.timing.lease / 3);
+        if !is_due {
+            return seat;
+        }
+        self.asked = Some(now);
+        let may_write = self.is_listed && (seat != Seat::None || free.writer);
+        if may_write && self.holds(Seat::Writer).await {
+            let holder = self.standby.holder().await;
+            self.standby_name = holder.ok().flatten().unwrap_or_default();
+            return Seat::Writer;
+        }
+        match (seat == Seat::Standby || free.standby) && self.holds(Seat::Standby).await {
+            true => Seat::Standby,
+            false => Seat::None,
+        }
+    }
+
+    async fn holds(&mut self, seat: Seat) -> bool {
+        let election = if seat == Seat::Writer { &mut self.writer } else { &mut self.standby };
+        // Without an answer a lease that was renewed lately still holds.
+        let renewed = election.renew().await;
+        let elected = election.is_elected().await;
+        if let Some(error) = renewed.err().or(elected.as_ref().err().cloned()) {
+            tracing::debug!("{error}");
+        }
+        elected == Ok(true)
+    }
+
+    /// Writes what is due.
+    async fn publish(&mut self) -> Result<(), String> {
+        if !self.is_adopted {
+            let objects = fetch(&self.client, &folder()).await?;
+            self.publisher.adopt(objects.items);
+            self.is_adopted = true;
+        }
+        for _ in 0..AT_ONCE {
+            if !self.write_pages().await? {
+                break;
+            }
+        }
+        let since = self.logged.map(|at| at.elapsed());
+        let has_pending = self.publisher.has_pending();
+        let due = if has_pending { self.timing.flush } else { self.timing.heartbeat };
+        if since.is_some_and(|since| since < due) {
+            return Ok(());
+        }
+        loop {
+            let about = self.about();
+            match self.publisher.next_log(&about) {
+                Some(log) => {
+                    self.write(&log).await?;
+                    self.logged = Some(Instant::now());
+                }
+                None => drop(self.write_pages().await?),
+            }
+            if !self.publisher.has_pending() || !self.writer.is_elected().await? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn about(&self) -> About {
+        let now = jiff::Timestamp::now();
+        About {
+            writer: self.node.clone(),
+            standby: self.standby_name.clone(),
+            version: self.position.lock().clone(),
+            time: format!("{now:.3}"),
+            age: self.outdated.map_or(0, |since| since.elapsed().as_millis() as u64),
+        }
+    }
+
+    /// Writes a page that is late, or its parts; returns whether there was one.
+    async fn write_pages(&mut self) -> Result<bool, String> {
+        let Some(plan) = self.publisher.next_pages() else { return Ok(false) };
+        for page in &plan.write {
+            self.write(page).await?;
+            // A lease has to be renewed when there are many.
+            self.writer.renew().await?;
+        }
+        for name in &plan.delete {
+            let path = format!("{}/{name}", folder());
+            let deleted = call_object(&self.client, "DELETE", &path, None, TIMEOUT).await;
+            deleted.map_err(|failure| failure.to_string())?;
+            self.publisher.stored(name, None);
+        }
+        self.publisher.paged(&plan);
+        Ok(true)
+    }
+
+    /// Writes an object over the version that is known.
+    async fn write(&mut self, written: &Written) -> Result<(), String> {
+        let known = self.publisher.version_of(&written.name);
+        let object = written.object(known);
+        let (method, path) = match known {
+            Some(_) => ("PUT", format!("{}/{}", folder(), written.name)),
+            None => ("POST", folder()),
+        };
+        let answer = call_object(&self.client, method, &path, Some(&object), TIMEOUT).await;
+        let answer = answer.map_err(|failure| failure.to_string())?;
+        let stored = answer.unwrap_or_else(|| json!({}));
+        let Some(version) = stored["metadata"]["resourceVersion"].as_str() else {
+            return Err(format!("{} was changed by another writer", written.name));
+        };
+        self.publisher.stored(&written.name, Some(version.to_owned()));
+        Ok(())
+    }
+}
