@@ -5,6 +5,15 @@ use serde::Deserialize;
 
 use super::text::OnOff;
 
+/// Where the pods of other nodes come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Aggregate {
+    /// From a watch of all pods
+    Off,
+    /// From the objects that one of the switches writes
+    Endpoints,
+}
+
 /// The enforcer of policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -96,6 +105,20 @@ pub enum LogLevel {
     Debug,
     /// Everything
     Trace,
+}
+
+/// A file may say off, which YAML reads as false.
+impl<'de> Deserialize<'de> for Aggregate {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match String::deserialize(deserializer)?.as_str() {
+            "off" | "false" => Ok(Self::Off),
+            "endpoints" => Ok(Self::Endpoints),
+            other => {
+                let other = other.escape_debug();
+                Err(serde::de::Error::custom(format!("'{other}' is none of off and endpoints")))
+            }
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for SocketPolicies {

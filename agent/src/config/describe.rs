@@ -27,6 +27,7 @@ impl Config {
                 "takeover-wait",
                 self.takeover_wait.map(|it| Span(it).to_string()).unwrap_or_default(),
             ),
+            ("aggregate", if self.aggregate { "endpoints" } else { "off" }.to_owned()),
             ("cores", Cores(self.cores.clone()).to_string()),
             ("workers", self.workers.to_string()),
             ("rx-mode", rx_mode_name(self.rx_mode).to_owned()),

@@ -35,7 +35,8 @@ use dataplane::switch::RxMode as SwitchRxMode;
 
 pub use self::hubble::Hubble;
 pub use choices::{
-    Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode, SocketError, SocketPolicies,
+    Aggregate, Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode, SocketError,
+    SocketPolicies,
 };
 pub use cli_runtime::Span;
 pub use describe::rx_mode_name;
@@ -73,6 +74,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Time for which a start waits for another switch with this folder to end.
     pub takeover_wait: Option<Duration>,
+    /// Whether the pods of other nodes come from what one of the switches writes.
+    pub aggregate: bool,
     /// Cores that workers are pinned to, in order.
     pub cores: Vec<usize>,
     /// Number of workers.
@@ -293,6 +296,7 @@ impl Config {
             metrics,
             state_dir: options.state_dir.unwrap_or_else(|| DEFAULT_STATE_DIR.into()),
             takeover_wait: options.takeover_wait.map(|span| span.0),
+            aggregate: options.aggregate == Some(Aggregate::Endpoints),
             cores,
             workers,
             rx_mode: match options.rx_mode {

@@ -11,7 +11,8 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::choices::{
-    Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode, SocketError, SocketPolicies,
+    Aggregate, Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode, SocketError,
+    SocketPolicies,
 };
 use super::text::{Bytes, Cores, HubbleAddress, OnOff, PortSpan};
 use cli_runtime::{Networks, Span, Underlay};
@@ -116,6 +117,11 @@ pub struct Options {
     /// the start fails at once]
     #[arg(long, env = "PODGATE_TAKEOVER_WAIT", value_name = "TIME")]
     pub takeover_wait: Option<Span>,
+
+    /// Take the pods of other nodes from PodgateAddresses, compact objects that one elected switch writes, instead
+    /// of watching all pods (endpoints), for clusters of thousands of nodes [default: off]
+    #[arg(long, env = "PODGATE_AGGREGATE", value_name = "off|endpoints")]
+    pub aggregate: Option<Aggregate>,
 
     /// Cores to pin workers to, such as 2,4-6 [default: none, workers are not pinned]
     #[arg(long, env = "PODGATE_CORES", value_name = "LIST")]

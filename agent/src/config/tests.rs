@@ -62,6 +62,7 @@ fn a_file_may_say_everything() {
         listen-names: [node-b.example.org]
         state-dir: /tmp/state
         takeover-wait: 2m
+        aggregate: endpoints
         cores: 0,1
         workers: 2
         rx-mode: polling

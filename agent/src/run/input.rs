@@ -42,7 +42,8 @@ impl Input {
         let source = match (&config.api_server, config.manifests.is_empty()) {
             (Some(access), _) => {
                 let send = move |event, slot| report.send(Event::Source(event, slot)).is_ok();
-                Source::ApiServer(ApiServer::watch(access.clone(), &config.node_name, send)?)
+                let (node, aggregate) = (&config.node_name, config.aggregate);
+                Source::ApiServer(ApiServer::watch(access.clone(), node, aggregate, send)?)
             }
             (None, true) => Source::Nothing,
             (None, false) => {

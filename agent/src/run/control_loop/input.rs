@@ -101,6 +101,12 @@ impl Input {
                 tracing::warn!("API server: {fault}");
                 info.strange += 1;
             }
+            Event::Aggregate(now) => {
+                let before = info.aggregate.replace(now.clone());
+                if before.is_none_or(|before| before.role != now.role) {
+                    tracing::info!("pods: {}", now.role.name());
+                }
+            }
             Event::Reported(_) => info.report_error = None,
             Event::NotReported(object, why) => {
                 let why = format!("{object}: {why}");

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use control::ObjectRef;
 use control::api_server::{
-    Access, Client, Election, Event, NodePolicies, Pace, Warning, Warnings, cluster_uid, connect,
-    list_policies, publish_addresses, publish_policies, report, report_ready, watch,
+    Access, Aggregation, Client, Election, Event, NodePolicies, Pace, Warning, Warnings,
+    cluster_uid, connect, list_policies, publish_addresses, publish_policies, report, report_ready,
+    watch, watch_aggregated,
 };
 use control::model::Condition;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch as value};
@@ -77,7 +78,8 @@ const READY_RETRY: Duration = Duration::from_secs(2);
 const LEASE: Duration = Duration::from_secs(15);
 
 impl ApiServer {
-    /// Starts the watches; `node` is this node's name. `send` receives every event with its slot and returns whether the
+    /// Starts the watches; `node` is this node's name. With `aggregate`, pods of other nodes come from what one of the
+    /// switches writes. `send` receives every event with its slot and returns whether the
     /// receiver still exists.
     ///
     /// # Errors
@@ -85,6 +87,7 @@ impl ApiServer {
     pub(in crate::run) fn watch(
         access: Access,
         node: &str,
+        aggregate: bool,
         send: impl Fn(Event, Slot) -> bool + Send + 'static,
     ) -> Result<Self, StartError> {
         let (stop, stopped) = oneshot::channel();
@@ -119,7 +122,15 @@ impl ApiServer {
                 let cluster = cluster.ok().and_then(Result::ok).flatten();
                 let _ = answer.send(Ok((connection.server, cluster.clone())));
                 let (sender, mut events) = mpsc::channel(1);
-                let mut tasks = watch(&connection.client, Pace::default(), &sender);
+                let (watched, pace) = (&connection.client, Pace::default());
+                let mut tasks = match aggregate {
+                    true => {
+                        let aggregation =
+                            Aggregation { node: node.clone(), timing: Default::default() };
+                        watch_aggregated(watched, pace, aggregation, &sender)
+                    }
+                    false => watch(watched, pace, &sender),
+                };
                 let client = connection.client.clone();
                 tasks.spawn(identify(client, known.then_some(cluster), sender.clone()));
                 let of = (connection.client.clone(), node.clone());
@@ -340,7 +351,7 @@ mod tests {
         let (holding, held) = std::sync::mpsc::channel::<()>();
         let held = Mutex::new(held);
         let access = Access::Kubeconfig(server.kubeconfig());
-        let watching = ApiServer::watch(access, "node-a", move |_, _| {
+        let watching = ApiServer::watch(access, "node-a", false, move |_, _| {
             // Simulates a read that does not return.
             let _ = held.lock().unwrap().recv();
             true
@@ -367,7 +378,7 @@ mod tests {
         let held: Arc<Mutex<Vec<(Event, Slot)>>> = Arc::default();
         let into = Arc::clone(&held);
         let access = Access::Kubeconfig(server.kubeconfig());
-        let watching = ApiServer::watch(access, "node-a", move |event, slot| {
+        let watching = ApiServer::watch(access, "node-a", false, move |event, slot| {
             into.lock().unwrap().push((event, slot));
             true
         });

@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use control::Kind;
+use control::api_server::Aggregate;
 
 pub(super) use api_server::{ApiServer, Slot};
 pub(super) use cluster::{ClusterRecord, names, sessions};
@@ -75,6 +76,8 @@ pub struct SourceInfo {
     pub report_error: Option<String>,
     /// The watch of each kind.
     pub watches: BTreeMap<Kind, WatchInfo>,
+    /// The aggregate that pods come from, if they are to.
+    pub aggregate: Option<Aggregate>,
     /// Use of the saved state at the start.
     pub restored: Restored,
     /// When the state was last saved.

@@ -25,7 +25,7 @@ use crate::config::rx_mode_name;
 
 pub use flow_offload::FlowOffloadStatus;
 pub use socket_policies::SocketPoliciesStatus;
-pub use source::{SourceStatus, WatchStatus};
+pub use source::{AggregateStatus, SourceStatus, WatchStatus};
 pub(super) use text::port_table;
 
 /// The answer to `status`; the names of its fields are fixed.

@@ -1,5 +1,8 @@
 //! The source of objects, as part of `status`.
 
+use std::time::SystemTime;
+
+use control::api_server::Aggregate;
 use serde::{Deserialize, Serialize};
 
 use crate::run::source::{Restored, SourceInfo, WatchState};
@@ -25,6 +28,9 @@ pub struct SourceStatus {
     pub strange_events: u64,
     /// The watch of each kind.
     pub watches: Vec<WatchStatus>,
+    /// The aggregate that pods come from; absent without the option.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aggregate: Option<AggregateStatus>,
     /// Time of the saved state that is in force until every kind is listed.
     pub restored_from: Option<String>,
     /// Why the saved state was refused.
@@ -35,6 +41,63 @@ pub struct SourceStatus {
     pub save_error: Option<String>,
     /// Error of the last status write, if it failed.
     pub report_error: Option<String>,
+}
+
+/// The aggregate of pods.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AggregateStatus {
+    /// `reading` while pods of other nodes come from it; `watching` while this switch watches all pods by itself,
+    /// `writing` if it writes them for others, `standby` if it takes over; `starting` before that is decided.
+    pub role: String,
+    /// Why pods do not come from it, or will not for much longer.
+    pub reason: Option<String>,
+    /// The node that writes.
+    pub writer: Option<String>,
+    /// The node that takes over.
+    pub standby: Option<String>,
+    /// Sequence number of the newest object.
+    pub sequence: u64,
+    /// Resource version of the pods that the writer had then.
+    pub resource_version: Option<String>,
+    /// When that was, by the writer's clock, RFC 3339.
+    pub written: Option<String>,
+    /// Age of the writer's view by this node's clock, in milliseconds.
+    pub age_ms: Option<u64>,
+}
+
+impl AggregateStatus {
+    fn of(aggregate: &Aggregate) -> Self {
+        let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let since = |at: SystemTime| SystemTime::now().duration_since(at).unwrap_or_default();
+        let age = aggregate.received.map(|at| since(at) + aggregate.age);
+        Self {
+            role: aggregate.role.name().to_owned(),
+            reason: aggregate.reason.clone(),
+            writer: some(&aggregate.writer),
+            standby: some(&aggregate.standby),
+            sequence: aggregate.sequence,
+            resource_version: some(&aggregate.version),
+            written: some(&aggregate.written),
+            age_ms: age.map(|age| age.as_millis() as u64),
+        }
+    }
+
+    /// One line.
+    fn line(&self) -> String {
+        let what = match self.role.as_str() {
+            "reading" => "of other nodes from PodgateAddresses",
+            "writing" => "watched, and written to PodgateAddresses",
+            "standby" => "watched, to take over writing PodgateAddresses",
+            "watching" => "watched by this switch itself",
+            _ => "waiting for PodgateAddresses",
+        };
+        let writer = self.writer.iter().map(|node| {
+            let version = self.resource_version.as_deref().unwrap_or("?");
+            let age = self.age_ms.unwrap_or(0) as f64 / 1e3;
+            format!(", those of node {node} at resource version {version}, {age:.1} s old")
+        });
+        format!("{what}{}", writer.collect::<String>())
+    }
 }
 
 /// One kind's watch.
@@ -79,6 +142,7 @@ impl SourceStatus {
             retries: info.retries,
             strange_events: info.strange,
             watches: watches.collect(),
+            aggregate: info.aggregate.as_ref().map(AggregateStatus::of),
             restored_from,
             restore_error,
             saved: time(info.saved_at),
@@ -104,6 +168,11 @@ impl SourceStatus {
         format!("{what} ({state}{})", last.collect::<String>())
     }
 
+    /// One line about the aggregate of pods.
+    pub(super) fn pods(&self) -> Option<String> {
+        self.aggregate.as_ref().map(AggregateStatus::line)
+    }
+
     /// Problems to point out.
     pub(super) fn troubles(&self) -> Vec<String> {
         let watches = self.watches.iter().filter_map(|watch| {
@@ -113,6 +182,10 @@ impl SourceStatus {
         let restore = self.restore_error.iter().map(|why| format!("saved state not used: {why}"));
         let save = self.save_error.iter().map(|why| format!("state not saved: {why}"));
         let report = self.report_error.iter().map(|why| format!("status not written: {why}"));
-        watches.chain(restore).chain(save).chain(report).collect()
+        let late = self
+            .aggregate
+            .iter()
+            .filter_map(|it| Some(format!("PodgateAddresses: {}", it.reason.as_ref()?)));
+        watches.chain(late).chain(restore).chain(save).chain(report).collect()
     }
 }

@@ -42,6 +42,9 @@ impl fmt::Display for Status {
         writeln!(f, "Workers:    {} {}{cores}", self.workers.len(), self.rx_mode)?;
         writeln!(f, "Generation: {} ({in_force})", self.generation)?;
         writeln!(f, "Source:     {}", self.source.line())?;
+        if let Some(pods) = self.source.pods() {
+            writeln!(f, "Pods:       {pods}")?;
+        }
         writeln!(f, "Objects:    {}", counts(&self.objects))?;
         if !self.skipped.is_empty() {
             writeln!(f, "Skipped:    {}", counts(&self.skipped))?;
