@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p bench --bin cluster -- scale [--nodes 5000 --pods 150000 --seconds 20]
+//! cargo run --release -p bench --bin cluster -- scale --aggregate
 //! cargo run --release -p bench --bin cluster -- scale --switch --nodes 599      (as root)
 //! ```
 //!
@@ -9,6 +10,7 @@
 //! by streaming lists and watches as the API server does. The control side is the switch's: the same
 //! watches, the same buffer until everything is listed, the same compilation for one node.
 
+mod aggregate;
 mod objects;
 mod server;
 mod switch;
@@ -23,13 +25,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use bench::print_table;
 use clap::Parser;
-use control::api_server::{Access, Event, InitialSync, Pace, connect, watch};
+use control::api_server::{Access, Event, InitialSync, Pace, connect, watch, watch_aggregated};
 use control::{Control, Kind, Scope};
 use serde_json::{Value, json};
 use testkit::TempDir;
 
 /// The size of the cluster.
-#[derive(Debug, Clone, Copy, Parser)]
+#[derive(Debug, Clone, Parser)]
 #[command(about = "What one node's control side asks of the API server in a large cluster")]
 struct Args {
     /// Nodes
@@ -48,7 +50,11 @@ struct Args {
     #[arg(long)]
     switch: bool,
 
-    /// Changes a second for the whole switch
+    /// Take pods from the aggregate, which two more processes write; changes come at --rate
+    #[arg(long)]
+    aggregate: bool,
+
+    /// Changes a second for the whole switch, and for the aggregate
     #[arg(long, default_value_t = 1_000)]
     rate: u32,
 
@@ -59,6 +65,14 @@ struct Args {
     /// Serve the objects; a first line on stdout names the address
     #[arg(long, hide = true)]
     serve: bool,
+
+    /// Write the aggregate as the switch of this node
+    #[arg(long, hide = true, requires = "server")]
+    write: Option<String>,
+
+    /// Address of the process that serves
+    #[arg(long, hide = true)]
+    server: Option<SocketAddr>,
 }
 
 /// What a process asks of the serving one.
@@ -96,9 +110,13 @@ fn run(args: Args) -> Result<()> {
     if args.serve {
         return server::run(args.nodes, args.pods, args.json);
     }
-    let server = Server::start(&args)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build()?;
+    if let (Some(node), Some(server)) = (&args.write, args.server) {
+        return runtime.block_on(aggregate::write(node, server));
+    }
+    let server = Server::start(&args)?;
+    let _writers = args.aggregate.then(|| aggregate::Writers::start(server.address)).transpose()?;
     runtime.block_on(measure(&args, &server))?;
     runtime.shutdown_background();
     Ok(())
@@ -145,7 +163,14 @@ async fn measure(args: &Args, server: &Server) -> Result<()> {
     let (began, used) = (Instant::now(), cpu()?);
     let connection = connect(&Access::Kubeconfig(path)).await?;
     let (sender, mut events) = tokio::sync::mpsc::channel(256);
-    let _watches = watch(&connection.client, Pace::default(), &sender);
+    let aggregated = ask(server.address, "/counts")?["aggregate"].clone();
+    let _watches = match args.aggregate {
+        true => {
+            let aggregation = aggregate::aggregation(NODE);
+            watch_aggregated(&connection.client, Pace::default(), aggregation, &sender)
+        }
+        false => watch(&connection.client, Pace::default(), &sender),
+    };
     let mut control = Control::new(Scope::Node(NODE.into()));
     let mut buffer = InitialSync::default();
     while let Some(event) = events.recv().await {
@@ -169,6 +194,17 @@ async fn measure(args: &Args, server: &Server) -> Result<()> {
         row("memory at its peak, MB", mb(peak - before.min(peak))),
         row("memory afterwards, MB", mb(memory("VmRSS")?.saturating_sub(before))),
     ];
+    let of_aggregate = |counts: &Value, name: &str| {
+        let figure = |counts: &Value| counts[name].as_u64().unwrap_or(0);
+        figure(&counts["aggregate"]) - figure(&aggregated)
+    };
+    if args.aggregate {
+        let listed = of_aggregate(&counts, "listed") as f64;
+        rows.push(row("PodgateAddresses listed, MB", format!("{:.1}", listed / 1e6)));
+        rows.extend(aggregated_changes(args, server, &mut control, &mut events).await?);
+        print_table(&["measure", "figure"], &rows);
+        return Ok(());
+    }
 
     // Changes, as fast as they are taken.
     let (mut count, mut longest, used) = (0_u64, Duration::ZERO, cpu()?);
@@ -206,6 +242,47 @@ async fn measure(args: &Args, server: &Server) -> Result<()> {
     Ok(())
 }
 
+/// Changes of pods at a rate, each of another pod, as the aggregate brings them.
+async fn aggregated_changes(
+    args: &Args,
+    server: &Server,
+    control: &mut Control,
+    events: &mut tokio::sync::mpsc::Receiver<Event>,
+) -> Result<Vec<Vec<String>>> {
+    let figures = || -> Result<[u64; 4]> {
+        let counts = ask(server.address, "/counts")?;
+        let figure = |part: &str, name: &str| counts[part][name].as_u64().unwrap_or(0);
+        let (sent, watches) = (figure("aggregate", "watched"), figure("aggregate", "watches"));
+        Ok([figure("changes", "relabelled"), figure("changes", "full"), sent, watches])
+    };
+    let (before, used, began) = (figures()?, cpu()?, Instant::now());
+    let (seconds, rate) = (args.seconds, args.rate);
+    ask(server.address, &format!("/change?seconds={seconds}&rate={rate}&each=1"))?;
+    let mut count = 0_u64;
+    // The last ones are still on their way when the changes end.
+    while began.elapsed() < Duration::from_secs(seconds + 2) {
+        let Ok(Some(event)) = tokio::time::timeout(BATCH, events.recv()).await else { continue };
+        let mut next = Some(event);
+        while let Some(event) = next {
+            count += u64::from(matches!(event, Event::Apply(control::Object::Pod(_), _)));
+            control.handle(event);
+            next = events.try_recv().ok();
+        }
+        control.commit();
+    }
+    let (after, used) = (figures()?, cpu()? - used);
+    let of = |n: usize| after[n] - before[n];
+    // Each watch of all pods has changes of its own; the writer's are those of the aggregate.
+    let watches = after[3].max(1);
+    let share = |whole: f64| whole / count.max(1) as f64;
+    Ok(vec![
+        row("changes of pods for each watch of all", format!("{}", of(0) / before[1].max(1))),
+        row("changes taken from the aggregate", count.to_string()),
+        row("bytes of a change", format!("{:.0}", share(of(2) as f64 / watches as f64))),
+        row("processor time of a change, µs", format!("{:.0}", share(used.as_secs_f64() * 1e6))),
+    ])
+}
+
 fn row(name: &str, figure: String) -> Vec<String> {
     vec![name.to_owned(), figure]
 }
@@ -223,7 +300,9 @@ fn print_initial(args: &Args, control: &Control, counts: &Value) {
         sums.iter_mut().zip(figures).for_each(|(sum, figure)| *sum += figure);
         if figures[0] > 0 {
             let known = known.get(&kind).copied().unwrap_or(0);
-            assert_eq!(known as u64, figures[0], "every {} arrived", kind.name());
+            if kind != Kind::Pod || !args.aggregate {
+                assert_eq!(known as u64, figures[0], "every {} arrived", kind.name());
+            }
             rows.push(counted(kind.plural(), figures));
         }
     }

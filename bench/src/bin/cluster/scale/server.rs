@@ -8,14 +8,16 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use testkit::api_server::ApiServer;
 use testkit::protobuf;
 
+use super::aggregate::{self, Sent};
 use super::objects::Cluster;
 
 /// Objects and bytes of one resource's list: sent, and left out by a selector.
@@ -31,8 +33,14 @@ struct Count {
 struct State {
     lists: BTreeMap<String, Count>,
     changes: (u64, u64),
+    /// Changes of labels, and watches of all pods.
+    relabelled: u64,
+    full: u64,
+    aggregate: Sent,
     /// Changes are sent until then, at this rate.
     until: Option<(Instant, u32)>,
+    /// Each change is that of another pod.
+    each: bool,
 }
 
 type Shared = Arc<Mutex<State>>;
@@ -47,11 +55,13 @@ pub(super) fn run(nodes: usize, pods: usize, json: bool) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);
     let shared = Shared::default();
+    let double = ApiServer::new();
+    let address = double.address();
     for stream in listener.incoming() {
         let (stream, shared) = (stream?, Arc::clone(&shared));
         std::thread::spawn(move || {
             // The client ended, most likely.
-            let _ = serve(&stream, Cluster { nodes, pods }, json, &shared);
+            let _ = serve(&stream, Cluster { nodes, pods }, json, address, &shared);
         });
     }
     Ok(())
@@ -62,7 +72,13 @@ fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, State> {
 }
 
 /// Answers the one request of a connection.
-fn serve(stream: &TcpStream, cluster: Cluster, json: bool, shared: &Shared) -> std::io::Result<()> {
+fn serve(
+    stream: &TcpStream,
+    cluster: Cluster,
+    json: bool,
+    double: SocketAddr,
+    shared: &Shared,
+) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut out = BufWriter::with_capacity(256 << 10, stream);
     stream.set_nodelay(true)?;
@@ -75,6 +91,11 @@ fn serve(stream: &TcpStream, cluster: Cluster, json: bool, shared: &Shared) -> s
     // All headers follow the first line.
     let protobuf = !json && line.contains("application/vnd.kubernetes.protobuf");
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+    if aggregate::is_about(path) {
+        return aggregate::pass_on(&line, &mut reader, &mut out, double, |note| {
+            note(&mut lock(shared).aggregate);
+        });
+    }
     let plural = path.rsplit('/').next().unwrap_or_default();
     match plural {
         "counts" => whole(&mut out, 200, &counts(&lock(shared))),
@@ -85,7 +106,9 @@ fn serve(stream: &TcpStream, cluster: Cluster, json: bool, shared: &Shared) -> s
                 value.and_then(|value| value.parse().ok()).unwrap_or(0)
             };
             let until = Instant::now() + Duration::from_secs(number("seconds").into());
-            lock(shared).until = Some((until, number("rate")));
+            let mut state = lock(shared);
+            (state.until, state.each) = (Some((until, number("rate"))), number("each") == 1);
+            drop(state);
             whole(&mut out, 200, &json!({}))
         }
         _ if cluster.count(plural) == 0 && path.contains("podgate.io") => {
@@ -105,7 +128,11 @@ fn counts(state: &State) -> Value {
     };
     let lists: serde_json::Map<String, Value> =
         state.lists.iter().map(|(name, count)| (name.clone(), list(count))).collect();
-    json!({"lists": lists, "changes": {"objects": state.changes.0, "bytes": state.changes.1}})
+    let Sent { listed, watched, watches } = state.aggregate;
+    json!({"lists": lists,
+        "changes": {"objects": state.changes.0, "bytes": state.changes.1,
+            "relabelled": state.relabelled, "full": state.full},
+        "aggregate": {"listed": listed, "watched": watched, "watches": watches}})
 }
 
 /// A streaming list, and the watch that follows.
@@ -126,9 +153,14 @@ fn watch(
         "HTTP/1.1 200 OK\r\nContent-Type: {content}\r\nTransfer-Encoding: chunked\r\n\r\n"
     )?;
     let selects = query.contains("Selector=");
+    // The pods of one node.
+    let node = query.split('&').find_map(|it| it.split_once("spec.nodeName%3Dnode-"));
+    let node = node.and_then(|(_, number)| number.parse::<usize>().ok());
+    let is_elsewhere = |n: usize| node.is_some_and(|node| n % cluster.nodes != node);
+    lock(shared).full += u64::from(plural == "pods" && node.is_none());
     if query.contains("sendInitialEvents=true") {
         let mut count = Count::default();
-        for n in 0..cluster.count(plural) {
+        for n in (0..cluster.count(plural)).filter(|n| !is_elsewhere(*n)) {
             let line = event(kind, "ADDED", &cluster.object(plural, n, LISTED));
             if selects && cluster.is_left_out(plural, n) {
                 count.left_out += 1;
@@ -146,7 +178,10 @@ fn watch(
     let (mut version, mut n, mut marked) = (LISTED, 0, Instant::now());
     let mut due = Instant::now();
     loop {
-        let changing = lock(shared).until.filter(|(until, _)| Instant::now() < *until);
+        let state = lock(shared);
+        let changing = state.until.filter(|(until, _)| Instant::now() < *until);
+        let each = state.each;
+        drop(state);
         if let Some((_, rate)) = changing
             && matches!(plural, "pods" | "nodes")
         {
@@ -155,11 +190,11 @@ fn watch(
             for _ in 0..burst {
                 version += 1;
                 // At a rate, each pod changes its label and changes it back.
-                let is_back = rate > 0 && version % 2 == 0;
+                let is_back = rate > 0 && version % 2 == 0 && !each;
                 if !is_back {
                     n = (n + 7919) % cluster.count(plural);
                 }
-                if cluster.is_left_out(plural, n) {
+                if cluster.is_left_out(plural, n) || is_elsewhere(n) {
                     continue;
                 }
                 let mut object = cluster.object(plural, n, version);
@@ -171,6 +206,8 @@ fn watch(
                 let mut state = lock(shared);
                 state.changes.0 += 1;
                 state.changes.1 += line.len() as u64;
+                let counts = plural == "pods" && is_relabelled && node.is_none();
+                state.relabelled += u64::from(counts);
                 drop(state);
                 chunk(out, &line)?;
             }

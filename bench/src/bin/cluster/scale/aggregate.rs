@@ -1,0 +1,138 @@
+//! The aggregate of pods in the serving process: its objects and Leases are kept by the API server double, and a writer
+//! and a standby are processes of their own, so that the measured one reads.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+use control::api_server::{
+    Access, AggregateRole, Aggregation, Event, Pace, Timing, connect, watch_aggregated,
+};
+use testkit::TempDir;
+
+use super::kubeconfig;
+
+/// What was sent of the aggregate.
+#[derive(Default, Clone, Copy)]
+pub(super) struct Sent {
+    /// Bytes of lists.
+    pub(super) listed: u64,
+    /// Bytes of all watches, and their number.
+    pub(super) watched: u64,
+    pub(super) watches: u64,
+}
+
+/// Whether the double has what a path is about.
+pub(super) fn is_about(path: &str) -> bool {
+    path.contains("/podgateaddresses") || path.contains("/leases")
+}
+
+/// Passes one request on to the double, and its answer back; `count` is told what was sent.
+pub(super) fn pass_on(
+    head: &str,
+    from: &mut impl BufRead,
+    out: &mut impl Write,
+    double: SocketAddr,
+    count: impl Fn(&dyn Fn(&mut Sent)),
+) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect(double)?;
+    let mut body = vec![0; length(head).unwrap_or(0)];
+    from.read_exact(&mut body)?;
+    stream.write_all(&[head.as_bytes(), &body].concat())?;
+    let mut answer = BufReader::new(stream.try_clone()?);
+    let mut lines = String::new();
+    while answer.read_line(&mut lines)? > 2 {}
+    // One answer for each connection, as all others here.
+    let end = lines.len() - 2;
+    lines.insert_str(end, "Connection: close\r\n");
+    out.write_all(lines.as_bytes())?;
+    let is_read = head.starts_with("GET") && head.contains("labelSelector");
+    if let Some(length) = length(&lines) {
+        let mut body = vec![0; length];
+        answer.read_exact(&mut body)?;
+        if is_read {
+            count(&|sent| sent.listed += length as u64);
+        }
+        out.write_all(&body)?;
+        out.flush()?;
+        return stream.shutdown(Shutdown::Both);
+    }
+    count(&|sent| sent.watches += 1);
+    out.flush()?;
+    let mut part = vec![0; 64 << 10];
+    loop {
+        let read = answer.read(&mut part)?;
+        if read == 0 {
+            return Ok(());
+        }
+        count(&|sent| sent.watched += read as u64);
+        out.write_all(&part[..read])?;
+        out.flush()?;
+    }
+}
+
+fn length(head: &str) -> Option<usize> {
+    let mut lines = head.lines().filter_map(|line| line.split_once(':'));
+    let (_, length) = lines.find(|(name, _)| name.eq_ignore_ascii_case("content-length"))?;
+    length.trim().parse().ok()
+}
+
+/// How the switch aggregates.
+pub(super) fn aggregation(node: &str) -> Aggregation {
+    Aggregation { node: node.to_owned(), timing: Timing::default() }
+}
+
+/// A switch that watches all pods until it is ended, and prints a line once others read what it writes, or it stands by.
+pub(super) async fn write(node: &str, server: SocketAddr) -> Result<()> {
+    let folder = TempDir::new("scale-writer");
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, kubeconfig(server))?;
+    let connection = connect(&Access::Kubeconfig(path)).await?;
+    let (sender, mut events) = tokio::sync::mpsc::channel(256);
+    let pace = Pace::default();
+    let _watches = watch_aggregated(&connection.client, pace, aggregation(node), &sender);
+    let mut is_printed = false;
+    while let Some(event) = events.recv().await {
+        let Event::Aggregate(now) = event else { continue };
+        let is_ready = match now.role {
+            AggregateRole::Writing => now.writer == node,
+            AggregateRole::Standby => now.standby == node,
+            _ => false,
+        };
+        if is_ready && !std::mem::replace(&mut is_printed, true) {
+            println!("{:?}", now.role);
+        }
+    }
+    Ok(())
+}
+
+/// The processes of the writer and the standby; they are ended when this is dropped.
+pub(super) struct Writers(Vec<Child>);
+
+impl Writers {
+    pub(super) fn start(server: SocketAddr) -> Result<Self> {
+        let mut all = Self(Vec::new());
+        for node in ["node-00001", "node-00002"] {
+            let mut child = Command::new(std::env::current_exe()?)
+                .args(["scale", "--write", node, "--server", &server.to_string()])
+                .stdout(Stdio::piped())
+                .spawn()?;
+            let output = child.stdout.take().context("stdout")?;
+            all.0.push(child);
+            let mut line = String::new();
+            BufReader::new(output).read_line(&mut line)?;
+            eprintln!("{node}: {}", line.trim());
+        }
+        Ok(all)
+    }
+}
+
+impl Drop for Writers {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
