@@ -8,19 +8,18 @@
 //!   sock_diag ─ sockets ─▶ direction: inbound where a socket listens at the port ─▶ ctnetlink ─ entries
 //! ```
 //!
-//! The messages are those of `linux/inet_diag.h` and `linux/netfilter/nfnetlink_conntrack.h`.
+//! The messages are those of `linux/netfilter/nfnetlink_conntrack.h`.
 
 use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr as Endpoint};
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NlasIterator,
-};
-use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_SOCK_DIAG};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NlasIterator};
+use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::error::Error;
-use super::raw_netlink::{self, ERROR, answer, attribute, message, messages, refusal, request};
+use super::raw_netlink::{self, answer, attribute, message, messages, request};
+use super::sock_diag::{self, CLOSE, ESTABLISHED, LISTEN, OpenSocket};
 
 /// A protocol whose connections are registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,10 +33,6 @@ struct Protocol {
     timeout: u32,
 }
 
-/// States of net/tcp_states.h; a UDP socket is established or closed.
-const ESTABLISHED: u8 = 1;
-const CLOSE: u8 = 7;
-const LISTEN: u8 = 10;
 const PROTOCOLS: [Protocol; 2] = [
     Protocol {
         number: libc::IPPROTO_TCP as u8,
@@ -54,14 +49,6 @@ const PROTOCOLS: [Protocol; 2] = [
     },
 ];
 
-/// A socket's ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ends {
-    state: u8,
-    local: Endpoint,
-    remote: Endpoint,
-}
-
 /// A connection from the end that opened it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Connection {
@@ -69,9 +56,6 @@ struct Connection {
     to: Endpoint,
 }
 
-/// `SOCK_DIAG_BY_FAMILY`, and the type of messages that end a list.
-const BY_FAMILY: u16 = 20;
-const DONE: u16 = 3;
 /// `NFNL_SUBSYS_CTNETLINK << 8` with `IPCTNL_MSG_CT_NEW`, `_GET` and `_DELETE`.
 const NEW_ENTRY: u16 = 1 << 8;
 const GET_ENTRY: u16 = 1 << 8 | 1;
@@ -119,8 +103,8 @@ pub fn track_open_connections() -> Result<usize, Error> {
 }
 
 /// The connections of these sockets, less those inside the host.
-fn directed(sockets: &[Ends], protocol: Protocol) -> impl Iterator<Item = Connection> {
-    let is_listening = |it: &&Ends| it.state == protocol.listening;
+fn directed(sockets: &[OpenSocket], protocol: Protocol) -> impl Iterator<Item = Connection> {
+    let is_listening = |it: &&OpenSocket| it.state == protocol.listening;
     let listening: HashSet<u16> =
         sockets.iter().filter(is_listening).map(|it| it.local.port()).collect();
     let connected = sockets.iter().filter(move |it| it.state != protocol.listening);
@@ -133,45 +117,8 @@ fn directed(sockets: &[Ends], protocol: Protocol) -> impl Iterator<Item = Connec
 }
 
 /// The sockets of a protocol that listen or are connected.
-fn sockets(protocol: Protocol) -> io::Result<Vec<Ends>> {
-    let socket = raw_netlink::open(NETLINK_SOCK_DIAG)?;
-    let mut found = Vec::new();
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        // struct inet_diag_req_v2; its last 48 bytes name one socket, and are empty for a list.
-        let mut body = vec![family as u8, protocol.number, 0, 0];
-        body.extend((protocol.connected | 1 << protocol.listening).to_ne_bytes());
-        body.resize(body.len() + 48, 0);
-        socket.send(&message(BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, &body), 0)?;
-        while read_sockets(&answer(&socket)?, &mut found)? {}
-    }
-    Ok(found)
-}
-
-/// Reads one datagram of a list; returns whether more follow.
-fn read_sockets(datagram: &[u8], found: &mut Vec<Ends>) -> io::Result<bool> {
-    for (kind, body) in messages(datagram) {
-        match kind {
-            DONE => return Ok(false),
-            ERROR => return Err(refusal(body)),
-            BY_FAMILY => found.extend(ends(body)),
-            _ => {}
-        }
-    }
-    Ok(true)
-}
-
-/// The ends in a `struct inet_diag_msg`: family and state, then `struct inet_diag_sockid`.
-fn ends(body: &[u8]) -> Option<Ends> {
-    let (family, state) = (i32::from(*body.first()?), *body.get(1)?);
-    let port = |at: usize| Some(u16::from_be_bytes(*body.get(at..)?.first_chunk()?));
-    let address = |at: usize| match family {
-        libc::AF_INET => Some(IpAddr::from(*body.get(at..)?.first_chunk::<4>()?)),
-        libc::AF_INET6 => Some(IpAddr::from(*body.get(at..)?.first_chunk::<16>()?).to_canonical()),
-        _ => None,
-    };
-    let local = Endpoint::new(address(8)?, port(4)?);
-    let remote = Endpoint::new(address(24)?, port(6)?);
-    Some(Ends { state, local, remote })
+fn sockets(protocol: Protocol) -> io::Result<Vec<OpenSocket>> {
+    sock_diag::list(protocol.number, protocol.connected | 1 << protocol.listening)
 }
 
 /// Whether conntrack has the connection as one that the other end opened, and translates it nowhere.
@@ -271,8 +218,9 @@ mod tests {
     const TCP: Protocol = PROTOCOLS[0];
     const UDP: Protocol = PROTOCOLS[1];
 
-    fn ends(state: u8, local: &str, remote: &str) -> Ends {
-        Ends { state, local: local.parse().unwrap(), remote: remote.parse().unwrap() }
+    fn ends(state: u8, local: &str, remote: &str) -> OpenSocket {
+        let socket = OpenSocket::connected(local.parse().unwrap(), remote.parse().unwrap());
+        OpenSocket { state, ..socket }
     }
 
     #[test]
@@ -293,27 +241,5 @@ mod tests {
             [ends(CLOSE, "0.0.0.0:53", "0.0.0.0:0"), ends(1, "192.0.2.1:53", "192.0.2.9:9")];
         let opened: Vec<Connection> = directed(&sockets, UDP).collect();
         assert_eq!(opened[0].from, "192.0.2.9:9".parse().unwrap());
-    }
-
-    #[test]
-    fn sockets_are_read_from_a_list() {
-        let mut body = vec![libc::AF_INET6 as u8, ESTABLISHED, 0, 0];
-        body.extend([0, 80, 0x10, 0]);
-        let mapped = "::ffff:192.0.2.1".parse::<std::net::Ipv6Addr>().unwrap();
-        body.extend(mapped.octets());
-        body.extend("::ffff:192.0.2.9".parse::<std::net::Ipv6Addr>().unwrap().octets());
-        body.resize(72, 0);
-        let mut datagram = message(BY_FAMILY, 0, &body);
-        let mut found = Vec::new();
-        assert!(read_sockets(&datagram, &mut found).unwrap());
-        assert_eq!(found, [ends(ESTABLISHED, "192.0.2.1:80", "192.0.2.9:4096")]);
-        datagram.extend(message(DONE, 0, &[0; 4]));
-        assert!(!read_sockets(&datagram, &mut found).unwrap());
-        for length in 0..datagram.len() {
-            let _ = read_sockets(&datagram[..length], &mut Vec::new());
-        }
-        let refused = message(ERROR, 0, &(-libc::ENOENT).to_ne_bytes());
-        let error = read_sockets(&refused, &mut Vec::new()).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
     }
 }

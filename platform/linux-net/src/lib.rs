@@ -40,6 +40,7 @@ mod raw_netlink;
 pub mod redirect;
 mod route;
 mod ruleset;
+mod sock_diag;
 mod sys;
 pub mod sysctl;
 mod veth;
@@ -65,6 +66,7 @@ pub use offload::{
 };
 pub use own::{Footprint, OWN_LINKS};
 pub use route::Route;
+pub use sock_diag::{OpenSocket, end_socket, open_sockets};
 pub use veth::{VethEnd, VethPair};
 
 /// Largest packet that passes the switch, in bytes: the maximum of IPv4's length field, less the
