@@ -60,4 +60,4 @@ pub use membership::{Members, PeerSets};
 pub use model::{Kind, Object, ObjectRef, PodKey};
 pub use services::{ServiceEndpoint, ServiceView};
 pub use session_rules::SessionRules;
-pub use view::{ClusterNode, HostAcl, HostFirewall, HostPod, PodAcl, PodView, View};
+pub use view::{ClusterNode, HostAcl, HostFirewall, HostPod, HostSockets, PodAcl, PodView, View};

@@ -21,7 +21,7 @@ use ipnet::IpNet;
 use session_rules as session;
 
 use crate::membership::Nets;
-use crate::{Control, PodAcl, PodKey, PodView};
+use crate::{Control, Failsafe, HostSockets, PodAcl, PodKey, PodView};
 
 /// Verdicts and deciding policies by port; disjoint, sorted and without gaps.
 type Answers = Vec<(session::Ports, bool, Vec<Origin>)>;
@@ -42,8 +42,8 @@ struct Found {
 #[derive(Debug)]
 pub struct SessionRules {
     pods: Vec<(PodKey, Arc<PodView>)>,
-    /// Egress of pods on the host network.
-    host: Vec<(PodKey, PodAcl)>,
+    host: Vec<(PodKey, HostSockets)>,
+    failsafe: Failsafe,
     nets: HashMap<PeerSetId, Nets, RandomState>,
 }
 
@@ -61,9 +61,10 @@ impl Control {
         let view = self.view();
         let wanted = view.pods.iter().filter(|(key, _)| pod.is_none_or(|pod| pod == *key));
         let pods = wanted.map(|(key, pod)| (key.clone(), Arc::clone(pod))).collect();
-        let host = view.host_egress.iter().filter(|(key, _)| pod.is_none_or(|pod| pod == *key));
-        let host = host.map(|(key, acl)| (key.clone(), acl.clone())).collect();
-        SessionRules { pods, host, nets: self.nets_of_sets() }
+        let host = view.host_sockets.iter().filter(|(key, _)| pod.is_none_or(|pod| pod == *key));
+        let host = host.map(|(key, sockets)| (key.clone(), sockets.clone())).collect();
+        let failsafe = self.host_failsafe().clone();
+        SessionRules { pods, host, failsafe, nets: self.nets_of_sets() }
     }
 }
 
@@ -72,11 +73,31 @@ impl SessionRules {
     pub fn of_pods(&self) -> impl Iterator<Item = (&PodKey, session::Rule)> {
         let of_pod = |(key, pod): &(PodKey, Arc<PodView>)| self.of_pod(key, pod);
         let pods = self.pods.iter().flat_map(move |it| of_pod(it).map(move |rule| (&it.0, rule)));
-        let host = self
-            .host
-            .iter()
-            .flat_map(|(key, acl)| self.local(key, acl).into_iter().map(move |rule| (key, rule)));
+        let host = self.host.iter().flat_map(|(key, it)| {
+            self.local(key, &it.opens).into_iter().map(move |rule| (key, rule))
+        });
         pods.chain(host)
+    }
+
+    /// The rules about what the sockets of pods on the host network accept, with the pod that each is for: a remote network, and
+    /// ports at whatever address of the node. Failsafe ports stay open.
+    pub fn accepted(&self) -> Vec<(&PodKey, session::Rule)> {
+        let mut rules = Vec::new();
+        for (key, sockets) in &self.host {
+            let PodAcl::Table(table) = &sockets.accepts else { continue };
+            for found in acl(table.rules(), &self.nets) {
+                let kept = match found.transport {
+                    session::Transport::Tcp => &self.failsafe.tcp_in,
+                    session::Transport::Udp => &self.failsafe.udp_in,
+                };
+                let remote = session::End { net: found.net, ports: session::Ports::ANY };
+                for ports in without(found.ports, kept) {
+                    let local = session::End { net: None, ports };
+                    rules.push((key, rule(session::Scope::Global, local, remote, &found)));
+                }
+            }
+        }
+        rules
     }
 
     /// The rules about what a pod opens.
@@ -109,6 +130,22 @@ impl SessionRules {
         }
         rules.into_iter()
     }
+}
+
+/// The parts of a range of ports that lie between these ports.
+fn without(ports: session::Ports, kept: &BTreeSet<u16>) -> Vec<session::Ports> {
+    let (mut parts, mut first) = (Vec::new(), Some(ports.first));
+    for port in kept.range(ports.first..=ports.last) {
+        if let (Some(first), Some(last)) = (first, port.checked_sub(1))
+            && first <= last
+        {
+            parts.push(session::Ports { first, last });
+        }
+        first = port.checked_add(1);
+    }
+    let rest = first.filter(|first| *first <= ports.last);
+    parts.extend(rest.map(|first| session::Ports { first, last: ports.last }));
+    parts
 }
 
 fn rule(

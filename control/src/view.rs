@@ -116,6 +116,22 @@ pub struct HostPod {
     pub ingress: Arc<[Rule]>,
 }
 
+/// Rules for the sockets of a pod on the host network.
+#[derive(Clone, Debug)]
+pub struct HostSockets {
+    /// About what it opens; the peer is the destination.
+    pub opens: PodAcl,
+    /// About what it accepts; the peer is the source.
+    pub accepts: PodAcl,
+}
+
+impl HostSockets {
+    /// Whether both are the same, and not only equal.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.opens.is_same(&other.opens) && self.accepts.is_same(&other.accepts)
+    }
+}
+
 /// Everything the dataplane needs from the control side, immutable.
 #[derive(Clone, Debug, Default)]
 pub struct View {
@@ -139,9 +155,9 @@ pub struct View {
     /// Pods on the host network of this node that policies select, by name; empty unless
     /// [`Control::enforce_host_network`](crate::Control::enforce_host_network) was called.
     pub host_pods: Arc<[HostPod]>,
-    /// Egress of the pods on the host network of this node that policies select for it; empty unless
-    /// [`Control::enforce_host_egress`](crate::Control::enforce_host_egress) was called.
-    pub host_egress: Arc<BTreeMap<PodKey, PodAcl>>,
+    /// Rules for the sockets of the pods on the host network of this node that policies select; empty unless
+    /// [`Control::enforce_host_sockets`](crate::Control::enforce_host_sockets) was called.
+    pub host_sockets: Arc<BTreeMap<PodKey, HostSockets>>,
     /// Rules of egress firewalls for the whole cluster about clients outside whom services lead to
     /// addresses that are no pods'; the peer is the destination.
     pub outside: PodAcl,

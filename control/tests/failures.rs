@@ -345,14 +345,14 @@ fn host_network_pods_are_neither_selected_nor_matched_by_selectors() {
 }
 
 #[test]
-fn egress_of_host_network_pods_is_enforced_where_sockets_are_asked() {
+fn egress_of_host_network_pods_is_enforced_at_their_sockets() {
     let mut host = pod("x/host", "192.0.2.1", json!({"app": "web"}));
     host["spec"] = json!({"nodeName": "n1", "hostNetwork": true, "containers": [{"name": "c"}]});
     let named = json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [
         {"to": [{"podSelector": {"matchLabels": {"app": "db"}}}], "ports": [{"port": "sql"}]}]});
     let mut control = Control::new(Scope::Node("n1".into()));
     control.enforce_host_network();
-    control.enforce_host_egress();
+    control.enforce_host_sockets(control::Failsafe::default());
     [host.clone(), policy("x/p", named)].into_iter().for_each(|it| control.apply(object(it)));
     control.commit();
     assert!(control.host_network_faults().is_empty(), "{:?}", control.host_network_faults());
@@ -376,14 +376,53 @@ fn egress_of_host_network_pods_is_enforced_where_sockets_are_asked() {
     // Something else changes nothing here.
     control.apply(object(pod("x/a", "10.0.0.1", json!({}))));
     control.commit();
-    assert!(Arc::ptr_eq(&control.view().host_egress, &view.host_egress));
+    assert!(Arc::ptr_eq(&control.view().host_sockets, &view.host_sockets));
     host["status"]["phase"] = json!("Succeeded");
     control.apply(object(host));
     control.commit();
     assert!(
-        control.view().host_egress.is_empty()
+        control.view().host_sockets.is_empty()
             && rules(&control).iter().all(|it| !it.contains("host"))
     );
+}
+
+#[test]
+fn ingress_of_host_network_pods_is_enforced_at_their_sockets() {
+    let mut host = pod("x/host", "192.0.2.1", json!({"app": "web"}));
+    host["spec"] = json!({"nodeName": "n1", "hostNetwork": true, "containers": [{"name": "c",
+        "ports": [{"name": "web", "containerPort": 9100}, {"containerPort": 38412, "protocol": "SCTP"}]}]});
+    let spec = json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [
+        {"from": [{"podSelector": {"matchLabels": {"app": "client"}}}], "ports": [{"port": "web"}]}]});
+    let mut control = Control::new(Scope::Node("n1".into()));
+    control.enforce_host_network();
+    control.enforce_host_sockets(control::Failsafe::default());
+    let client = pod("x/client", "10.0.0.7", json!({"app": "client"}));
+    [host, client, policy("x/p", spec)].into_iter().for_each(|it| control.apply(object(it)));
+    control.commit();
+    assert!(control.host_network_faults().is_empty(), "{:?}", control.host_network_faults());
+    let source = control.session_rule_source(None);
+    let accepted = |protocol: &str| -> Vec<String> {
+        let rules = source.accepted();
+        assert!(rules.iter().all(|(pod, _)| **pod == key("x/host")));
+        let rules = rules.iter().map(|(_, rule)| rule.to_string());
+        rules.filter(|it| it.starts_with(&format!("global {protocol}"))).collect()
+    };
+    // Where the pod listens is not asked, but the failsafe ports stay open.
+    let denied = |ports: &str| {
+        format!("global tcp any ports {ports} <-> any deny [default-deny of NetworkPolicy x/p]")
+    };
+    let allowed =
+        "global tcp any port 9100 <-> 10.0.0.7/32 allow [NetworkPolicy x/p ingress[0]]".to_owned();
+    let ranges = ["0-21", "23-6442", "6444-10249", "10251-65535"].map(denied);
+    assert_eq!(accepted("tcp"), [&ranges[..], &[allowed]].concat());
+    assert_eq!(accepted("udp").len(), 3, "{:?}", accepted("udp"));
+    // The rules are about this pod's sockets, not about the node's address.
+    let of_addresses = control.session_rules();
+    assert!(of_addresses.iter().all(|it| it.local.net.is_some()), "{of_addresses:?}");
+    // Programs do not know SCTP.
+    let view = control.view();
+    let [only] = &*view.host_pods else { panic!("{:?}", view.host_pods) };
+    assert_eq!(*only.ports, [(Protocol::Sctp, 38412)]);
 }
 
 #[test]
@@ -412,7 +451,7 @@ fn host_network_pods_have_rules_at_their_ports_where_that_is_wanted() {
         control.host_network_faults().iter().map(ToString::to_string).collect();
     assert_eq!(faults.len(), 1, "{faults:?}");
     assert!(faults[0].contains("egress of NetworkPolicy x/p is not enforced"), "{faults:?}");
-    assert!(view.host_egress.is_empty());
+    assert!(view.host_sockets.is_empty());
     // Something else changes nothing here.
     control.apply(object(pod("x/a", "10.0.0.1", json!({}))));
     control.commit();

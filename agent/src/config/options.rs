@@ -146,8 +146,8 @@ pub struct Options {
     #[serde(default)]
     pub pod_networks: Vec<IpNet>,
 
-    /// Enforce policies for this node's host-network pods, at the ports that their containers declare
-    /// [default: off]
+    /// Enforce policies for this node's host-network pods: at their sockets with socket-policies, else ingress at the
+    /// ports that their containers declare [default: off]
     #[arg(long, env = "PODGATE_HOST_NETWORK_POLICIES", value_name = "on|off")]
     pub host_network_policies: Option<OnOff>,
 

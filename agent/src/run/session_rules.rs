@@ -181,7 +181,7 @@ fn in_table(rules: &SessionRules) -> Result<Table, ApiError> {
         "local_port",
         "action",
     ]);
-    for (pod, rule) in rules.of_pods() {
+    for (pod, rule) in rules.of_pods().chain(rules.accepted()) {
         if table.rows.len() == MOST {
             let text = format!("there are more than {MOST} session rules: name a pod");
             return Err(ApiError::new(ErrorKind::BadRequest, text));

@@ -1,10 +1,10 @@
 //! The node itself: host firewalls that select it, and policies of its pods on the host
 //! network, as rule lists.
 //!
-//! Pods on the host network share the node's addresses, so ports tell their connections
-//! apart, and only those that come in: a pod's ingress holds at the ports that its containers
-//! declare. What they open is told apart where programs at their cgroups ask. Everything else that their policies say
-//! cannot be enforced, and is reported.
+//! Pods on the host network share the node's addresses. Programs at their cgroups tell apart what their sockets open and
+//! accept. Without them, and for SCTP, ports do, and only for connections that come in: a pod's ingress
+//! holds at the ports that its containers declare. Everything else that their policies say cannot be enforced, and is
+//! reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::{Acl, Control, Scope};
 use crate::configurator::{self, Policies};
 use crate::fault::{Fault, FieldFault};
 use crate::membership::Membership;
-use crate::model::{ClusterHostFirewall, Direction, Pod};
+use crate::model::{ClusterHostFirewall, Direction, Pod, Protocol};
 use crate::render;
-use crate::view::{HostFirewall, HostPod, PodAcl};
-use crate::{Kind, ObjectRef, PodKey};
+use crate::view::{HostFirewall, HostPod, HostSockets, PodAcl};
+use crate::{Failsafe, Kind, ObjectRef, PodKey};
 
 /// The lists in force, and the peer sets that they keep.
 #[derive(Debug, Default)]
@@ -33,13 +33,15 @@ pub(super) struct Hosts {
 struct HostNetwork {
     /// Whether policies hold for them.
     is_enforced: bool,
-    /// Whether programs at their cgroups hold them to their egress rules.
+    /// Whether programs at their cgroups hold them to their rules.
     has_sockets: bool,
+    /// Ports that they accept connections at, whatever their rules say.
+    failsafe: Failsafe,
     keys: BTreeSet<PodKey>,
     is_stale: bool,
     pods: Arc<[HostPod]>,
-    /// Their egress, where a policy is about it.
-    egress: BTreeMap<PodKey, Acl>,
+    /// Their egress and ingress for these programs, where a policy is about one of them.
+    sockets: BTreeMap<PodKey, [Option<Acl>; 2]>,
     sets: Vec<PeerSetId>,
     faults: Vec<Fault>,
 }
@@ -52,10 +54,16 @@ impl Control {
         self.host.network.is_stale = true;
     }
 
-    /// Also enforces their egress, which needs programs at their cgroups.
-    pub fn enforce_host_egress(&mut self) {
+    /// Enforces them at the pods' sockets, which needs programs at their cgroups: egress too, and ingress at every port of TCP
+    /// and UDP but those of `failsafe`. Declared ports count for SCTP alone then.
+    pub fn enforce_host_sockets(&mut self, failsafe: Failsafe) {
         self.host.network.has_sockets = true;
+        self.host.network.failsafe = failsafe;
         self.host.network.is_stale = true;
+    }
+
+    pub(crate) fn host_failsafe(&self) -> &Failsafe {
+        &self.host.network.failsafe
     }
 
     /// The parts of policies that cannot be enforced for pods on the host network of this node,
@@ -123,27 +131,32 @@ impl Control {
         let has_sockets = network.has_sockets;
         let known = self.host.network.keys.iter().filter_map(|key| self.cache.pod(key));
         let known: Vec<Arc<Pod>> = known.cloned().collect();
-        let (mut fresh, mut faults, mut egress) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let (mut fresh, mut faults, mut sockets) = (Vec::new(), Vec::new(), BTreeMap::new());
         for pod in known {
             let policies = self.policies_of(&pod);
-            faults.extend(unenforced(&pod, &policies, has_sockets));
+            let mut ports = Arc::clone(&pod.declared_ports);
             if has_sockets {
-                let acl = self.host_egress_acl(&pod, &policies);
-                egress.extend(acl.map(|acl| (pod.key.clone(), acl)));
+                let acls = [Direction::Egress, Direction::Ingress]
+                    .map(|direction| self.host_acl(&pod, &policies, direction));
+                if acls.iter().any(Option::is_some) {
+                    sockets.insert(pod.key.clone(), acls);
+                }
+                ports = ports.iter().copied().filter(|it| it.0 == Protocol::Sctp).collect();
+            } else {
+                faults.extend(unenforced(&pod, &policies));
             }
-            if pod.declared_ports.is_empty() {
+            if ports.is_empty() {
                 continue;
             }
             let Some(rules) = self.host_ingress(&pod, &policies) else { continue };
             self.need_content();
             let (cache, membership) = (&self.cache, &mut self.membership);
             let ingress = render::rules(rules, Direction::Ingress, cache, membership).into();
-            let (key, ports) = (pod.key.clone(), Arc::clone(&pod.declared_ports));
-            fresh.push(HostPod { key, ports, ingress });
+            fresh.push(HostPod { key: pod.key.clone(), ports, ingress });
         }
         let sets = sets(fresh.iter().flat_map(|it| it.ingress.iter())).collect();
-        let before = std::mem::replace(&mut self.host.network.egress, egress);
-        before.into_values().for_each(|acl| self.release(acl));
+        let before = std::mem::replace(&mut self.host.network.sockets, sockets);
+        before.into_values().flatten().flatten().for_each(|acl| self.release(acl));
         let network = &mut self.host.network;
         keep(&mut self.membership, &mut network.sets, sets);
         network.faults = faults;
@@ -153,35 +166,39 @@ impl Control {
         Arc::clone(&network.pods)
     }
 
-    /// The egress ACL of a pod on the host network, as for other pods.
-    fn host_egress_acl(&mut self, pod: &Pod, policies: &Policies) -> Option<Acl> {
+    /// The ACL of a pod on the host network, as for other pods.
+    fn host_acl(&mut self, pod: &Pod, policies: &Policies, direction: Direction) -> Option<Acl> {
         if self.is_readable(pod) {
-            return self.acl(pod, policies, Direction::Egress);
+            return self.acl(pod, policies, direction);
         }
         let closed = configurator::closed(&pod.key);
         let (cache, membership) = (&self.cache, &mut self.membership);
-        let rules = render::rules(closed, Direction::Egress, cache, membership);
+        let rules = render::rules(closed, direction, cache, membership);
         Some(self.acquire(rules, Vec::new()))
     }
 
-    /// Whether the egress of a pod on the host network depends on one of these port names.
-    pub(super) fn has_host_egress_of(&self, is_of: impl Fn(&Acl) -> bool) -> bool {
-        self.host.network.egress.values().any(is_of)
+    /// Whether the rules for sockets of a pod on the host network depend on one of these port names.
+    pub(super) fn has_host_sockets_of(&self, is_of: impl Fn(&Acl) -> bool) -> bool {
+        self.host.network.sockets.values().flatten().flatten().any(is_of)
     }
 
-    /// The compiled egress of the pods on the host network; the same map if nothing differs.
-    pub(super) fn host_egress(&self) -> Arc<BTreeMap<PodKey, PodAcl>> {
-        let compiled = |(key, acl): (&PodKey, &Acl)| {
-            let table = self.tables.table(&acl.rules).cloned();
-            (key.clone(), table.map_or(PodAcl::Open, PodAcl::Table))
+    /// The compiled rules for sockets of the pods on the host network; the same map if nothing differs.
+    pub(super) fn host_sockets(&self) -> Arc<BTreeMap<PodKey, HostSockets>> {
+        let compiled = |acl: &Option<Acl>| match acl {
+            Some(acl) => self.tables.table(&acl.rules).cloned().map_or(PodAcl::Open, PodAcl::Table),
+            None => PodAcl::Open,
         };
-        let now: BTreeMap<_, _> = self.host.network.egress.iter().map(compiled).collect();
-        let last = &self.view.host_egress;
+        let of_pod = |(key, acls): (&PodKey, &[Option<Acl>; 2])| {
+            let [opens, accepts] = acls.each_ref().map(compiled);
+            (key.clone(), HostSockets { opens, accepts })
+        };
+        let now: BTreeMap<_, _> = self.host.network.sockets.iter().map(of_pod).collect();
+        let last = &self.view.host_sockets;
         let is_same = now.len() == last.len()
             && now
                 .iter()
                 .zip(last.iter())
-                .all(|((key, acl), (other, known))| key == other && acl.is_same(known));
+                .all(|((key, acls), (other, known))| key == other && acls.is_same(known));
         if is_same { Arc::clone(last) } else { Arc::new(now) }
     }
 
@@ -215,7 +232,7 @@ impl Control {
 }
 
 /// The parts of its policies that cannot be enforced for a pod on the host network.
-fn unenforced(pod: &Pod, policies: &Policies, has_sockets: bool) -> Vec<Fault> {
+fn unenforced(pod: &Pod, policies: &Policies) -> Vec<Fault> {
     let object = ObjectRef {
         kind: Kind::Pod,
         namespace: Some(Arc::clone(&pod.key.namespace)),
@@ -231,9 +248,7 @@ fn unenforced(pod: &Pod, policies: &Policies, has_sockets: bool) -> Vec<Fault> {
     if pod.declared_ports.is_empty() {
         add(Direction::Ingress, "no container declares a port");
     }
-    if !has_sockets {
-        add(Direction::Egress, "ports do not tell what the pod opens from what its node does");
-    }
+    add(Direction::Egress, "ports do not tell what the pod opens from what its node does");
     faults
 }
 

@@ -253,7 +253,7 @@ impl Control {
             let follows = |acl: &Acl| acl.names.iter().any(|name| names.contains(name));
             let affected = self.local.iter().filter(|(_, local)| local.acls().any(follows));
             self.dirty.extend(affected.map(|(key, _)| key.clone()));
-            if self.has_host_egress_of(follows) {
+            if self.has_host_sockets_of(follows) {
                 self.note_host_policies();
             }
         }
@@ -293,7 +293,7 @@ impl Control {
         };
         let outside = self.outside_acl();
         let host_services = self.compiled_host_services();
-        let host_egress = self.host_egress();
+        let host_sockets = self.host_sockets();
         let host_acls = self.compiled_host_acls();
         let nodes = match std::mem::take(&mut self.nodes_changed) {
             true => self.nodes(),
@@ -310,7 +310,7 @@ impl Control {
             && Arc::ptr_eq(&nodes, &self.view.nodes)
             && Arc::ptr_eq(&host_firewalls, &self.view.host_firewalls)
             && Arc::ptr_eq(&host_pods, &self.view.host_pods)
-            && Arc::ptr_eq(&host_egress, &self.view.host_egress)
+            && Arc::ptr_eq(&host_sockets, &self.view.host_sockets)
             && outside.is_same(&self.view.outside)
             && Arc::ptr_eq(&host_services, &self.view.host_services)
             && !host_acls_changed
@@ -328,7 +328,7 @@ impl Control {
             peer_sets,
             host_firewalls,
             host_pods,
-            host_egress,
+            host_sockets,
             outside,
             host_services,
             host_acls,

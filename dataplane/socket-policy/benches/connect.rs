@@ -45,7 +45,7 @@ fn measure(cgroup: &Path) {
         times[0].push(call(address));
         let policy = SocketPolicy::load(Options::default()).unwrap();
         policy.attach("default/a", &own, cgroup, false).unwrap();
-        policy.set_rules(&rules, &services, &[]).unwrap();
+        policy.set_rules(&rules, &[], &services, &[]).unwrap();
         times[1].push(call(address));
         times[2].push(call(service));
         assert_eq!((policy.counters().denied, policy.counters().asked), (0, 2 * u64::from(CALLS)));

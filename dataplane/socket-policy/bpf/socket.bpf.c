@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Denies a pod's connect() and sendmsg() by session rules.
+ * Denies a pod's connect() and sendmsg() by session rules, and what arrives at the sockets of a pod on the host network.
  *
  *   connect(), sendmsg() ──▶ service? ─┬─ no ──▶ rules about the address
  *                                      └─ yes ─▶ rules about its endpoints: one that is allowed is enough
+ *   a packet for a listener or ────────────────▶ rules about the sender's address and the socket's port
+ *   an unconnected UDP socket
+ *
+ * A datagram in reply to one is no connection of its own: `exchanges` has who sent the first one.
  *
  * The rules about an address are those of the pod that opens (its own table, the longest network with
  * the other end) and those of the pod on this node that has the address (its table, the longest network with the
@@ -13,12 +17,17 @@
  * All keys hold the generation: a program that reads it once sees rules of one snapshot only.
  */
 #include <linux/bpf.h>
+#include <linux/if_ether.h>
 #include <linux/in.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #include "../../bpf/barrier.h"
 #include "socket.h"
+
+/* Of every network namespace. */
+#define LOOPBACK_INTERFACE 1
+#define SOCK_RAW 3
 
 #define WHOLE_V4 (96 + 32)
 #define WHOLE_V6 (96 + 128)
@@ -75,6 +84,13 @@ struct {
 } endpoints SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1 << 15);
+	__type(key, struct exchange_key);
+	__type(value, struct exchange);
+} exchanges SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, COUNTERS);
 	__type(key, __u32);
@@ -90,8 +106,8 @@ struct {
 struct question {
 	__u32 generation;
 	__u32 table;
-	__u8 own[16];
-	__u8 address[16];
+	__u64 own[2];
+	__u64 address[2];
 	__be16 port;
 	__u8 family;
 	__u8 transport;
@@ -105,6 +121,12 @@ static void count(__u32 counter)
 
 	if (value)
 		++*value;
+}
+
+static __always_inline void copy(__u64 *to, const __u64 *from)
+{
+	to[0] = from[0];
+	to[1] = from[1];
 }
 
 /* The verdict of one network's ranges about a port. */
@@ -134,7 +156,7 @@ __noinline int find_range(__u32 first, __u32 count, __u32 port, __u32 *by)
 }
 
 /* The verdict of a table about its other end and a port. */
-static __always_inline int ask(struct question *question, __u32 table, const __u8 *other)
+static __always_inline int ask(struct question *question, __u32 table, const __u64 *other)
 {
 	struct rule_key key = {
 		.prefix = question->family == V4 ? WHOLE_V4 : WHOLE_V6,
@@ -145,7 +167,7 @@ static __always_inline int ask(struct question *question, __u32 table, const __u
 	};
 	struct piece *piece;
 
-	__builtin_memcpy(key.address, other, sizeof(key.address));
+	copy(key.address, other);
 	piece = bpf_map_lookup_elem(&rules, &key);
 	if (!piece)
 		return NOTHING;
@@ -166,7 +188,7 @@ __noinline int is_denied(struct question *question)
 		return 0;
 	local.generation = question->generation;
 	local.family = question->family;
-	__builtin_memcpy(local.address, question->address, sizeof(local.address));
+	copy(local.address, question->address);
 	table = bpf_map_lookup_elem(&locals, &local);
 	return table && ask(question, *table, question->own) == DENY;
 }
@@ -182,7 +204,7 @@ __noinline int are_denied(struct question *question, __u32 first, __u32 count)
 
 		if (!endpoint)
 			return 0;
-		__builtin_memcpy(question->address, endpoint->address, sizeof(question->address));
+		copy(question->address, endpoint->address);
 		question->port = endpoint->port;
 		if (!is_denied(question))
 			return 0;
@@ -190,40 +212,42 @@ __noinline int are_denied(struct question *question, __u32 first, __u32 count)
 	return 1;
 }
 
-static __always_inline int is_zero(const __u8 *address, int from)
-{
-	__u8 any = 0;
-
-	for (int at = from; at < 16; at++)
-		any |= address[at];
-	return !any;
-}
-
 /* A connection within the pod: to loopback, to the unspecified address, or to its own. */
-static __always_inline int is_inside(const struct pod *pod, __u8 family, const __u8 *address)
+static __always_inline int is_inside(const struct pod *pod, __u8 family, const __u64 *address)
 {
-	const __u8 *own = pod->own[family == V6];
-	__u8 differs = 0;
+	const __u64 *own = pod->own[family == V6];
 
-	if (family == V4 && (address[0] == 127 || is_zero(address, 0)))
+	if (!(address[0] | address[1]))
 		return 1;
-	if (family == V6 && is_zero(address, 0))
+	if (own[0] == address[0] && own[1] == address[1])
 		return 1;
-	if (family == V6 && address[15] == 1) {
-		__u8 head[16];
-
-		__builtin_memcpy(head, address, sizeof(head));
-		head[15] = 0;
-		if (is_zero(head, 0))
-			return 1;
-	}
-	for (int at = 0; at < 16; at++)
-		differs |= own[at] ^ address[at];
-	return !differs;
+	if (family == V4)
+		return *(const __u8 *)address == 127;
+	return !address[0] && address[1] == bpf_cpu_to_be64(1);
 }
 
-static __always_inline void
-report(const struct pod *pod, const struct question *question, const __u8 *address, __be16 port)
+/* The datagrams between a pod's port and another end, if one was seen not long ago. */
+static __always_inline struct exchange *find_exchange(const struct exchange_key *key)
+{
+	struct exchange *known = bpf_map_lookup_elem(&exchanges, key);
+
+	return known && bpf_ktime_get_ns() - known->seen < EXCHANGE ? known : 0;
+}
+
+/* Remembers a datagram that was let through. The first one of an exchange says whose it is. */
+static __always_inline void note_exchange(const struct exchange_key *key, __u64 is_own)
+{
+	struct exchange now = { .seen = bpf_ktime_get_ns(), .is_own = is_own };
+	struct exchange *known = bpf_map_lookup_elem(&exchanges, key);
+
+	if (known && now.seen - known->seen < EXCHANGE)
+		known->seen = now.seen;
+	else
+		bpf_map_update_elem(&exchanges, key, &now, BPF_ANY);
+}
+
+static __always_inline void report_call(const struct pod *pod, const struct question *question,
+					const __u64 *address, __be16 port)
 {
 	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 
@@ -231,16 +255,46 @@ report(const struct pod *pod, const struct question *question, const __u8 *addre
 		count(LOST);
 		return;
 	}
-	event->pod = pod->number;
-	event->by = question->by;
-	event->generation = question->generation;
-	event->process = bpf_get_current_pid_tgid() >> 32;
-	event->user = bpf_get_current_uid_gid();
-	event->family = question->family;
-	event->transport = question->transport;
-	event->port = port;
-	__builtin_memcpy(event->address, address, sizeof(event->address));
+	*event = (struct event){
+		.pod = pod->number,
+		.by = question->by,
+		.generation = question->generation,
+		.process = bpf_get_current_pid_tgid() >> 32,
+		.user = bpf_get_current_uid_gid(),
+		.family = question->family,
+		.transport = question->transport,
+		.port = port,
+	};
+	copy(event->address, address);
 	bpf_get_current_comm(event->command, sizeof(event->command));
+	bpf_ringbuf_submit(event, 0);
+}
+
+/* Reports some packets that a pod was not to get: senders outside must not fill the ring. */
+static __always_inline void
+report_packet(struct pod *pod, const struct question *question, __be16 port)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct event *event;
+
+	if (now - pod->reported < REPORT)
+		return;
+	pod->reported = now;
+	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	if (!event) {
+		count(LOST);
+		return;
+	}
+	*event = (struct event){
+		.pod = pod->number,
+		.by = question->by,
+		.generation = question->generation,
+		.family = question->family,
+		.transport = question->transport,
+		.port = port,
+		.own_port = bpf_ntohs(question->port),
+	};
+	copy(event->address, question->address);
 	bpf_ringbuf_submit(event, 0);
 }
 
@@ -253,14 +307,18 @@ static __always_inline int deny(const struct settings *known)
 
 /* 1 if the call goes on, 0 if it fails. */
 static __always_inline int
-decide(struct bpf_sock_addr *context, __u8 family, const __u8 *address, __be16 port)
+decide(struct bpf_sock_addr *context, int is_send, __u8 family, const __u64 *address, __be16 port)
 {
 	struct pod *pod = bpf_get_local_storage(&pods, 0);
 	__u32 zero = 0;
 	struct settings *known = bpf_map_lookup_elem(&settings, &zero);
+	struct exchange_key exchange = {};
 	struct question question = {};
 	struct service_key key = {};
+	struct exchange *heard;
 	struct piece *service;
+	struct bpf_sock *socket = context->sk;
+	__u32 flags;
 	int denied;
 
 	if (context->protocol != IPPROTO_TCP && context->protocol != IPPROTO_UDP)
@@ -271,8 +329,9 @@ decide(struct bpf_sock_addr *context, __u8 family, const __u8 *address, __be16 p
 	question.generation = known->generation;
 	if (is_inside(pod, family, address))
 		return 1;
-	if (!(pod->flags & POD_KNOWN) || !question.generation) {
-		if (!known->closed || pod->flags & POD_HOST)
+	flags = pod->flags;
+	if (!(flags & POD_KNOWN) || !question.generation) {
+		if (!known->closed || flags & POD_HOST)
 			return 1;
 		count(CLOSED);
 		return deny(known);
@@ -282,74 +341,213 @@ decide(struct bpf_sock_addr *context, __u8 family, const __u8 *address, __be16 p
 	question.transport = context->protocol;
 	question.port = port;
 	question.by = ~0U;
-	question.is_host = pod->flags & POD_HOST;
-	__builtin_memcpy(question.own, pod->own[family == V6], sizeof(question.own));
-	__builtin_memcpy(question.address, address, sizeof(question.address));
+	question.is_host = flags & POD_HOST;
+	copy(question.own, pod->own[family == V6]);
+	copy(question.address, address);
 
 	key.generation = question.generation;
 	key.family = family;
 	key.transport = question.transport;
 	key.port = port;
-	__builtin_memcpy(key.address, address, sizeof(key.address));
+	copy(key.address, address);
 	service = bpf_map_lookup_elem(&services, &key);
 	if (service)
 		denied = are_denied(&question, service->first, service->count);
 	else
 		denied = is_denied(&question);
+	if (flags & POD_DATAGRAMS && context->protocol == IPPROTO_UDP && socket) {
+		exchange.pod = pod->number;
+		exchange.own_port = socket->src_port;
+		exchange.port = port;
+		exchange.family = family;
+		copy(exchange.address, address);
+		if (denied) {
+			heard = find_exchange(&exchange);
+			if (heard && !heard->is_own) {
+				heard->seen = bpf_ktime_get_ns();
+				return 1;
+			}
+			if (heard)
+				bpf_map_delete_elem(&exchanges, &exchange);
+		} else if (is_send) {
+			note_exchange(&exchange, 1);
+		}
+	}
 	if (!denied)
 		return 1;
 	count(DENIED);
-	report(pod, &question, address, port);
+	report_call(pod, &question, address, port);
 	return deny(known);
 }
 
-static __always_inline int decide_v4(struct bpf_sock_addr *context)
+/* The address of a call; its family. */
+static __always_inline __u8 address_of(struct bpf_sock_addr *context, int is_v6, __u64 *address)
 {
-	__u8 address[16] = {};
-	__u32 ip = context->user_ip4;
+	__u32 ip[4] = {};
 
-	__builtin_memcpy(address, &ip, sizeof(ip));
-	return decide(context, V4, address, context->user_port);
-}
-
-static __always_inline int decide_v6(struct bpf_sock_addr *context)
-{
-	__u32 ip[4] = {
-		context->user_ip6[0], context->user_ip6[1], context->user_ip6[2], context->user_ip6[3],
-	};
-	__u8 address[16] = {};
-
-	/* An IPv4-mapped address. */
-	if (!ip[0] && !ip[1] && ip[2] == bpf_htonl(0xffff)) {
-		__builtin_memcpy(address, &ip[3], sizeof(ip[3]));
-		return decide(context, V4, address, context->user_port);
+	if (is_v6) {
+		ip[0] = context->user_ip6[0];
+		ip[1] = context->user_ip6[1];
+		ip[2] = context->user_ip6[2];
+		ip[3] = context->user_ip6[3];
+		/* An IPv4-mapped address. */
+		if (!ip[0] && !ip[1] && ip[2] == bpf_htonl(0xffff)) {
+			ip[0] = ip[3];
+			ip[2] = ip[3] = 0;
+			is_v6 = 0;
+		}
+	} else {
+		ip[0] = context->user_ip4;
 	}
 	__builtin_memcpy(address, ip, sizeof(ip));
-	return decide(context, V6, address, context->user_port);
+	return is_v6 ? V6 : V4;
+}
+
+static __always_inline int ask_about(struct bpf_sock_addr *context, int is_v6, int is_send)
+{
+	__u64 address[2];
+	__u8 family = address_of(context, is_v6, address);
+
+	return decide(context, is_send, family, address, context->user_port);
 }
 
 SEC("cgroup/connect4")
 int connect4(struct bpf_sock_addr *context)
 {
-	return decide_v4(context);
+	return ask_about(context, 0, 0);
 }
 
 SEC("cgroup/sendmsg4")
 int sendmsg4(struct bpf_sock_addr *context)
 {
-	return decide_v4(context);
+	return ask_about(context, 0, 1);
 }
 
 SEC("cgroup/connect6")
 int connect6(struct bpf_sock_addr *context)
 {
-	return decide_v6(context);
+	return ask_about(context, 1, 0);
 }
 
 SEC("cgroup/sendmsg6")
 int sendmsg6(struct bpf_sock_addr *context)
 {
-	return decide_v6(context);
+	return ask_about(context, 1, 1);
+}
+
+/* Remembers whose datagrams a socket gets, so that it may reply. */
+static __always_inline int hear(struct bpf_sock_addr *context, int is_v6)
+{
+	struct pod *pod = bpf_get_local_storage(&pods, 0);
+	struct bpf_sock *socket = context->sk;
+	struct exchange_key key = {};
+
+	if (!(pod->flags & POD_DATAGRAMS) || context->protocol != IPPROTO_UDP || !socket)
+		return 1;
+	key.pod = pod->number;
+	key.own_port = socket->src_port;
+	key.port = context->user_port;
+	key.family = address_of(context, is_v6, key.address);
+	note_exchange(&key, 0);
+	return 1;
+}
+
+SEC("cgroup/recvmsg4")
+int recvmsg4(struct bpf_sock_addr *context)
+{
+	return hear(context, 0);
+}
+
+SEC("cgroup/recvmsg6")
+int recvmsg6(struct bpf_sock_addr *context)
+{
+	return hear(context, 1);
+}
+
+SEC("cgroup/sock_create")
+int create(struct bpf_sock *socket)
+{
+	struct pod *pod = bpf_get_local_storage(&pods, 0);
+
+	if (socket->type != SOCK_RAW || !(pod->flags & POD_NO_RAW))
+		return 1;
+	count(RAW);
+	return 0;
+}
+
+/* The sender of a packet: its family, address, and for a UDP header behind a plain IP header its port. */
+static __always_inline __u8 sender_of(struct __sk_buff *packet, __u64 *address, __be16 *port)
+{
+	__u8 first = 0, next = 0;
+	__u32 udp = 40;
+
+	address[0] = address[1] = 0;
+	*port = 0;
+	if (packet->protocol == bpf_htons(ETH_P_IPV6)) {
+		bpf_skb_load_bytes(packet, 6, &next, sizeof(next));
+		bpf_skb_load_bytes(packet, 8, address, 16);
+		/* Behind other headers it has no port, and so no exchange. */
+		if (next == IPPROTO_UDP || next == IPPROTO_TCP)
+			bpf_skb_load_bytes(packet, udp, port, sizeof(*port));
+		return V6;
+	}
+	bpf_skb_load_bytes(packet, 0, &first, sizeof(first));
+	bpf_skb_load_bytes(packet, 12, address, 4);
+	udp = (first & 15) * 4;
+	bpf_skb_load_bytes(packet, udp, port, sizeof(*port));
+	return V4;
+}
+
+/*
+ * What a socket of a pod on the host network gets: 1, or 0 for a packet that is dropped. Packets of connections pass: they
+ * come to sockets that are connected, and the handshake to the listener.
+ */
+SEC("cgroup_skb/ingress")
+int ingress(struct __sk_buff *packet)
+{
+	struct pod *pod = bpf_get_local_storage(&pods, 0);
+	__u32 zero = 0;
+	struct settings *known = bpf_map_lookup_elem(&settings, &zero);
+	struct bpf_sock *socket = packet->sk;
+	struct exchange_key key = {};
+	struct question question = {};
+	struct exchange *sent;
+	__be16 port;
+
+	/* The node reaches its pods. */
+	if (packet->ifindex == LOOPBACK_INTERFACE || !socket)
+		return 1;
+	socket = bpf_sk_fullsock(socket);
+	if (!socket || socket->type == SOCK_RAW)
+		return 1;
+	if (socket->protocol == IPPROTO_TCP) {
+		if (socket->state != BPF_TCP_LISTEN)
+			return 1;
+	} else if (socket->protocol != IPPROTO_UDP || socket->state == BPF_TCP_ESTABLISHED) {
+		return 1;
+	}
+	if (!known || !known->generation || !(pod->flags & POD_KNOWN))
+		return 1;
+	question.family = sender_of(packet, question.address, &port);
+	question.generation = known->generation;
+	question.transport = socket->protocol;
+	question.port = bpf_htons(socket->src_port);
+	question.by = ~0U;
+	if (ask(&question, ACCEPTS | pod->number, question.address) != DENY)
+		return 1;
+	if (socket->protocol == IPPROTO_UDP) {
+		key.pod = pod->number;
+		key.own_port = socket->src_port;
+		key.port = port;
+		key.family = question.family;
+		copy(key.address, question.address);
+		sent = find_exchange(&key);
+		if (sent && sent->is_own)
+			return 1;
+	}
+	count(KEPT_OUT);
+	report_packet(pod, &question, port);
+	return 0;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

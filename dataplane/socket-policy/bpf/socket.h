@@ -21,6 +21,18 @@
 #define POD_KNOWN 1
 /* It is on the host network: its addresses are the node's, which pods let in, and it is never closed. */
 #define POD_HOST 2
+/* Its datagrams are remembered, so that replies are told from what is opened. */
+#define POD_DATAGRAMS 4
+/* It opens no raw sockets. */
+#define POD_NO_RAW 8
+
+/* In front of the number of a table about what a pod on the host network accepts. */
+#define ACCEPTS (1U << 30)
+
+/* Nanoseconds for which datagrams in both directions are one exchange; as the switch has it for UDP. */
+#define EXCHANGE (120ULL * 1000 * 1000 * 1000)
+/* Least nanoseconds between two reports of packets that a pod was not to get. */
+#define REPORT (50ULL * 1000 * 1000)
 
 enum verdict { NOTHING, ALLOW, DENY };
 
@@ -30,7 +42,9 @@ struct pod {
 	__u32 number;
 	__u32 flags;
 	/* Its own addresses, IPv4 and IPv6; 0 without one. */
-	__u8 own[2][16];
+	__u64 own[2][2];
+	/* When a packet for it was last reported. */
+	__u64 reported;
 };
 
 struct settings {
@@ -51,7 +65,7 @@ struct rule_key {
 	__u8 family;
 	__u8 transport;
 	__u8 zero[2];
-	__u8 address[16];
+	__u64 address[2];
 };
 
 /* A piece of an array. */
@@ -73,7 +87,7 @@ struct range {
 struct local_key {
 	__u32 generation;
 	__u32 family;
-	__u8 address[16];
+	__u64 address[2];
 };
 
 /* A destination with a service. */
@@ -82,14 +96,32 @@ struct service_key {
 	__u8 family;
 	__u8 transport;
 	__be16 port;
-	__u8 address[16];
+	__u64 address[2];
 };
 
 struct endpoint {
-	__u8 address[16];
+	__u64 address[2];
 	__be16 port;
 	__u8 family;
 	__u8 zero[5];
+};
+
+/* Datagrams between a pod's port and another end. */
+struct exchange_key {
+	__u32 pod;
+	/* In host byte order. */
+	__u16 own_port;
+	__be16 port;
+	__u8 family;
+	__u8 zero[7];
+	__u64 address[2];
+};
+
+struct exchange {
+	/* When a datagram was last seen. */
+	__u64 seen;
+	/* Whether the pod sent the first one. */
+	__u64 is_own;
 };
 
 /* A connection that was denied. */
@@ -103,19 +135,24 @@ struct event {
 	__u8 family;
 	__u8 transport;
 	__be16 port;
-	__u8 address[16];
+	__u64 address[2];
 	__u8 command[16];
+	/* The pod's port, in host byte order, if the connection came to it; else 0. */
+	__u16 own_port;
+	__u8 zero[6];
 };
 
-enum counter { ASKED_ABOUT, DENIED, CLOSED, LOST, COUNTERS };
+enum counter { ASKED_ABOUT, DENIED, CLOSED, LOST, KEPT_OUT, RAW, COUNTERS };
 
-_Static_assert(sizeof(struct pod) == 40, "");
+_Static_assert(sizeof(struct pod) == 48, "");
 _Static_assert(sizeof(struct settings) == 16, "");
 _Static_assert(sizeof(struct rule_key) == 32, "");
 _Static_assert(sizeof(struct range) == 12, "");
 _Static_assert(sizeof(struct local_key) == 24, "");
 _Static_assert(sizeof(struct service_key) == 24, "");
 _Static_assert(sizeof(struct endpoint) == 24, "");
-_Static_assert(sizeof(struct event) == 56, "");
+_Static_assert(sizeof(struct exchange_key) == 32, "");
+_Static_assert(sizeof(struct exchange) == 16, "");
+_Static_assert(sizeof(struct event) == 64, "");
 
 #endif

@@ -9,26 +9,39 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dataplane::bpf::{Barrier, Counts, Map, Object, Plain};
-use session_rules::{Rule, Services, Transport};
+use dataplane::bpf::{Barrier, Counts, Map, Object};
+use session_rules::{Rule, Services};
 
 use crate::events::Events;
+use crate::flags::flags;
+use crate::generation::{Tables, Written};
 use crate::layout::{
-    self, ASKED_ABOUT, CLOSED, DENIED, ENDPOINTS, Endpoint, LOST, LocalKey, POD_HOST, POD_KNOWN,
-    Piece, Pod, RANGES, Range, RuleKey, ServiceKey, Settings, bytes,
+    ASKED_ABOUT, CLOSED, DENIED, Event, Exchange, ExchangeKey, KEPT_OUT, LOST, POD_DATAGRAMS,
+    POD_HOST, POD_KNOWN, Pod, RAW, Settings, bytes,
 };
-use crate::render::{Rendered, render};
+use crate::open::{Ended, Known};
+use crate::render::render;
+use crate::report::{Counters, Denied};
 use crate::{Error, link};
 
 static FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/socket.bpf.o"));
 
-/// Programs, and the types by which they are attached (`enum bpf_attach_type`).
-const PROGRAMS: [(&std::ffi::CStr, u32); 4] = [
+/// Programs, and the types by which they are attached (`enum bpf_attach_type`). The last one costs time for each packet, and is
+/// for pods on the host network alone: packets of others pass the switch.
+const PROGRAMS: [(&std::ffi::CStr, u32); 8] = [
     (c"connect4", libbpf_sys::BPF_CGROUP_INET4_CONNECT),
     (c"connect6", libbpf_sys::BPF_CGROUP_INET6_CONNECT),
     (c"sendmsg4", libbpf_sys::BPF_CGROUP_UDP4_SENDMSG),
     (c"sendmsg6", libbpf_sys::BPF_CGROUP_UDP6_SENDMSG),
+    (c"recvmsg4", libbpf_sys::BPF_CGROUP_UDP4_RECVMSG),
+    (c"recvmsg6", libbpf_sys::BPF_CGROUP_UDP6_RECVMSG),
+    (c"create", libbpf_sys::BPF_CGROUP_INET_SOCK_CREATE),
+    (c"ingress", libbpf_sys::BPF_CGROUP_INET_INGRESS),
 ];
+
+fn programs_of(is_host: bool) -> &'static [(&'static std::ffi::CStr, u32)] {
+    if is_host { &PROGRAMS } else { &PROGRAMS[..PROGRAMS.len() - 1] }
+}
 
 /// How the programs answer.
 #[derive(Clone, Debug, Default)]
@@ -48,11 +61,8 @@ pub struct SocketPolicy {
     programs: [RawFd; PROGRAMS.len()],
     pods: Map<u64, Pod>,
     settings: Map<u32, Settings>,
-    rules: Map<RuleKey, Piece>,
-    ranges: Map<u32, Range>,
-    locals: Map<LocalKey, u32>,
-    services: Map<ServiceKey, Piece>,
-    endpoints: Map<u32, Endpoint>,
+    tables: Tables,
+    exchanges: Map<ExchangeKey, Exchange>,
     barrier: Barrier,
     counters: Counts,
     events: Mutex<Events>,
@@ -70,53 +80,21 @@ struct State {
     /// Names of policies of the generation in force, and of the one before.
     names: [(u32, Vec<Arc<str>>); 2],
     attached: BTreeMap<Arc<str>, Attached>,
+    /// The rules in force for pods on the host network.
+    known: Option<Arc<Known>>,
     /// Numbers of pods, and the next one.
     numbers: (HashMap<Arc<str>, u32>, u32),
-}
-
-#[derive(Debug, Default)]
-struct Written {
-    rules: Vec<RuleKey>,
-    locals: Vec<LocalKey>,
-    services: Vec<ServiceKey>,
 }
 
 /// A cgroup with the programs.
 #[derive(Debug)]
 struct Attached {
     cgroup: u64,
+    path: PathBuf,
     pod: Pod,
-    _links: Vec<OwnedFd>,
-}
-
-/// A call that was denied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denied {
-    /// The pod in whose cgroup the socket was opened.
-    pub pod: Arc<str>,
-    /// The deciding policies; empty if their names are not known any more.
-    pub by: Arc<str>,
-    /// The calling process, and its name.
-    pub process: (u32, String),
-    /// User of the process.
-    pub user: u32,
-    /// Its protocol.
-    pub transport: Transport,
-    /// The address that was asked for.
-    pub target: SocketAddr,
-}
-
-/// Counters of the programs, since they were loaded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Calls that programs were asked about.
-    pub asked: u64,
-    /// Calls denied by a rule.
-    pub denied: u64,
-    /// Calls denied because the rules of the pod were not known.
-    pub closed: u64,
-    /// Denied calls that found no room for a report.
-    pub lost: u64,
+    links: Vec<OwnedFd>,
+    /// Whether the links have their pins. Those of an earlier process stay until there are rules.
+    is_pinned: bool,
 }
 
 impl SocketPolicy {
@@ -138,11 +116,8 @@ impl SocketPolicy {
                 programs,
                 pods: object.map(c"pods")?,
                 settings: object.map(c"settings")?,
-                rules: object.map(c"rules")?,
-                ranges: object.map(c"ranges")?,
-                locals: object.map(c"locals")?,
-                services: object.map(c"services")?,
-                endpoints: object.map(c"endpoints")?,
+                tables: Tables::of(&object)?,
+                exchanges: object.map(c"exchanges")?,
                 barrier: Barrier::of(&object)?,
                 counters: object.counts(c"counters")?,
                 events: Mutex::new(Events::of(object.descriptor(c"events")?)?),
@@ -152,6 +127,7 @@ impl SocketPolicy {
                     written: Written::default(),
                     names: Default::default(),
                     attached: BTreeMap::new(),
+                    known: None,
                     numbers: (HashMap::new(), 1),
                 }),
                 _object: object,
@@ -163,8 +139,9 @@ impl SocketPolicy {
     }
 
     /// Attaches the programs to a pod's cgroup. They decide by its rules from the next
-    /// [`set_rules`](Self::set_rules) on. A pod that is attached already gets these addresses. One on the host
-    /// network is never closed, and only the rules about what it opens hold for it.
+    /// [`set_rules`](Self::set_rules) on; until then those that an earlier process had pinned decide too. A pod that is
+    /// attached already gets these addresses. One on the host network is never closed; the rules about what it opens and
+    /// accepts hold for it, and none about its addresses, which are the node's.
     ///
     /// # Errors
     /// If the cgroup cannot be opened, or the kernel refuses; then nothing is attached.
@@ -190,25 +167,40 @@ impl SocketPolicy {
         }
         let pod: Arc<str> = pod.into();
         let number = state.number(&pod);
-        let data = Pod { number, flags: if is_host { POD_HOST } else { 0 }, own };
+        let data = Pod { number, flags: if is_host { POD_HOST } else { 0 }, own, reported: 0 };
         let mut links = Vec::new();
-        for (program, (_, kind)) in self.programs.iter().zip(PROGRAMS) {
-            links.push(link::attach(*program, kind, &opened).map_err(failed)?);
+        for (program, (_, kind)) in self.programs.iter().zip(programs_of(is_host)) {
+            links.push(link::attach(*program, *kind, &opened).map_err(failed)?);
             // All of them share it; it is there from the first one on.
             if links.len() == 1 {
                 self.pods.put(&id, &data).map_err(failed)?;
             }
         }
-        if let Some(folder) = self.folder(&pod) {
-            let pin = || -> io::Result<()> {
-                std::fs::create_dir_all(&folder)?;
-                links.iter().zip(PROGRAMS).try_for_each(|(link, (name, _))| {
-                    link::pin(link, &folder, &name.to_string_lossy())
-                })
-            };
-            pin().map_err(|cause| Error::new(format!("pin to {}", folder.display()), cause))?;
+        let mut attached =
+            Attached { cgroup: id, path: cgroup.to_owned(), pod: data, links, is_pinned: false };
+        if self.folder(&pod).is_some_and(|folder| !folder.exists()) {
+            self.pin(&pod, &mut attached)?;
         }
-        state.attached.insert(pod, Attached { cgroup: id, pod: data, _links: links });
+        state.attached.insert(pod, attached);
+        Ok(())
+    }
+
+    /// Pins a pod's links in the place of others.
+    fn pin(&self, pod: &str, attached: &mut Attached) -> Result<(), Error> {
+        let Some(folder) = self.folder(pod).filter(|_| !attached.is_pinned) else { return Ok(()) };
+        let names: Vec<String> =
+            PROGRAMS.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
+        let pin = || -> io::Result<()> {
+            std::fs::create_dir_all(&folder)?;
+            attached
+                .links
+                .iter()
+                .zip(&names)
+                .try_for_each(|(link, name)| link::pin(link, &folder, name))?;
+            link::remove_but(&folder, &names[..attached.links.len()])
+        };
+        pin().map_err(|cause| Error::new(format!("pin to {}", folder.display()), cause))?;
+        attached.is_pinned = true;
         Ok(())
     }
 
@@ -241,95 +233,106 @@ impl SocketPolicy {
         remove_pins_but(pins, &own)
     }
 
-    /// Puts rules in force, all at once; ports of the node are services at its addresses `node`. Returns the
-    /// generation.
+    /// Puts rules in force, all at once; ports of the node are services at its addresses `node`. `accepted` are rules about
+    /// what the sockets of a pod on the host network accept, with the pod: they name remote networks and local ports.
+    /// Returns the generation.
     ///
     /// # Errors
     /// If there is no room for them: those before stay in force.
     pub fn set_rules(
         &self,
         rules: &[Rule],
+        accepted: &[(Arc<str>, Rule)],
         services: &Services,
         node: &[IpAddr],
     ) -> Result<u32, Error> {
         let mut state = self.state();
-        let rendered = render(rules, services, node, &state.numbers.0);
+        let rendered = render(rules, accepted, services, node, &state.numbers.0);
         let generation = match state.settings.generation.wrapping_add(1) {
             0 => 2,
             next => next,
         };
         let mut written = Written::default();
         let failed = |cause| Error::new("enter session rules", cause);
-        if let Err(cause) = self.write(&rendered, generation, &mut written) {
-            self.remove(&written);
+        if let Err(cause) = self.tables.write(&rendered, generation, &mut written) {
+            self.tables.remove(&written);
             return Err(failed(cause));
+        }
+        let flags = flags(rules, accepted);
+        let of = |name: &Arc<str>, pod: &Pod| {
+            let wanted = flags.get(&**name).map_or(0, |flags| flags.of(pod.flags & POD_HOST != 0));
+            pod.flags & POD_HOST | POD_KNOWN | wanted
+        };
+        // Datagrams are remembered before rules ask about them. The cgroup may be gone.
+        for (name, attached) in &state.attached {
+            let more = of(name, &attached.pod) & POD_DATAGRAMS;
+            let pod = Pod { flags: attached.pod.flags | more, ..attached.pod };
+            let _ = self.pods.put(&attached.cgroup, &pod);
         }
         let settings = Settings { generation, ..state.settings };
         self.settings.put(&0, &settings).map_err(failed)?;
         state.settings = settings;
+        let hosts: Vec<&Arc<str>> = state.hosts().map(|(pod, _)| pod).collect();
+        state.known = (!hosts.is_empty())
+            .then(|| Arc::new(Known::of(rules, accepted, services, node, &hosts)));
         let before = std::mem::replace(&mut state.written, written);
         let [last, _] = std::mem::take(&mut state.names);
         state.names = [(generation, rendered.names), last];
-        for attached in state.attached.values_mut() {
-            attached.pod.flags |= POD_KNOWN;
-            // The cgroup may be gone.
+        for (name, attached) in &mut state.attached {
+            attached.pod.flags = of(name, &attached.pod);
             let _ = self.pods.put(&attached.cgroup, &attached.pod);
         }
         // Programs that run with the generation before find its rules to their end.
         self.barrier.wait().map_err(failed)?;
-        self.remove(&before);
+        self.tables.remove(&before);
+        for (name, attached) in &mut state.attached {
+            self.pin(name, attached)?;
+        }
         Ok(generation)
     }
 
-    fn write(&self, rendered: &Rendered, generation: u32, done: &mut Written) -> io::Result<()> {
-        let half = generation & 1;
-        enter(&self.ranges, half * RANGES, RANGES, &rendered.ranges)?;
-        enter(&self.endpoints, half * ENDPOINTS, ENDPOINTS, &rendered.endpoints)?;
-        for (key, piece) in &rendered.rules {
-            let key = RuleKey { generation, ..*key };
-            self.rules.put(&key, &Piece { first: half * RANGES + piece.first, ..*piece })?;
-            done.rules.push(key);
-        }
-        for (key, table) in &rendered.locals {
-            let key = LocalKey { generation, ..*key };
-            self.locals.put(&key, table)?;
-            done.locals.push(key);
-        }
-        for (key, piece) in &rendered.services {
-            let key = ServiceKey { generation, ..*key };
-            self.services.put(&key, &Piece { first: half * ENDPOINTS + piece.first, ..*piece })?;
-            done.services.push(key);
-        }
-        Ok(())
-    }
-
-    /// Removes entries; none can fail to go.
-    fn remove(&self, written: &Written) {
-        written.rules.iter().for_each(|key| drop(self.rules.remove(key)));
-        written.locals.iter().for_each(|key| drop(self.locals.remove(key)));
-        written.services.iter().for_each(|key| drop(self.services.remove(key)));
+    /// Ends connections of pods on the host network that were open before the rules in force, and that these deny: up to a
+    /// thousand, with whether there may be more. A call that was let through just before the rules may open its connection just
+    /// after this.
+    ///
+    /// # Errors
+    /// If the kernel does not list sockets or does not end them.
+    pub fn end_denied(&self) -> Result<(Vec<Ended>, bool), Error> {
+        let state = self.state();
+        let Some(known) = state.known.clone() else { return Ok((Vec::new(), false)) };
+        let pods: Vec<(Arc<str>, PathBuf, u32)> = state
+            .hosts()
+            .map(|(pod, it)| (Arc::clone(pod), it.path.clone(), it.pod.number))
+            .collect();
+        drop(state);
+        let is_answered = |pod: &str, local: SocketAddr, remote: SocketAddr| {
+            let Some((.., number)) = pods.iter().find(|it| &*it.0 == pod) else { return false };
+            let (family, address) = bytes(remote.ip());
+            let key = ExchangeKey {
+                pod: *number,
+                own_port: local.port(),
+                port: remote.port().to_be_bytes(),
+                family,
+                address,
+                ..ExchangeKey::default()
+            };
+            self.exchanges.get(&key).is_some_and(|it| it.is_own == 0)
+        };
+        let cgroups: Vec<_> =
+            pods.iter().map(|(pod, path, _)| (Arc::clone(pod), path.as_path())).collect();
+        let failed = |error| Error::new("end connections", io::Error::other(error));
+        known.end_denied(&cgroups, is_answered).map_err(failed)
     }
 
     /// Takes the calls that were denied since the last call.
     pub fn denied(&self) -> Vec<Denied> {
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).take();
         let state = self.state();
-        let denied = |event: layout::Event| {
+        let denied = |event: Event| {
             let pod = state.numbers.0.iter().find(|(_, number)| **number == event.pod)?.0;
             let names = state.names.iter().find(|(generation, _)| *generation == event.generation);
             let by = names.and_then(|(_, names)| names.get(event.by as usize)).cloned();
-            let command = event.command.split(|it| *it == 0).next().unwrap_or_default();
-            Some(Denied {
-                pod: Arc::clone(pod),
-                by: by.unwrap_or_default(),
-                process: (event.process, String::from_utf8_lossy(command).into_owned()),
-                user: event.user,
-                transport: match event.transport == layout::number(Transport::Udp) {
-                    true => Transport::Udp,
-                    false => Transport::Tcp,
-                },
-                target: event.target(),
-            })
+            Some(Denied::of(&event, Arc::clone(pod), by.unwrap_or_default()))
         };
         events.into_iter().filter_map(denied).collect()
     }
@@ -338,7 +341,8 @@ impl SocketPolicy {
     pub fn counters(&self) -> Counters {
         let of = |counter| self.counters.sum(counter);
         let (asked, denied) = (of(ASKED_ABOUT), of(DENIED));
-        Counters { asked, denied, closed: of(CLOSED), lost: of(LOST) }
+        let (kept_out, raw) = (of(KEPT_OUT), of(RAW));
+        Counters { asked, denied, closed: of(CLOSED), lost: of(LOST), kept_out, raw }
     }
 
     /// Where the pins of a pod are; names of pins have no dots.
@@ -353,6 +357,11 @@ impl SocketPolicy {
 }
 
 impl State {
+    /// The pods on the host network.
+    fn hosts(&self) -> impl Iterator<Item = (&Arc<str>, &Attached)> {
+        self.attached.iter().filter(|(_, it)| it.pod.flags & POD_HOST != 0)
+    }
+
     /// The number of a pod's table, which it keeps.
     fn number(&mut self, pod: &Arc<str>) -> u32 {
         let (numbers, next) = &mut self.numbers;
@@ -360,17 +369,6 @@ impl State {
             *next += 1;
             *next - 1
         })
-    }
-}
-
-/// Enters values of an array from a place on, of which there is room for so many.
-fn enter<V: Plain>(map: &Map<u32, V>, first: u32, room: u32, values: &[V]) -> io::Result<()> {
-    let full = || io::Error::from(io::ErrorKind::StorageFull);
-    let count = u32::try_from(values.len()).ok().filter(|it| *it <= room).ok_or_else(full)?;
-    let keys: Vec<u32> = (first..first + count).collect();
-    match map.put_all(&keys, values) == values.len() {
-        true => Ok(()),
-        false => Err(full()),
     }
 }
 

@@ -12,6 +12,8 @@ use session_rules::Transport;
 pub(crate) const RANGES: u32 = 1 << 16;
 /// Endpoints of one generation: `ENDPOINTS`.
 pub(crate) const ENDPOINTS: u32 = 1 << 15;
+/// `ASKED`.
+pub(crate) const ASKED: u32 = 64;
 /// Bits of a rule's key in front of the address.
 pub(crate) const FRONT: u32 = 96;
 
@@ -25,6 +27,7 @@ pub(crate) struct Pod {
     pub(crate) number: u32,
     pub(crate) flags: u32,
     pub(crate) own: [[u8; 16]; 2],
+    pub(crate) reported: u64,
 }
 
 /// `POD_KNOWN`.
@@ -32,6 +35,15 @@ pub(crate) const POD_KNOWN: u32 = 1;
 
 /// `POD_HOST`.
 pub(crate) const POD_HOST: u32 = 2;
+
+/// `POD_DATAGRAMS`.
+pub(crate) const POD_DATAGRAMS: u32 = 4;
+
+/// `POD_NO_RAW`.
+pub(crate) const POD_NO_RAW: u32 = 8;
+
+/// `ACCEPTS`.
+pub(crate) const ACCEPTS: u32 = 1 << 30;
 
 /// `struct settings`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +121,26 @@ pub(crate) struct Endpoint {
     pub(crate) zero: [u8; 5],
 }
 
+/// `struct exchange_key`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub(crate) struct ExchangeKey {
+    pub(crate) pod: u32,
+    pub(crate) own_port: u16,
+    pub(crate) port: [u8; 2],
+    pub(crate) family: u8,
+    pub(crate) zero: [u8; 7],
+    pub(crate) address: [u8; 16],
+}
+
+/// `struct exchange`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Exchange {
+    pub(crate) seen: u64,
+    pub(crate) is_own: u64,
+}
+
 /// `struct event`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -123,6 +155,8 @@ pub(crate) struct Event {
     pub(crate) port: [u8; 2],
     pub(crate) address: [u8; 16],
     pub(crate) command: [u8; 16],
+    pub(crate) own_port: u16,
+    pub(crate) zero: [u8; 6],
 }
 
 /// `enum counter`.
@@ -130,6 +164,8 @@ pub(crate) const ASKED_ABOUT: u32 = 0;
 pub(crate) const DENIED: u32 = 1;
 pub(crate) const CLOSED: u32 = 2;
 pub(crate) const LOST: u32 = 3;
+pub(crate) const KEPT_OUT: u32 = 4;
+pub(crate) const RAW: u32 = 5;
 
 // SAFETY: of these, no type has padding, and every pattern of bytes is a value.
 unsafe impl Plain for Pod {}
@@ -147,16 +183,22 @@ unsafe impl Plain for LocalKey {}
 unsafe impl Plain for ServiceKey {}
 // SAFETY: as above.
 unsafe impl Plain for Endpoint {}
+// SAFETY: as above.
+unsafe impl Plain for ExchangeKey {}
+// SAFETY: as above.
+unsafe impl Plain for Exchange {}
 
 const _: () = {
-    assert!(size_of::<Pod>() == 40);
+    assert!(size_of::<Pod>() == 48);
     assert!(size_of::<Settings>() == 16);
     assert!(size_of::<RuleKey>() == 32);
     assert!(size_of::<Range>() == 12);
     assert!(size_of::<LocalKey>() == 24);
     assert!(size_of::<ServiceKey>() == 24);
     assert!(size_of::<Endpoint>() == 24);
-    assert!(size_of::<Event>() == 56);
+    assert!(size_of::<ExchangeKey>() == 32);
+    assert!(size_of::<Exchange>() == 16);
+    assert!(size_of::<Event>() == 64);
 };
 
 /// The family of an address, and its bytes; those of IPv4 stand in front.
@@ -180,7 +222,8 @@ pub(crate) const fn number(transport: Transport) -> u8 {
 }
 
 impl Event {
-    pub(crate) fn target(&self) -> SocketAddr {
+    /// The other end.
+    pub(crate) fn other(&self) -> SocketAddr {
         let address = match self.family {
             V4 => [self.address[0], self.address[1], self.address[2], self.address[3]].into(),
             _ => Ipv6Addr::from(self.address).into(),

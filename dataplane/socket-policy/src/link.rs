@@ -65,6 +65,17 @@ fn unpin(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Ends the links pinned in a folder under other names.
+pub(crate) fn remove_but(folder: &Path, names: &[String]) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if !names.iter().any(|name| entry.file_name() == **name) {
+            unpin(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Ends the links pinned in a folder, and removes it.
 pub(crate) fn remove(folder: &Path) -> io::Result<()> {
     let entries = match std::fs::read_dir(folder) {

@@ -12,11 +12,12 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use session_rules::{Action, Connection, Rule, Scope, Services, Transport, linear};
 
 use crate::layout::{
-    ALLOW, DENY, Endpoint, FRONT, LocalKey, NOTHING, Piece, Range, RuleKey, ServiceKey, bytes,
-    number,
+    ACCEPTS, ALLOW, DENY, Endpoint, FRONT, LocalKey, NOTHING, Piece, Range, RuleKey, ServiceKey,
+    bytes, number,
 };
 
-/// The first number of tables about what arrives at an address; those of pods are below.
+/// The first number of tables about what arrives at an address; those of pods are below, the ones about what
+/// they accept from [`ACCEPTS`] on.
 pub(crate) const LOCALS: u32 = 1 << 31;
 
 /// Rules and services of one generation. Places of pieces count from 0.
@@ -32,9 +33,10 @@ pub(crate) struct Rendered {
 }
 
 /// Renders the rules of the pods that have a number, and of all addresses; ports of the node are services
-/// at its addresses `node`.
+/// at its addresses `node`. `accepted` are rules about what a pod's own sockets accept.
 pub(crate) fn render(
     rules: &[Rule],
+    accepted: &[(Arc<str>, Rule)],
     services: &Services,
     node: &[IpAddr],
     pods: &HashMap<Arc<str>, u32>,
@@ -53,6 +55,11 @@ pub(crate) fn render(
         };
         if let Some(table) = table {
             by_table.entry((table, rule.transport)).or_default().push(rule);
+        }
+    }
+    for (pod, rule) in accepted {
+        if let Some(number) = pods.get(pod) {
+            by_table.entry((ACCEPTS | number, rule.transport)).or_default().push(rule);
         }
     }
     let mut rendered = Rendered::default();
@@ -275,7 +282,7 @@ mod tests {
             asked in prop::collection::vec((0_u8..3, 0_u8..4, any::<bool>(), 0_u16..8), 20),
         ) {
             let pods = HashMap::from([(Arc::from("a/b"), 7)]);
-            let rendered = render(&rules, &Services::default(), &[], &pods);
+            let rendered = render(&rules, &[], &Services::default(), &[], &pods);
             let table = Table::compile(rules);
             let verdict = |connection: &Connection| match table.lookup(connection).map(|it| it.action) {
                 Some(Action::Deny) => DENY,
@@ -317,7 +324,7 @@ mod tests {
             services.set(at.parse().unwrap(), Transport::Tcp, Some(service.clone()));
         }
         let node = ["192.0.2.1", "192.0.2.2", "2001:db8::1"].map(|it| it.parse().unwrap());
-        let rendered = render(&[], &services, &node, &HashMap::new());
+        let rendered = render(&[], &[], &services, &node, &HashMap::new());
         let mut found: Vec<(IpAddr, u16)> = rendered
             .services
             .iter()

@@ -2,12 +2,13 @@
 #![allow(unsafe_code, reason = "mounts file systems")]
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 
 use session_rules::{Action, End, Ports, Rule, Scope, Transport};
-use socket_policy::{Denied, Options, SocketPolicy};
+use socket_policy::{Denied, Options, SocketPolicy, What};
 use testkit::{Namespace, TempDir};
 
 /// The pod's addresses.
@@ -17,7 +18,7 @@ pub(crate) const OTHERS: [&str; 4] = ["10.9.0.2", "10.9.0.3", "fd09::2", "fd09::
 
 /// Does what its input says, line by line, and answers each with `ok` or the name of the error.
 const CLIENT: &str = r#"
-import ctypes, errno, mmap, os, socket, struct, sys
+import ctypes, errno, mmap, os, socket, struct, sys, threading
 kept = {}
 def inet(kind, host, proto=0):
     family = socket.AF_INET6 if ':' in host else socket.AF_INET
@@ -45,7 +46,120 @@ def by_io_uring(made, host, port):
     result, = struct.unpack_from('=i', done, cqes + 8)
     if result < 0:
         raise OSError(-result, '')
+def echo(made):
+    try:
+        while data := made.recv(100):
+            made.send(data)
+    except OSError:
+        pass
+def serve(made, kind):
+    while True:
+        try:
+            if kind == 'udp':
+                data, peer = made.recvfrom(100)
+                made.sendto(data, peer)
+            else:
+                threading.Thread(target=echo, args=(made.accept()[0],), daemon=True).start()
+        except OSError:
+            pass
+def listen(kind, host, port):
+    made = inet(socket.SOCK_DGRAM if kind == 'udp' else socket.SOCK_STREAM, host, 262 if kind == 'mptcp' else 0)
+    made.settimeout(None)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if ':' in host:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    made.bind((host, port))
+    if kind == 'fast':
+        made.setsockopt(socket.IPPROTO_TCP, 23, 10)
+    if kind != 'udp':
+        made.listen()
+    return made
 def run(what, *words):
+    if what == 'serve':
+        # KIND HOST PORT: echoes what comes.
+        made = listen(words[0], words[1], int(words[2]))
+        threading.Thread(target=serve, args=(made, words[0]), daemon=True).start()
+        return
+    if what == 'listen':
+        # NAME KIND HOST PORT
+        kept[words[0]] = listen(words[1], words[2], int(words[3]))
+        return
+    if what == 'serving':
+        threading.Thread(target=serve, args=(kept[words[0]], words[1]), daemon=True).start()
+        return
+    if what == 'close':
+        kept.pop(words[0]).close()
+        return
+    if what == 'open':
+        # NAME KIND HOST PORT [OWN-HOST [OWN-PORT]]: a socket that has sent a byte to a server and got it back.
+        kind, host, port = words[1], words[2], int(words[3])
+        proto = 262 if kind == 'mptcp' else 0
+        made = inet(socket.SOCK_DGRAM if kind == 'udp' else socket.SOCK_STREAM, host, proto)
+        if len(words) > 4:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind((words[4], int(words[5]) if len(words) > 5 else 0))
+        made.settimeout(20 if kind in ('tcp', 'udp') else 5)
+        kept[words[0]] = made
+        if kind == 'fast':
+            # With a time-out of Python's it would not wait for the handshake.
+            made.settimeout(None)
+            for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                made.setsockopt(socket.SOL_SOCKET, option, struct.pack('ll', 5, 0))
+            made.sendto(b'x', 0x20000000, (host, port))
+        else:
+            made.connect((host, port))
+            made.send(b'x')
+        if made.recv(1) != b'x':
+            raise OSError(errno.EPROTO, '')
+        return
+    if what == 'ask':
+        # NAME HOST PORT: by sendto() and recvfrom().
+        kept[words[0]].sendto(b'x', (words[1], int(words[2])))
+        kept[words[0]].recvfrom(1)
+        return
+    if what == 'tell':
+        kept[words[0]].sendto(b'x', (words[1], int(words[2])))
+        return
+    if what == 'get':
+        print(kept[words[0]].recvfrom(100)[1][1], flush=True)
+        return
+    if what == 'raw':
+        socket.socket(socket.AF_INET6 if words[0] == '6' else socket.AF_INET, socket.SOCK_RAW, int(words[1])).close()
+        return
+    if what == 'thread':
+        # CGROUP NAME KIND HOST PORT: a listener of a thread in that cgroup.
+        failed = []
+        def begin():
+            try:
+                with open(words[0] + '/cgroup.threads', 'w') as threads:
+                    threads.write(str(threading.get_native_id()))
+                kept[words[1]] = listen(words[2], words[3], int(words[4]))
+            except OSError as error:
+                failed.append(error)
+        begun = threading.Thread(target=begin); begun.start(); begun.join()
+        if failed:
+            raise failed[0]
+        return
+    if what == 'accept':
+        kept[words[0]].settimeout(0.5)
+        kept[words[0]].accept()
+        return
+    if what == 'bound':
+        # NAME KIND HOST PORT
+        kept[words[0]] = inet(getattr(socket, 'SOCK_' + words[1]), words[2])
+        kept[words[0]].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept[words[0]].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept[words[0]].bind((words[2], int(words[3])))
+        return
+    if what == 'patience':
+        kept[words[0]].settimeout(float(words[1]))
+        return
+    if what == 'echo':
+        kept[words[0]].send(b'y')
+        if kept[words[0]].recv(1) != b'y':
+            raise OSError(errno.EPROTO, '')
+        return
     if what == 'hold':
         kept[words[0]] = inet(getattr(socket, 'SOCK_' + words[1]), words[2])
         return
@@ -111,7 +225,7 @@ def answer(words):
         run(*words)
         return 'ok'
     except OSError as error:
-        return errno.errorcode.get(error.errno, repr(error))
+        return 'timeout' if isinstance(error, TimeoutError) and not error.errno else errno.errorcode.get(error.errno, repr(error))
 print('ready', flush=True)
 for line in sys.stdin:
     print(answer(line.split()), flush=True)
@@ -165,9 +279,14 @@ impl World {
 
     /// A process in a cgroup.
     pub(crate) fn client(&self, cgroup: &Path) -> Client {
+        Self::process(&self.namespace, cgroup)
+    }
+
+    /// A process in a cgroup and a network namespace.
+    pub(crate) fn process(namespace: &Namespace, cgroup: &Path) -> Client {
         let procs = cgroup.join("cgroup.procs");
         let enter = format!("echo $$ > {} && exec python3 -c \"$0\"", procs.display());
-        let mut command = self.namespace.command(["sh", "-c", &enter, CLIENT]);
+        let mut command = namespace.command(["sh", "-c", &enter, CLIENT]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("sh");
         let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let mut client = Client { child, input, output: BufReader::new(output) };
@@ -252,10 +371,23 @@ pub(crate) fn deny_to(pod: &str, address: &str, ports: Ports) -> Vec<Rule> {
     [Transport::Tcp, Transport::Udp].map(rule).into()
 }
 
+/// A call that was denied.
+pub(crate) struct Call {
+    pub(crate) pod: Arc<str>,
+    pub(crate) by: Arc<str>,
+    pub(crate) transport: Transport,
+    pub(crate) process: (u32, String),
+    pub(crate) user: u32,
+    pub(crate) target: SocketAddr,
+}
+
 /// The one call that was denied since the last question.
-pub(crate) fn only(policy: &SocketPolicy) -> Denied {
-    match &policy.denied()[..] {
-        [denied] => denied.clone(),
+pub(crate) fn only(policy: &SocketPolicy) -> Call {
+    let mut denied = policy.denied();
+    match (denied.pop(), &denied[..]) {
+        (Some(Denied { pod, by, transport, what: What::Call { process, user, target } }), []) => {
+            Call { pod, by, transport, process, user, target }
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -268,6 +400,6 @@ pub(crate) fn addresses() -> Vec<IpAddr> {
 pub(crate) fn policy_at(cgroup: &Path, rules: &[Rule], options: Options) -> SocketPolicy {
     let policy = SocketPolicy::load(options).unwrap();
     policy.attach("default/a", &addresses(), cgroup, false).unwrap();
-    policy.set_rules(rules, &session_rules::Services::default(), &[]).unwrap();
+    policy.set_rules(rules, &[], &session_rules::Services::default(), &[]).unwrap();
     policy
 }

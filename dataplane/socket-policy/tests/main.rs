@@ -1,5 +1,6 @@
 //! Programs at cgroups, with real processes in them.
 
+mod arrivals;
 mod attacks;
 mod common;
 mod outliving;

@@ -22,7 +22,7 @@ fn pinned_programs_stay_until_they_are_replaced_or_removed() {
     assert_eq!((client.ask(denied), client.ask(allowed)), ("ok".into(), "EPERM".into()));
     let other = world.cgroup("other");
     next.attach("default/b", &[], &other, false).unwrap();
-    next.set_rules(&deny_to("default/b", "10.9.0.2", Ports::ANY), &Default::default(), &[])
+    next.set_rules(&deny_to("default/b", "10.9.0.2", Ports::ANY), &[], &Default::default(), &[])
         .unwrap();
     assert_eq!(next.attached().len(), 2);
     drop(next);

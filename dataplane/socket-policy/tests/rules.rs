@@ -73,7 +73,7 @@ fn a_generation_is_swapped_whole() {
             0 => (&one, "udp 10.9.0.2 1", "udp 10.9.0.3 1"),
             _ => (&other, "udp 10.9.0.3 1", "udp 10.9.0.2 1"),
         };
-        policy.set_rules(rules, &Services::default(), &[]).unwrap();
+        policy.set_rules(rules, &[], &Services::default(), &[]).unwrap();
         assert_eq!(client.ask(denied), "ECONNREFUSED", "{turn}");
         assert_eq!(client.ask(allowed), "ok", "{turn}");
         assert_eq!(policy.denied().len(), 1);
@@ -86,7 +86,7 @@ fn a_generation_is_swapped_whole() {
             deny_to("default/a", &address, ports)
         })
         .collect();
-    let error = policy.set_rules(&too_many, &Services::default(), &[]).unwrap_err();
+    let error = policy.set_rules(&too_many, &[], &Services::default(), &[]).unwrap_err();
     assert!(error.to_string().contains("enter session rules"), "{error}");
     assert_eq!(client.ask("udp 10.9.0.3 1"), "ECONNREFUSED");
     assert_eq!(client.ask("udp 10.9.0.2 1"), "ok");
@@ -115,7 +115,7 @@ fn rules_about_what_arrives_at_a_pod_hold_for_its_address() {
     assert_eq!(client.ask("tcp 10.9.0.3 80"), "ok");
     // The pod's own address decides, and not the one that a socket is bound to.
     let own = rule(Some("10.9.0.100/32"), Ports::one(80), Action::Allow, "own");
-    policy.set_rules(&[closed, own], &Services::default(), &[]).unwrap();
+    policy.set_rules(&[closed, own], &[], &Services::default(), &[]).unwrap();
     assert_eq!(client.ask("tcp 10.9.0.2 80"), "ok");
     assert_eq!(client.ask("tcp 10.9.0.2 81"), "EPERM");
 }
@@ -148,7 +148,7 @@ fn a_service_is_denied_if_each_of_its_endpoints_is() {
     let mut set = |at: &str, endpoints: &[&str]| {
         services.set(at.parse().unwrap(), Transport::Tcp, service(endpoints));
         let node = ["10.9.0.3".parse().unwrap()];
-        policy.set_rules(&rules, &services, &node).unwrap();
+        policy.set_rules(&rules, &[], &services, &node).unwrap();
     };
     set("10.9.0.100:99", &["10.9.0.2:80"]);
     set("10.9.0.3:99", &["10.9.0.2:80"]);
@@ -180,14 +180,14 @@ fn without_rules_a_cgroup_is_open_or_closed_as_the_option_says() {
         assert_eq!(client.ask("tcp 10.9.0.3 80"), before);
         assert_eq!(client.ask("udp 127.0.0.1 1"), "ok");
         assert_eq!(policy.counters().closed, u64::from(closed));
-        policy.set_rules(&[], &Services::default(), &[]).unwrap();
+        policy.set_rules(&[], &[], &Services::default(), &[]).unwrap();
         assert_eq!(client.ask("tcp 10.9.0.3 80"), "ok");
         // A pod that comes later waits for the next rules.
         let later = world.cgroup(if closed { "later-closed" } else { "later-open" });
         policy.attach("default/b", &[], &later, false).unwrap();
         let mut client = world.client(&later);
         assert_eq!(client.ask("tcp 10.9.0.3 80"), before);
-        policy.set_rules(&[], &Services::default(), &[]).unwrap();
+        policy.set_rules(&[], &[], &Services::default(), &[]).unwrap();
         assert_eq!(client.ask("tcp 10.9.0.3 80"), "ok");
     }
 }
@@ -211,7 +211,7 @@ fn a_pod_on_the_host_network_is_asked_about_what_it_opens_and_never_closed() {
         action: Action::Deny,
         tag: "closed".into(),
     });
-    policy.set_rules(&rules, &Services::default(), &[]).unwrap();
+    policy.set_rules(&rules, &[], &Services::default(), &[]).unwrap();
     assert_eq!(client.ask("tcp 10.9.0.3 80"), "EPERM");
     assert_eq!(client.ask("tcp 10.9.0.2 80"), "ok");
 }

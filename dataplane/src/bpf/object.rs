@@ -68,6 +68,7 @@ impl Object {
         };
         let has_one_value = [
             sys::BPF_MAP_TYPE_HASH,
+            sys::BPF_MAP_TYPE_LRU_HASH,
             sys::BPF_MAP_TYPE_ARRAY,
             sys::BPF_MAP_TYPE_LPM_TRIE,
             sys::BPF_MAP_TYPE_XSKMAP,

@@ -74,15 +74,32 @@ pub struct Refused {
     /// The pod, `ns/pod`.
     pub pod: Arc<str>,
     /// The pod's address of that family.
-    pub from: Option<IpAddr>,
-    /// The calling process.
-    pub process: Process,
+    pub address: Option<IpAddr>,
     /// The deciding rule.
     pub by: Origin,
     /// The IP protocol.
     pub protocol: u8,
-    /// The address that was asked for.
-    pub to: SocketAddr,
+    /// What was refused.
+    pub what: RefusedWhat,
+}
+
+/// A call, or what came for a socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RefusedWhat {
+    /// A call of the pod's.
+    Call {
+        /// The calling process.
+        process: Process,
+        /// The address that was asked for.
+        to: SocketAddr,
+    },
+    /// A connection to the pod.
+    Arrival {
+        /// Who opens it; port 0 if that is not known.
+        from: SocketAddr,
+        /// The port of the pod's socket.
+        port: u16,
+    },
 }
 
 /// One observer's end.
@@ -237,11 +254,17 @@ impl EventBroker {
         self.record(&mut inner, Seen::denied_by_kernel(by.into(), packet));
     }
 
-    /// Records a call of a pod's process that was denied before there was a packet.
+    /// Records what was denied at a pod's socket.
     pub fn record_refused(&self, refused: Refused) {
-        let Refused { pod, from, process, by, protocol, to } = refused;
-        let sender = (Some(Arc::clone(&pod)), from, None);
-        let [from, to] = self.directory.ends([sender, (None, Some(to.ip()), Some(to.port()))]);
+        let Refused { pod, address, by, protocol, what } = refused;
+        let own = |port| (Some(Arc::clone(&pod)), address, port);
+        let other = |at: SocketAddr| (None, Some(at.ip()), Some(at.port()).filter(|it| *it != 0));
+        let (ends, process) = match what {
+            RefusedWhat::Call { process, to } => ([own(None), other(to)], Some(process)),
+            RefusedWhat::Arrival { from, port } => ([other(from), own(Some(port))], None),
+        };
+        let is_call = process.is_some();
+        let [from, to] = self.directory.ends(ends);
         let outcome = Outcome::PolicyDenied;
         let event = Event {
             time: SystemTime::now(),
@@ -254,9 +277,9 @@ impl EventBroker {
             protocol: Some(Protocol(protocol)),
             icmp_type: None,
             tcp_flags: None,
-            in_port: Some(pod),
-            out_port: None,
-            process: Some(process),
+            in_port: is_call.then(|| Arc::clone(&pod)),
+            out_port: (!is_call).then_some(pod),
+            process,
             staged: None,
             denied: None,
         };

@@ -25,7 +25,7 @@ mod staged;
 mod wanted;
 mod workload;
 
-pub use broker::{Counts, EventBroker, Observer, Refused};
+pub use broker::{Counts, EventBroker, Observer, Refused, RefusedWhat};
 pub use decisions::{Decided, DecidingRule, OfPolicy};
 pub use directory::{Directory, Names, Peers};
 #[cfg(test)]

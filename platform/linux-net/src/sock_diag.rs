@@ -62,7 +62,8 @@ pub fn open_sockets(protocol: u8) -> Result<Vec<OpenSocket>, Error> {
     list(protocol, !WITHOUT_PROCESS).map_err(|cause| Error::new("list the sockets", cause))
 }
 
-/// Ends a socket of this protocol: its process gets ECONNABORTED, a TCP peer a reset. Returns whether it was still there.
+/// Ends a connection of this protocol: with TCP the process gets ECONNABORTED and the peer a reset; a UDP socket loses its
+/// peer. Returns whether the socket was still there.
 ///
 /// # Errors
 /// If the kernel does not end sockets (`CONFIG_INET_DIAG_DESTROY`) or refuses.

@@ -144,7 +144,7 @@ impl Reconciler for KernelRules {
 
 /// The ports that host firewalls leave open: the API server's as the switch knows it, and those of
 /// tunnels, beside the fixed ones.
-fn failsafe(config: &Config, source: &SourceInfo) -> Failsafe {
+pub(super) fn failsafe(config: &Config, source: &SourceInfo) -> Failsafe {
     let mut failsafe = Failsafe::default();
     if source.kind == API_SERVER {
         failsafe.tcp_out.insert(port_of(&source.place));

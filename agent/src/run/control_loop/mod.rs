@@ -163,7 +163,7 @@ impl ControlLoop {
             Event::SessionRules(pod, reply) => {
                 let view = self.effects.control.view();
                 let is_known = pod.as_ref().is_none_or(|pod| {
-                    view.pods.contains_key(pod) || view.host_egress.contains_key(pod)
+                    view.pods.contains_key(pod) || view.host_sockets.contains_key(pod)
                 });
                 let Effects { services, shared, .. } = &mut self.effects;
                 let services = services.services(&view, &shared.config.node_name);

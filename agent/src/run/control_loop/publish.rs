@@ -22,6 +22,7 @@ impl ControlLoop {
         if self.effects.control.commit().is_some() || change == Change::Snapshot {
             self.publish(change);
         } else {
+            self.signal(&Signal::Committed);
             self.publish_status(change);
         }
         self.bookkeeping.committed(&mut self.effects);

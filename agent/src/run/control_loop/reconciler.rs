@@ -15,6 +15,7 @@ use snapshot::ServiceMaker;
 use super::input::Input;
 use super::ports::Ports;
 use super::replies::Replies;
+use super::socket_policies::Mailbox;
 use crate::run::events::Event;
 use crate::run::kernel::InterfaceEvent;
 use crate::run::pods::Pods;
@@ -45,6 +46,8 @@ pub(super) enum Signal<'a> {
     Kernel(&'a InterfaceEvent),
     /// The changes of a round are about to be committed.
     Commit,
+    /// They were committed, and no snapshot follows from them.
+    Committed,
     /// A snapshot was handed to the workers.
     Published(&'a PublishedSnapshot),
     /// The loop ends.
@@ -79,6 +82,8 @@ pub(super) struct Effects {
     pub(super) has_kernel_rules: bool,
     /// Generation of the last snapshot published.
     pub(super) generation: u64,
+    /// Where new pods are closed until programs at their cgroups have rules: which of them are in force.
+    pub(super) socket_rules: Option<Arc<Mailbox>>,
 }
 
 impl Effects {

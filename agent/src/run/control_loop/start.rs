@@ -16,7 +16,7 @@ use super::health_checks::HealthChecks;
 use super::host_port::{self, HostPort};
 use super::input::Input;
 use super::kernel_addresses::KernelAddresses;
-use super::kernel_rules::KernelRules;
+use super::kernel_rules::{self, KernelRules};
 use super::liveness::Liveness;
 use super::names::Answers;
 use super::node_policies::Publication;
@@ -30,7 +30,7 @@ use super::socket_policies::SocketPoliciesReconciler;
 use super::uplink::UplinkPort;
 use super::warnings::WarningSchedule;
 use super::{ControlLoop, TICK};
-use crate::config::Enforcer;
+use crate::config::{Enforcer, SocketPolicies};
 use crate::run::error::StartError;
 use crate::run::events::Event;
 use crate::run::kernel::{Completion, HostNetwork, Interfaces, Operation, Programs};
@@ -81,7 +81,7 @@ impl ControlLoop {
         }
         let socket_policies = SocketPoliciesReconciler::start(&shared, socket_policies)?;
         if config.host_network_policies && socket_policies.is_some() {
-            control.enforce_host_egress();
+            control.enforce_host_sockets(kernel_rules::failsafe(config, &input.info));
         }
         let kernel_rules = KernelRules::start(&shared, &input.info, &*interfaces)?;
         let network = |is_wanted: bool| match is_wanted {
@@ -108,6 +108,10 @@ impl ControlLoop {
             Box::new(Peers::default()),
             Box::new(Liveness::new(&shared.switch)),
         ];
+        // Closed until there are rules, a pod would start without what they allow.
+        let is_closed = config.socket_policies == SocketPolicies::Closed;
+        let socket_rules =
+            socket_policies.as_ref().filter(|_| is_closed).map(|sockets| sockets.mailbox());
         others.extend(socket_policies.map(|it| Box::new(it) as _));
         let mut started = Self {
             received,
@@ -136,6 +140,7 @@ impl ControlLoop {
                 kernel_addresses: Vec::new(),
                 has_kernel_rules: false,
                 generation: 0,
+                socket_rules,
                 shared,
             },
         };

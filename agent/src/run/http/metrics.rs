@@ -175,6 +175,14 @@ fn socket_policies(page: &mut Page, status: &SocketPoliciesStatus) {
     page.family("socket_policies_denied_total", "counter", "Calls that they denied, by reason.");
     page.sample(&[("reason", "policy-denied")], status.denied);
     page.sample(&[("reason", "closed")], status.closed);
+    let help = "Packets that rules denied to sockets of pods on the host network.";
+    page.family("socket_policies_arrivals_denied_total", "counter", help);
+    page.sample(&[], status.arrivals_denied);
+    page.family("socket_policies_raw_denied_total", "counter", "Raw sockets that were refused.");
+    page.sample(&[], status.raw_denied);
+    let help = "Open connections of pods on the host network that rules came to deny, and that were ended.";
+    page.family("socket_policies_ended_total", "counter", help);
+    page.sample(&[], status.ended);
     let help = "Decisions other than the switch's, by which of both denied.";
     page.family("socket_policies_differences_total", "counter", help);
     page.sample(&[("denied_by", "socket")], status.stricter);

@@ -33,7 +33,8 @@ impl Status {
         let kernel = self.kernel.iter().filter_map(|it| Some((&it.part, it.error.as_ref()?)));
         lines.extend(kernel.map(|(part, error)| format!("kernel's {part}: {error}")));
         let sockets = &self.socket_policies;
-        lines.extend(sockets.reason.iter().map(|why| format!("socket policies: {why}")));
+        let troubles = sockets.reason.iter().chain(&sockets.not_ended);
+        lines.extend(troubles.map(|why| format!("socket policies: {why}")));
         if let Some(first) = sockets.missing.first() {
             let count = sockets.missing.len();
             lines.push(format!("{count} pods without socket policies, the first: {first}"));

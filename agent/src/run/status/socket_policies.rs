@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// State of the programs at pods' cgroups.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SocketPoliciesStatus {
     /// `on`, `off`, or `unavailable`: requested, but the node lacks what it needs.
     pub state: String,
@@ -21,6 +22,14 @@ pub struct SocketPoliciesStatus {
     pub closed: u64,
     /// Denied calls without a verdict in the stream, which had no room for them.
     pub lost: u64,
+    /// Packets that a rule denied to sockets of pods on the host network.
+    pub arrivals_denied: u64,
+    /// Raw sockets that were refused.
+    pub raw_denied: u64,
+    /// Connections of pods on the host network that were open and that rules came to deny.
+    pub ended: u64,
+    /// Why the last of these could not be ended.
+    pub not_ended: Option<String>,
     /// Calls denied that the switch would have allowed.
     pub stricter: u64,
     /// Connections denied by the switch that the programs had let through, or not been asked about.
@@ -44,7 +53,7 @@ impl SocketPoliciesStatus {
                 None => self.state.clone(),
             };
         }
-        let Self { attached, missing, denied, stricter, looser, .. } = self;
+        let Self { attached, missing, denied, arrivals_denied, ended, stricter, looser, .. } = self;
         let without = match &missing[..] {
             [] => String::new(),
             [first, ..] => format!(", {} pods without ({first})", missing.len()),
@@ -53,7 +62,11 @@ impl SocketPoliciesStatus {
             0 => String::new(),
             count => format!("; {count} decisions other than the switch's"),
         };
-        format!("on at {attached} pods{without}, {denied} calls denied{differences}")
+        let of_host = match arrivals_denied + ended {
+            0 => String::new(),
+            _ => format!(", {arrivals_denied} arrivals denied, {ended} connections ended"),
+        };
+        format!("on at {attached} pods{without}, {denied} calls denied{of_host}{differences}")
     }
 }
 
@@ -80,5 +93,8 @@ mod tests {
             "on at 3 pods, 1 pods without (a/b: no cgroup), 4 calls denied; 2 decisions other than \
              the switch's"
         );
+        let host = SocketPoliciesStatus { arrivals_denied: 2, ended: 1, ..on };
+        let line = host.line();
+        assert!(line.contains("4 calls denied, 2 arrivals denied, 1 connections ended;"), "{line}");
     }
 }

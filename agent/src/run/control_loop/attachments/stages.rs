@@ -17,6 +17,8 @@ impl Attachments {
     pub(super) fn advance(&mut self, now: Instant, on: &mut Effects) {
         let view = on.control.view();
         let in_force = on.ports.switch().generation();
+        let has_sockets =
+            |generation| on.socket_rules.as_ref().is_none_or(|it| it.is_in_force(generation));
         let (mut ready, mut late) = (Vec::new(), Vec::new());
         for attached in on.pods.iter_mut() {
             let Attached { key, pod, waiting, port, .. } = attached;
@@ -33,7 +35,9 @@ impl Attachments {
             waiting.published = stage;
             waiting.switching_on &= known;
             match stage {
-                Some(published) if in_force >= published && !waiting.switching_on => {
+                Some(published)
+                    if in_force >= published && !waiting.switching_on && has_sockets(published) =>
+                {
                     waiting.switching_on = true;
                     ready.push(pod.clone());
                 }

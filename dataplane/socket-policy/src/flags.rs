@@ -1,0 +1,46 @@
+//! Flags of a pod that follow from its rules.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ahash::RandomState;
+use session_rules::{Action, Rule, Scope};
+
+use crate::layout::{POD_DATAGRAMS, POD_NO_RAW};
+
+/// What the rules of a pod deny.
+#[derive(Default)]
+pub(crate) struct Denials {
+    opens: bool,
+    accepts: bool,
+    /// Whether they allow it anything.
+    allows: bool,
+}
+
+impl Denials {
+    /// Raw sockets send what no call is asked about. The switch decides about their packets, and policies may allow
+    /// some; what a pod on the host network sends does not pass the switch.
+    pub(crate) fn of(&self, is_host: bool) -> u32 {
+        let datagrams = if self.opens || self.accepts { POD_DATAGRAMS } else { 0 };
+        let no_raw = if self.opens && (is_host || !self.allows) { POD_NO_RAW } else { 0 };
+        datagrams | no_raw
+    }
+}
+
+/// What the rules deny, by pod.
+pub(crate) fn flags<'r>(
+    rules: &'r [Rule],
+    accepted: &'r [(Arc<str>, Rule)],
+) -> HashMap<&'r str, Denials, RandomState> {
+    let mut found = HashMap::<&str, Denials, RandomState>::default();
+    for rule in rules {
+        let Scope::Local(pod) = &rule.scope else { continue };
+        let of_pod = found.entry(pod).or_default();
+        of_pod.opens |= rule.action == Action::Deny;
+        of_pod.allows |= rule.action == Action::Allow;
+    }
+    for (pod, rule) in accepted {
+        found.entry(pod).or_default().accepts |= rule.action == Action::Deny;
+    }
+    found
+}

@@ -1,0 +1,84 @@
+//! The maps that hold the rules of a generation.
+
+use std::io;
+
+use dataplane::bpf::{Map, Object, Plain};
+
+use crate::layout::{ENDPOINTS, Endpoint, LocalKey, Piece, RANGES, Range, RuleKey, ServiceKey};
+use crate::render::Rendered;
+
+/// The maps; each has room for two generations.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    rules: Map<RuleKey, Piece>,
+    ranges: Map<u32, Range>,
+    locals: Map<LocalKey, u32>,
+    services: Map<ServiceKey, Piece>,
+    endpoints: Map<u32, Endpoint>,
+}
+
+/// The keys of a generation.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    rules: Vec<RuleKey>,
+    locals: Vec<LocalKey>,
+    services: Vec<ServiceKey>,
+}
+
+impl Tables {
+    pub(crate) fn of(object: &Object) -> io::Result<Self> {
+        Ok(Self {
+            rules: object.map(c"rules")?,
+            ranges: object.map(c"ranges")?,
+            locals: object.map(c"locals")?,
+            services: object.map(c"services")?,
+            endpoints: object.map(c"endpoints")?,
+        })
+    }
+
+    /// Enters a generation; `done` has the keys of what got in, also after an error.
+    pub(crate) fn write(
+        &self,
+        rendered: &Rendered,
+        generation: u32,
+        done: &mut Written,
+    ) -> io::Result<()> {
+        let half = generation & 1;
+        enter(&self.ranges, half * RANGES, RANGES, &rendered.ranges)?;
+        enter(&self.endpoints, half * ENDPOINTS, ENDPOINTS, &rendered.endpoints)?;
+        for (key, piece) in &rendered.rules {
+            let key = RuleKey { generation, ..*key };
+            self.rules.put(&key, &Piece { first: half * RANGES + piece.first, ..*piece })?;
+            done.rules.push(key);
+        }
+        for (key, table) in &rendered.locals {
+            let key = LocalKey { generation, ..*key };
+            self.locals.put(&key, table)?;
+            done.locals.push(key);
+        }
+        for (key, piece) in &rendered.services {
+            let key = ServiceKey { generation, ..*key };
+            self.services.put(&key, &Piece { first: half * ENDPOINTS + piece.first, ..*piece })?;
+            done.services.push(key);
+        }
+        Ok(())
+    }
+
+    /// Removes entries; none can fail to go.
+    pub(crate) fn remove(&self, written: &Written) {
+        written.rules.iter().for_each(|key| drop(self.rules.remove(key)));
+        written.locals.iter().for_each(|key| drop(self.locals.remove(key)));
+        written.services.iter().for_each(|key| drop(self.services.remove(key)));
+    }
+}
+
+/// Enters values of an array from a place on, of which there is room for so many.
+fn enter<V: Plain>(map: &Map<u32, V>, first: u32, room: u32, values: &[V]) -> io::Result<()> {
+    let full = || io::Error::from(io::ErrorKind::StorageFull);
+    let count = u32::try_from(values.len()).ok().filter(|it| *it <= room).ok_or_else(full)?;
+    let keys: Vec<u32> = (first..first + count).collect();
+    match map.put_all(&keys, values) == values.len() {
+        true => Ok(()),
+        false => Err(full()),
+    }
+}
