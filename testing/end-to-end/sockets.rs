@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
-use testkit::{Process, TempDir};
+use testkit::{Namespace, Process, TempDir};
 
 use crate::cluster_node::{BLOCKED, PATIENCE, PODGATE, text};
 use crate::pod::Pod;
@@ -241,6 +241,40 @@ fn policies_hold_for_what_a_pod_on_the_host_network_opens() {
     assert!(rules.contains("default/agent  local"), "{rules}");
     node.withdraw("policy");
     is(&agent, "PONG");
+}
+
+#[test]
+fn a_pod_is_attached_when_its_programs_and_rules_are_there() {
+    requires_the_machine!("redis-cli");
+    let mut mounts = Mounts::new();
+    let cgroups = ["0f-7", "0f-8", "0f-9"].map(|uid| (uid, mounts.make(uid)));
+    let options = mounts.options();
+    let node = ClusterNode::start(&options.iter().map(String::as_str).collect::<Vec<_>>());
+    node.apply("policy", NOTHING_OUT);
+    for (uid, cgroup) in &cgroups {
+        let object = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": uid, "namespace": "default", "uid": uid, "labels": {"role": "agent"}},
+            "spec": {"nodeName": node.name(), "containers": [{"name": "c", "image": "x"}]}});
+        node.write(&format!("pod-{uid}"), &object.to_string());
+        let namespace = Namespace::new(uid);
+        let added = node.plugin("ADD", uid, &namespace);
+        assert!(added.status.success(), "{}", text(&added.stdout));
+        // Its first process, as soon as the runtime may start it.
+        let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", cgroup.display());
+        let ask =
+            ["sh", "-c", &enter, "sh", "timeout", "2", "redis-cli", "-h", "10.77.0.1", "ping"];
+        let asked = namespace.try_exec(ask);
+        let said = text(&asked.stdout) + &text(&asked.stderr);
+        assert!(said.contains("Operation not permitted"), "{said}");
+        let event = denied_call(&node, &format!("default/{uid}"));
+        assert_eq!(event["by"][0], "default-deny of NetworkPolicy default/closed-agent", "{event}");
+        assert!(node.plugin("DEL", uid, &namespace).status.success());
+    }
+    assert_eq!(
+        node.status()["socket_policies"]["closed"],
+        0,
+        "nobody asked before there were rules"
+    );
 }
 
 /// A redis of the node in this cgroup, at a port.

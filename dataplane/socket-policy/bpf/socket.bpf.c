@@ -7,7 +7,7 @@
  *   a packet for a listener or ────────────────▶ rules about the sender's address and the socket's port
  *   an unconnected UDP socket
  *
- * A datagram in reply to one is no connection of its own: `exchanges` has who sent the first one.
+ * A datagram in reply to one is no connection of its own: `sent` and `heard` have the ends of the first one.
  *
  * The rules about an address are those of the pod that opens (its own table, the longest network with
  * the other end) and those of the pod on this node that has the address (its table, the longest network with the
@@ -83,12 +83,19 @@ struct {
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
 
-struct {
+/*
+ * Exchanges of datagrams that pods began, and that others did: two maps, so that what comes from outside takes no room
+ * from what pods sent.
+ */
+struct exchanges {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1 << 15);
 	__type(key, struct exchange_key);
-	__type(value, struct exchange);
-} exchanges SEC(".maps");
+	__type(value, __u64);
+};
+
+struct exchanges sent SEC(".maps");
+struct exchanges heard SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -226,24 +233,27 @@ static __always_inline int is_inside(const struct pod *pod, __u8 family, const _
 	return !address[0] && address[1] == bpf_cpu_to_be64(1);
 }
 
-/* The datagrams between a pod's port and another end, if one was seen not long ago. */
-static __always_inline struct exchange *find_exchange(const struct exchange_key *key)
+/* When a datagram of an exchange was last seen, if that is not long ago. */
+static __always_inline __u64 *find_exchange(void *exchanges, const struct exchange_key *key)
 {
-	struct exchange *known = bpf_map_lookup_elem(&exchanges, key);
+	__u64 *seen = bpf_map_lookup_elem(exchanges, key);
 
-	return known && bpf_ktime_get_ns() - known->seen < EXCHANGE ? known : 0;
+	return seen && bpf_ktime_get_ns() - *seen < EXCHANGE ? seen : 0;
 }
 
-/* Remembers a datagram that was let through. The first one of an exchange says whose it is. */
-static __always_inline void note_exchange(const struct exchange_key *key, __u64 is_own)
+/* Remembers a datagram that was let through, in the exchange that the other end began, or else in one that this end begins. */
+static __always_inline void
+note_exchange(void *own, void *others, const struct exchange_key *key)
 {
-	struct exchange now = { .seen = bpf_ktime_get_ns(), .is_own = is_own };
-	struct exchange *known = bpf_map_lookup_elem(&exchanges, key);
+	__u64 now = bpf_ktime_get_ns();
+	__u64 *seen = find_exchange(others, key);
 
-	if (known && now.seen - known->seen < EXCHANGE)
-		known->seen = now.seen;
+	if (!seen)
+		seen = bpf_map_lookup_elem(own, key);
+	if (seen)
+		*seen = now;
 	else
-		bpf_map_update_elem(&exchanges, key, &now, BPF_ANY);
+		bpf_map_update_elem(own, key, &now, BPF_ANY);
 }
 
 static __always_inline void report_call(const struct pod *pod, const struct question *question,
@@ -315,7 +325,7 @@ decide(struct bpf_sock_addr *context, int is_send, __u8 family, const __u64 *add
 	struct exchange_key exchange = {};
 	struct question question = {};
 	struct service_key key = {};
-	struct exchange *heard;
+	__u64 *seen;
 	struct piece *service;
 	struct bpf_sock *socket = context->sk;
 	__u32 flags;
@@ -362,15 +372,14 @@ decide(struct bpf_sock_addr *context, int is_send, __u8 family, const __u64 *add
 		exchange.family = family;
 		copy(exchange.address, address);
 		if (denied) {
-			heard = find_exchange(&exchange);
-			if (heard && !heard->is_own) {
-				heard->seen = bpf_ktime_get_ns();
+			seen = find_exchange(&heard, &exchange);
+			if (seen) {
+				*seen = bpf_ktime_get_ns();
 				return 1;
 			}
-			if (heard)
-				bpf_map_delete_elem(&exchanges, &exchange);
+			bpf_map_delete_elem(&sent, &exchange);
 		} else if (is_send) {
-			note_exchange(&exchange, 1);
+			note_exchange(&sent, &heard, &exchange);
 		}
 	}
 	if (!denied)
@@ -448,7 +457,7 @@ static __always_inline int hear(struct bpf_sock_addr *context, int is_v6)
 	key.own_port = socket->src_port;
 	key.port = context->user_port;
 	key.family = address_of(context, is_v6, key.address);
-	note_exchange(&key, 0);
+	note_exchange(&heard, &sent, &key);
 	return 1;
 }
 
@@ -511,7 +520,6 @@ int ingress(struct __sk_buff *packet)
 	struct bpf_sock *socket = packet->sk;
 	struct exchange_key key = {};
 	struct question question = {};
-	struct exchange *sent;
 	__be16 port;
 
 	/* The node reaches its pods. */
@@ -541,8 +549,7 @@ int ingress(struct __sk_buff *packet)
 		key.port = port;
 		key.family = question.family;
 		copy(key.address, question.address);
-		sent = find_exchange(&key);
-		if (sent && sent->is_own)
+		if (find_exchange(&sent, &key))
 			return 1;
 	}
 	count(KEPT_OUT);

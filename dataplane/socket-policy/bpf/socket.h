@@ -106,7 +106,7 @@ struct endpoint {
 	__u8 zero[5];
 };
 
-/* Datagrams between a pod's port and another end. */
+/* Datagrams between a pod's port and another end; with them, when one was last seen. */
 struct exchange_key {
 	__u32 pod;
 	/* In host byte order. */
@@ -115,13 +115,6 @@ struct exchange_key {
 	__u8 family;
 	__u8 zero[7];
 	__u64 address[2];
-};
-
-struct exchange {
-	/* When a datagram was last seen. */
-	__u64 seen;
-	/* Whether the pod sent the first one. */
-	__u64 is_own;
 };
 
 /* A connection that was denied. */
@@ -152,7 +145,6 @@ _Static_assert(sizeof(struct local_key) == 24, "");
 _Static_assert(sizeof(struct service_key) == 24, "");
 _Static_assert(sizeof(struct endpoint) == 24, "");
 _Static_assert(sizeof(struct exchange_key) == 32, "");
-_Static_assert(sizeof(struct exchange) == 16, "");
 _Static_assert(sizeof(struct event) == 64, "");
 
 #endif

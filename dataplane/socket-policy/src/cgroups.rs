@@ -42,6 +42,16 @@ pub fn of_pod(root: &Path, uid: &str) -> Option<PathBuf> {
     search(root, &wanted, DEPTH)
 }
 
+/// Whether a process is in a cgroup, or in one inside it.
+pub fn has_process(cgroup: &Path, process: u32) -> bool {
+    let listed = std::fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+    let inside = || std::fs::read_dir(cgroup).into_iter().flatten().flatten();
+    listed.lines().any(|it| it.parse() == Ok(process))
+        || inside().any(|it| {
+            it.file_type().is_ok_and(|it| it.is_dir()) && has_process(&it.path(), process)
+        })
+}
+
 fn search(folder: &Path, wanted: &[String; 2], depth: usize) -> Option<PathBuf> {
     let [plain, slice] = wanted;
     let mut inside = Vec::new();
@@ -90,6 +100,9 @@ mod tests {
         for nobody in ["", "0f", "..", "0", "0c/container", "podkubepods"] {
             assert_eq!(of_pod(folder.path(), nobody), None, "{nobody}");
         }
+        let pod = folder.path().join(paths[2]);
+        std::fs::write(pod.join("container/cgroup.procs"), "17\n4711\n").unwrap();
+        assert!(has_process(&pod, 4711) && !has_process(&pod, 71));
         assert!(!is_v2(folder.path()).unwrap());
         assert!(is_v2(&folder.path().join("none")).is_err());
     }

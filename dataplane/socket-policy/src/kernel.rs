@@ -16,8 +16,8 @@ use crate::events::Events;
 use crate::flags::flags;
 use crate::generation::{Tables, Written};
 use crate::layout::{
-    ASKED_ABOUT, CLOSED, DENIED, Event, Exchange, ExchangeKey, KEPT_OUT, LOST, POD_DATAGRAMS,
-    POD_HOST, POD_KNOWN, Pod, RAW, Settings, bytes,
+    ASKED_ABOUT, CLOSED, DENIED, Event, ExchangeKey, KEPT_OUT, LOST, POD_DATAGRAMS, POD_HOST,
+    POD_KNOWN, Pod, RAW, Settings, bytes,
 };
 use crate::open::{Ended, Known};
 use crate::render::render;
@@ -62,7 +62,8 @@ pub struct SocketPolicy {
     pods: Map<u64, Pod>,
     settings: Map<u32, Settings>,
     tables: Tables,
-    exchanges: Map<ExchangeKey, Exchange>,
+    /// Exchanges of datagrams that others began.
+    heard: Map<ExchangeKey, u64>,
     barrier: Barrier,
     counters: Counts,
     events: Mutex<Events>,
@@ -117,7 +118,7 @@ impl SocketPolicy {
                 pods: object.map(c"pods")?,
                 settings: object.map(c"settings")?,
                 tables: Tables::of(&object)?,
-                exchanges: object.map(c"exchanges")?,
+                heard: object.map(c"heard")?,
                 barrier: Barrier::of(&object)?,
                 counters: object.counts(c"counters")?,
                 events: Mutex::new(Events::of(object.descriptor(c"events")?)?),
@@ -316,7 +317,7 @@ impl SocketPolicy {
                 address,
                 ..ExchangeKey::default()
             };
-            self.exchanges.get(&key).is_some_and(|it| it.is_own == 0)
+            self.heard.get(&key).is_some()
         };
         let cgroups: Vec<_> =
             pods.iter().map(|(pod, path, _)| (Arc::clone(pod), path.as_path())).collect();

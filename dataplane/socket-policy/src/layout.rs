@@ -133,14 +133,6 @@ pub(crate) struct ExchangeKey {
     pub(crate) address: [u8; 16],
 }
 
-/// `struct exchange`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub(crate) struct Exchange {
-    pub(crate) seen: u64,
-    pub(crate) is_own: u64,
-}
-
 /// `struct event`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -185,8 +177,6 @@ unsafe impl Plain for ServiceKey {}
 unsafe impl Plain for Endpoint {}
 // SAFETY: as above.
 unsafe impl Plain for ExchangeKey {}
-// SAFETY: as above.
-unsafe impl Plain for Exchange {}
 
 const _: () = {
     assert!(size_of::<Pod>() == 48);
@@ -197,7 +187,6 @@ const _: () = {
     assert!(size_of::<ServiceKey>() == 24);
     assert!(size_of::<Endpoint>() == 24);
     assert!(size_of::<ExchangeKey>() == 32);
-    assert!(size_of::<Exchange>() == 16);
     assert!(size_of::<Event>() == 64);
 };
 

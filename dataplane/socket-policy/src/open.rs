@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::DirEntryExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -130,6 +131,7 @@ impl Known {
             let mut left = CGROUPS;
             add_cgroups(cgroup, pod, &mut owners, &mut left);
         }
+        let ephemeral = ephemeral_ports();
         let mut ended = Vec::new();
         for (transport, protocol) in [(Transport::Tcp, 6), (Transport::Udp, 17)] {
             let sockets = open_sockets(protocol)?;
@@ -145,7 +147,7 @@ impl Known {
                     transport == Transport::Udp && is_answered(pod, socket.local, socket.remote);
                 let by = match listening.contains(&(&**pod, socket.local.port())) || is_answer {
                     true => Opener::Other,
-                    false if is_ephemeral(socket.local.port()) => Opener::Pod,
+                    false if ephemeral.contains(&socket.local.port()) => Opener::Pod,
                     false => Opener::Unknown,
                 };
                 if !self.denies(pod, transport, socket, by) {
@@ -182,12 +184,11 @@ fn add_cgroups<'p>(
     }
 }
 
-fn is_ephemeral(port: u16) -> bool {
+fn ephemeral_ports() -> RangeInclusive<u16> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
-    let told: Vec<u16> =
-        text.iter().flat_map(|it| it.split_whitespace()).flat_map(str::parse).collect();
-    let [first, last] = <[u16; 2]>::try_from(told).unwrap_or(EPHEMERAL);
-    (first..=last).contains(&port)
+    let ports = text.iter().flat_map(|it| it.split_whitespace()).flat_map(str::parse);
+    let [first, last] = <[u16; 2]>::try_from(ports.collect::<Vec<_>>()).unwrap_or(EPHEMERAL);
+    first..=last
 }
 
 #[cfg(test)]

@@ -198,6 +198,23 @@ fn neither_data_in_a_syn_nor_another_subflow_gets_in() {
 }
 
 #[test]
+fn datagrams_from_outside_take_no_room_from_what_a_pod_sent() {
+    testkit::requires_root!();
+    let hosts = closed("flood");
+    let (mut pod, mut server, mut client) =
+        (hosts.world.client(&hosts.pod), hosts.client(), hosts.client());
+    assert_eq!(pod.ask("serve udp 0.0.0.0 8080"), "ok");
+    assert_eq!(pod.ask(&format!("bound q DGRAM {} 5300", NODE[0])), "ok");
+    assert_eq!(server.ask(&format!("bound s DGRAM {} 53", STRANGER[0])), "ok");
+    assert_eq!(pod.ask(&format!("tell q {} 53", STRANGER[0])), "ok");
+    // More ends than there is room for.
+    assert_eq!(client.ask(&format!("flood {} 40000 {} 8080", FRIEND[0], NODE[0])), "ok");
+    assert_eq!(server.ask(&format!("tell s {} 5300", NODE[0])), "ok");
+    pod.begin("get q");
+    assert_eq!([pod.line(), pod.line()], ["53", "ok"]);
+}
+
+#[test]
 fn a_connection_that_both_ends_open_is_the_pods() {
     testkit::requires_root!();
     let hosts = Hosts::with("both", &accepts(None, Ports::ANY, Action::Deny));

@@ -121,6 +121,13 @@ def run(what, *words):
     if what == 'tell':
         kept[words[0]].sendto(b'x', (words[1], int(words[2])))
         return
+    if what == 'flood':
+        # OWN-HOST COUNT HOST PORT: a datagram of each of so many ports.
+        for own in range(1024, 1024 + int(words[1])):
+            with inet(socket.SOCK_DGRAM, words[0]) as made:
+                made.bind((words[0], own))
+                made.sendto(b'x', (words[2], int(words[3])))
+        return
     if what == 'get':
         print(kept[words[0]].recvfrom(100)[1][1], flush=True)
         return

@@ -144,6 +144,10 @@ impl Worker {
                     .or_else(|| cgroups::of_pod(root, uid))
                     .ok_or_else(|| format!("no cgroup of pod {uid} below {}", root.display()))?;
                 found.insert(Arc::clone(uid), cgroup.clone());
+                // No policy cuts the switch off from the policies.
+                if pod.is_host && cgroups::has_process(&cgroup, std::process::id()) {
+                    return Ok(());
+                }
                 let name = key.to_string();
                 let attached = self.policy.attach(&name, &pod.addresses, &cgroup, pod.is_host);
                 attached.map_err(|it| it.to_string())
