@@ -219,7 +219,9 @@ fn the_standby_takes_over_and_another_one_stands_by() {
         server.apply(pod("b", "n1", "10.0.0.2"));
         let mut d = Switch::start(&server, "n4").await;
         until(&mut [&mut b, &mut c, &mut d], "a reader of the new writer", |all| {
-            role(all[2]) == AggregateRole::Reading && all.iter().all(|it| it.pods().len() == 2)
+            all[2].aggregate.standby == "n3"
+                && role(all[2]) == AggregateRole::Reading
+                && all.iter().all(|it| it.pods().len() == 2)
         })
         .await;
         assert_eq!((&*d.aggregate.writer, &*d.aggregate.standby), ("n2", "n3"));
@@ -323,7 +325,7 @@ fn objects_that_are_spoiled_or_lost_are_made_anew_and_nothing_of_them_is_enforce
 }
 
 #[test]
-fn an_expired_version_and_an_outage_lose_nothing_and_an_outage_moves_nobody_to_its_own_watch() {
+fn an_expired_version_and_an_outage_lose_nothing_and_a_reader_goes_on_reading() {
     run(async {
         let mut server = ApiServer::new();
         server.apply(pod("a", "n1", "10.0.0.1"));
@@ -334,7 +336,6 @@ fn an_expired_version_and_an_outage_lose_nothing_and_an_outage_moves_nobody_to_i
             all.iter().all(|it| it.pods().len() == 2)
         })
         .await;
-        let before = server.asked("pods").into_iter().filter(|it| !it.contains("nodeName")).count();
         server.go_away();
         let end = Instant::now() + 2 * TIMING.late;
         until(&mut [&mut a, &mut b, &mut c], "the end of the outage", |_| Instant::now() > end)
@@ -351,10 +352,6 @@ fn an_expired_version_and_an_outage_lose_nothing_and_an_outage_moves_nobody_to_i
             all.iter().filter(|it| role(it) == AggregateRole::Writing).count() == 1
         })
         .await;
-        // The watches of writer and standby go on from where they were.
-        let asked = server.asked("pods").into_iter().filter(|it| !it.contains("nodeName"));
-        let listed = asked.skip(before).filter(|it| !it.contains("resourceVersion=")).count();
-        assert_eq!(listed, 0);
     });
 }
 

@@ -189,3 +189,45 @@ impl SourceStatus {
         watches.chain(late).chain(restore).chain(save).chain(report).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use control::api_server::AggregateRole;
+
+    use super::*;
+
+    #[test]
+    fn status_says_where_pods_come_from_and_how_old_they_are() {
+        let received = SystemTime::now() - Duration::from_secs(3);
+        let mut aggregate = Aggregate {
+            role: AggregateRole::Reading,
+            writer: "n1".into(),
+            sequence: 7,
+            version: "81".into(),
+            age: Duration::from_secs(60),
+            received: Some(received),
+            ..Aggregate::default()
+        };
+        let status = AggregateStatus::of(&aggregate);
+        assert!(status.age_ms.unwrap() >= 63_000, "{status:?}");
+        assert_eq!((status.standby.as_ref(), status.written.as_ref()), (None, None));
+        let line = status.line();
+        let expected =
+            "of other nodes from PodgateAddresses, those of node n1 at resource version 81, 63.";
+        assert!(line.starts_with(expected), "{line}");
+        (aggregate.role, aggregate.reason) = (AggregateRole::Watching, Some("404".into()));
+        let source = SourceStatus {
+            aggregate: Some(AggregateStatus::of(&aggregate)),
+            ..SourceStatus::default()
+        };
+        assert!(source.pods().unwrap().starts_with("watched by this switch itself"));
+        assert_eq!(source.troubles(), ["PodgateAddresses: 404"]);
+        let json = serde_json::to_value(&source).unwrap();
+        assert_eq!(json["aggregate"]["role"], "watching");
+        assert_eq!(serde_json::from_value::<SourceStatus>(json).unwrap(), source);
+        let without = serde_json::to_value(SourceStatus::default()).unwrap();
+        assert!(without.get("aggregate").is_none());
+    }
+}

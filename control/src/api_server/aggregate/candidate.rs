@@ -70,6 +70,9 @@ pub(super) struct Candidate {
     standby: Election,
     publisher: Publisher,
     is_listed: bool,
+    /// The seat that it had last, unless another switch has taken it.
+    last: Seat,
+    failure: Option<String>,
     /// Since when the watch of pods is not current.
     outdated: Option<Instant>,
     /// The objects of the API server are known.
@@ -91,6 +94,7 @@ impl Candidate {
     ) -> Self {
         let election = |name| Election::of(client.clone(), name, node, timing.lease);
         let (writer, standby) = (election(WRITER), election(STANDBY));
+        let last = *seat.borrow();
         Self {
             client,
             node: node.to_owned(),
@@ -103,6 +107,8 @@ impl Candidate {
             standby,
             publisher: Publisher::default(),
             is_listed: false,
+            last,
+            failure: None,
             outdated: None,
             is_adopted: false,
             standby_name: String::new(),
@@ -127,11 +133,15 @@ impl Candidate {
             self.seat.send_if_modified(|known| std::mem::replace(known, seat) != seat);
             match seat {
                 Seat::Writer => {
-                    if let Err(error) = self.publish().await {
+                    let failure = self.publish().await.err();
+                    if let Some(error) = failure.as_ref().filter(|_| failure != self.failure) {
                         tracing::warn!("PodgateAddresses: {error}");
+                    }
+                    if failure.is_some() {
                         self.is_adopted = false;
                         sleep(self.timing.flush).await;
                     }
+                    self.failure = failure;
                 }
                 _ => self.is_adopted = false,
             }
@@ -159,23 +169,30 @@ impl Candidate {
             return seat;
         }
         self.asked = Some(now);
-        let may_write = self.is_listed && (seat != Seat::None || free.writer);
+        let may_write = self.is_listed && (self.last != Seat::None || free.writer);
         if may_write && self.holds(Seat::Writer).await {
             let holder = self.standby.holder().await;
             self.standby_name = holder.ok().flatten().unwrap_or_default();
             return Seat::Writer;
         }
-        match (seat == Seat::Standby || free.standby) && self.holds(Seat::Standby).await {
+        let stands_by = self.last == Seat::Standby || free.standby;
+        match stands_by && self.holds(Seat::Standby).await {
             true => Seat::Standby,
             false => Seat::None,
         }
     }
 
+    /// Whether it has the seat. Without an answer a Lease that was renewed lately still holds, and later it is asked
+    /// for again.
     async fn holds(&mut self, seat: Seat) -> bool {
         let election = if seat == Seat::Writer { &mut self.writer } else { &mut self.standby };
-        // Without an answer a lease that was renewed lately still holds.
         let renewed = election.renew().await;
         let elected = election.is_elected().await;
+        match &elected {
+            Ok(true) => self.last = seat,
+            Ok(false) if self.last == seat => self.last = Seat::None,
+            _ => {}
+        }
         if let Some(error) = renewed.err().or(elected.as_ref().err().cloned()) {
             tracing::debug!("{error}");
         }

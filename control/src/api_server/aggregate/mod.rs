@@ -73,6 +73,9 @@ pub(super) struct Aggregator {
     is_listed: bool,
     full: Option<Full>,
     own: Option<Own>,
+    /// The pods in force are those of the aggregate and of the own node.
+    is_reading: bool,
+    /// The state of the aggregate; `None` when it does not add up.
     view: Option<View>,
     loading: Option<JoinHandle<Result<Vec<Page>, String>>>,
     /// The last objects of the log.
@@ -121,6 +124,7 @@ impl Aggregator {
             is_listed: false,
             full: None,
             own: None,
+            is_reading: false,
             view: None,
             loading: None,
             log: BTreeMap::new(),
@@ -167,7 +171,7 @@ impl Aggregator {
     async fn news(&mut self, news: News) -> Result<(), Closed> {
         match news {
             News::Trouble(why) => {
-                if self.view.is_some() && self.trouble.is_none() {
+                if self.is_reading && self.trouble.is_none() {
                     self.send(Event::Trouble(Kind::Pod, why.clone())).await?;
                 }
                 let since = self.trouble.take().map_or_else(Instant::now, |(_, since)| since);
@@ -193,14 +197,17 @@ impl Aggregator {
     /// The watch of the log is answered.
     async fn answered(&mut self) -> Result<(), Closed> {
         self.heard = Instant::now();
-        if self.trouble.take().is_some() && self.own.as_ref().is_some_and(|own| own.is_current) {
+        let is_current = self.is_reading && self.own.as_ref().is_some_and(|own| own.is_current);
+        if self.trouble.take().is_some() && is_current {
             self.send(Event::Current(Kind::Pod)).await?;
         }
         Ok(())
     }
 
     /// An object of the log; `is_new` if it was written just now.
-    async fn written(&mut self, log: Log, is_new: bool) -> Result<(), Closed> {
+    async fn written(&mut self, mut log: Log, is_new: bool) -> Result<(), Closed> {
+        let Log { writer, standby, observed_version, observed_time, .. } = &mut log;
+        [writer, standby, observed_version, observed_time].into_iter().for_each(make_plain);
         if is_new {
             self.heard = Instant::now();
             self.heard_count += 1;
@@ -208,7 +215,7 @@ impl Aggregator {
         let mut damage = None;
         if let Some(view) = &mut self.view {
             // What a list has beside the last ones was applied long ago.
-            let is_old = !is_new && log.sequence + SLOTS <= view.sequence() + 1;
+            let is_old = !is_new && log.sequence.saturating_add(SLOTS) <= view.sequence();
             match if is_old { Ok(Vec::new()) } else { view.apply(&log) } {
                 Ok(changes) => {
                     let own = self.own.as_mut().expect("it is watched beside the aggregate");
@@ -220,6 +227,10 @@ impl Aggregator {
                 }
                 Err(why) => damage = Some(why),
             }
+        }
+        if is_new {
+            // What was made anew may begin again below.
+            self.log.split_off(&log.sequence.saturating_add(1));
         }
         self.log.insert(log.sequence, log);
         while self.log.len() as u64 > SLOTS {
@@ -241,9 +252,8 @@ impl Aggregator {
         }
         self.told.reason = Some(why);
         self.not_before = Instant::now() + half_more_or_less(self.timing.again);
-        if self.full.is_none() && self.leaving.is_none() {
-            // Nothing is in force yet.
-            self.begin_full();
+        if !self.is_reading {
+            self.begin_full(Seat::None);
         }
     }
 
@@ -291,15 +301,18 @@ impl Aggregator {
             full.free.send_if_modified(|known| std::mem::replace(known, free) != free);
         }
         let may_read = late.is_none() && self.heard_count > 0 && self.trouble.is_none();
-        if self.view.is_some() {
+        if self.is_reading {
             self.keep_reading(late, free.standby).await;
+        }
+        if self.view.is_some() {
+            // It is followed.
         } else if may_read && seat == Seat::None && now >= self.not_before {
             self.load();
-        } else if self.full.is_none() && now >= self.patience && self.leaving.is_none() {
-            self.begin_full();
+        } else if !self.is_reading && self.full.is_none() && now >= self.patience {
+            self.begin_full(Seat::None);
         }
         if self.leaving.as_ref().is_some_and(|(at, _)| now >= *at) {
-            self.begin_full();
+            self.begin_full(Seat::None);
         }
         self.tell().await
     }
@@ -313,7 +326,8 @@ impl Aggregator {
                 self.leaving = Some((now + self.spread(), why));
             }
             (None, Some(_))
-                if self.full.as_ref().is_none_or(|it| *it.seat.borrow() == Seat::None) =>
+                if self.view.is_some()
+                    && self.full.as_ref().is_none_or(|it| *it.seat.borrow() == Seat::None) =>
             {
                 self.leaving = None;
                 self.full = None;
@@ -330,7 +344,7 @@ impl Aggregator {
         if now >= at {
             self.vacancy = None;
             if self.standby.is_elected().await == Ok(true) {
-                self.begin_full();
+                self.begin_full(Seat::Standby);
             }
         }
     }
@@ -354,6 +368,9 @@ impl Aggregator {
     /// The pages are there: the aggregate comes into force.
     async fn loaded(&mut self, pages: Result<Vec<Page>, String>) -> Result<(), Closed> {
         self.loading = None;
+        if self.full.as_ref().is_some_and(|full| *full.seat.borrow() != Seat::None) {
+            return Ok(());
+        }
         let log: Vec<Log> = self.log.values().cloned().collect();
         let (view, pods) = match pages.and_then(|pages| View::new(&pages, &log)) {
             Ok(read) => read,
@@ -365,7 +382,7 @@ impl Aggregator {
         let Some(own) = &mut self.own else { return Ok(()) };
         let all = own.merge.all(pods);
         let is_current = own.is_current;
-        self.view = Some(view);
+        (self.view, self.is_reading) = (Some(view), true);
         self.told.reason = None;
         (self.full, self.leaving) = (None, None);
         self.list(all).await?;
@@ -375,15 +392,15 @@ impl Aggregator {
         Ok(())
     }
 
-    /// Begins to watch all pods, as a candidate for the writer.
-    fn begin_full(&mut self) {
+    /// Begins to watch all pods, as a candidate for the writer that has this seat.
+    fn begin_full(&mut self, seat: Seat) {
         if self.full.is_some() {
             return;
         }
         let pods = self.pods(None);
         let (fed, receiver) = mpsc::unbounded_channel();
         let (free, is_free) = watch::channel(Free::default());
-        let (take, seat) = watch::channel(Seat::None);
+        let (take, seat) = watch::channel(seat);
         let position = Arc::clone(&pods.position);
         let candidate = Candidate::new(
             self.client.clone(),
@@ -433,10 +450,11 @@ impl Aggregator {
                     self.not_before = Instant::now() + half_more_or_less(self.timing.again);
                 }
                 (self.view, self.own, self.loading) = (None, None, None);
+                self.is_reading = false;
                 self.list(event).await
             }
             // Until then the aggregate is in force, or nothing is.
-            event if full.is_listed || self.view.is_none() => self.send(event).await,
+            event if full.is_listed || !self.is_reading => self.send(event).await,
             _ => Ok(()),
         }
     }
@@ -452,7 +470,7 @@ impl Aggregator {
         }
         let is_current = matches!(event, Event::Current(_));
         let events = own.merge.here(event);
-        if self.view.is_none() || is_current && self.trouble.is_some() {
+        if !self.is_reading || is_current && self.trouble.is_some() {
             return Ok(());
         }
         for event in events {
@@ -487,7 +505,7 @@ impl Aggregator {
     async fn tell(&mut self) -> Result<(), Closed> {
         let seat = self.full.as_ref().filter(|it| it.is_listed).map(|it| *it.seat.borrow());
         let role = match seat {
-            _ if self.view.is_some() => AggregateRole::Reading,
+            _ if self.is_reading => AggregateRole::Reading,
             Some(Seat::Writer) => AggregateRole::Writing,
             Some(Seat::Standby) => AggregateRole::Standby,
             Some(Seat::None) => AggregateRole::Watching,
@@ -501,7 +519,9 @@ impl Aggregator {
             }
             (None, _) => None,
         };
+        // What does not add up is not in force.
         if let Some((sequence, log)) = self.log.last_key_value()
+            && (self.view.is_some() || !self.is_reading)
             && *sequence != self.told.sequence
         {
             now.writer.clone_from(&log.writer);
@@ -537,6 +557,12 @@ async fn loaded(
 /// A random number from 0 to 1.
 fn fraction() -> f64 {
     (ahash::RandomState::new().hash_one(0_u8) % 1024) as f64 / 1024.0
+}
+
+/// Keeps what names, versions and times are made of: the text is repeated in logs and in the status.
+fn make_plain(text: &mut String) {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || "-._:+".contains(it);
+    *text = text.chars().filter(|it| is_plain(*it)).take(253).collect();
 }
 
 fn half_more_or_less(wait: Duration) -> Duration {

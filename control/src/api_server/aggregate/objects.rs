@@ -212,9 +212,14 @@ impl Lines {
     }
 }
 
+/// The fault of a text that cannot be read.
+pub(super) fn damaged(text: &str) -> String {
+    let begin: String = text.chars().take(80).collect();
+    format!("damaged text '{}'", begin.escape_debug())
+}
+
 /// Reads lines of pods; an error names the one that is damaged.
 pub(super) fn read_lines(sets: &[String], lines: &[String]) -> Result<Vec<(Pod, Entry)>, String> {
-    let damaged = |text: &String| format!("damaged text '{}'", text.escape_debug());
     let common = sets.iter().map(|text| Common::read(text).ok_or_else(|| damaged(text)));
     let common = common.collect::<Result<Vec<_>, _>>()?;
     let read = |line: &String| {

@@ -13,12 +13,16 @@ use super::text::{Entry, Place, gone};
 use super::view::{Pages, Replay, checksum, page_of};
 use crate::PodKey;
 
-/// Bytes of an object of the log, about: etcd takes 1.5 MB.
-const LOG_BYTES: usize = 32 << 10;
+/// Bytes of an object of the log, about: etcd takes 1.5 MB. The larger they may be, the later pages are written again
+/// while much changes.
+const LOG_BYTES: usize = 128 << 10;
 /// Bytes of a page, about, beyond which it is split.
-const PAGE_BYTES: usize = 24 << 10;
+const PAGE_BYTES: usize = 40 << 10;
 /// A page is written again when a change that it does not have is so many sequence numbers old.
 const LATE: u64 = SLOTS / 2;
+
+/// No log gets there in a hundred years: a number beyond was not counted.
+const FAR: u64 = 1 << 40;
 
 /// The pods as published, and what is to be.
 #[derive(Debug, Default)]
@@ -118,7 +122,10 @@ impl Publisher {
             None => {
                 // The step says that the log does not go on from what was there.
                 let known = self.sequence.max(highest.unwrap_or(0));
-                self.sequence = if known == 0 { 0 } else { known + SLOTS };
+                self.sequence = match known {
+                    0 | FAR.. => 0,
+                    known => known + SLOTS,
+                };
             }
         }
         self.sum = self.published.values().fold(0, |sum, it| sum.wrapping_add(it.hash()));
@@ -153,7 +160,7 @@ impl Publisher {
                 self.pages.keys().filter(|it| top.contains(**it)).map(|it| it.name()).collect()
             }
         };
-        let delete = known.into_iter().filter(|it| it.starts_with("page-") && !names.contains(it));
+        let delete = known.into_iter().filter(|it| !names.contains(it));
         let write = new.into_iter().map(|(prefix, page)| Written::page(page, prefix));
         Plan { write: write.collect(), delete: delete.collect() }
     }

@@ -9,7 +9,7 @@ use proptest::sample::select;
 
 use super::super::Event;
 use super::merge::Merge;
-use super::objects::{Log, Metadata, Page, Spec, Stored, Written};
+use super::objects::{Log, Metadata, Page, Spec, Stored, Written, read_lines};
 use super::publisher::{About, Publisher};
 use super::text::{Entry, Place};
 use super::view::View;
@@ -156,6 +156,28 @@ fn edits() -> impl Strategy<Value = Vec<Edit>> {
         1 => any::<u8>().prop_map(Edit::Spoil),
     ];
     vec(edit, 1..60)
+}
+
+proptest! {
+    /// Whatever the objects contain, it is read or refused.
+    #[test]
+    fn no_text_is_more_than_damaged(
+        sets in vec(".{0,40}", 0..3),
+        lines in vec("[0-9]? ?.{0,40}", 0..3),
+        cut in 0..200_usize,
+        by in any::<char>(),
+    ) {
+        let _ = read_lines(&sets, &lines);
+        let entry = Entry::of(&pod(1, 2, 3, 4, "node-1")).unwrap();
+        let spoiled = |text: &str| -> String {
+            text.chars().enumerate().map(|(n, it)| if n == cut { by } else { it }).collect()
+        };
+        let line = format!("0 {}", entry.own);
+        let _ = read_lines(&[spoiled(&entry.common)], &[spoiled(&line)]);
+        let numbers = Page { depth: cut as u8, prefix: by.into(), ..Page::default() };
+        let log = Log { sequence: u64::MAX, first: by.into(), ..Log::default() };
+        prop_assert!(View::new(&[numbers], &[log]).is_err());
+    }
 }
 
 proptest! {

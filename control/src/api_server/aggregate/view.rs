@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use ahash::RandomState;
 
-use super::objects::{Log, Page, Prefix, SLOTS, read_lines};
+use super::objects::{Log, Page, Prefix, SLOTS, damaged, read_lines};
 use super::text::{Entry, Place, read_gone};
 use crate::PodKey;
 use crate::model::Pod;
@@ -144,7 +144,7 @@ fn changes_of(log: &Log) -> Result<Vec<Placed>, String> {
     let changed = changed.map(|read| Ok((Place::of(read.0.key.clone()), Some(read))));
     let gone = log.gone.iter().map(|text| match read_gone(text) {
         Some(key) => Ok((Place::of(key), None)),
-        None => Err(format!("damaged text '{}'", text.escape_debug())),
+        None => Err(damaged(text)),
     });
     changed.chain(gone).collect()
 }

@@ -193,29 +193,16 @@ fn the_chart_with_node_readiness_makes_the_overlay() {
 }
 
 #[test]
-fn the_chart_with_an_aggregate_makes_the_overlay_but_for_the_option() {
+fn the_chart_with_an_aggregate_makes_the_overlay() {
     let mut values = values();
-    values["config"]["aggregate"] = json!("endpoints");
+    values["aggregate"]["enabled"] = json!(true);
     validate(&values).unwrap();
-    let rendered = render(&values, "kube-system");
-    let of_aggregate = |objects: &[Value]| {
-        let is_it = |it: &&Value| it["metadata"]["name"] == "podgate-aggregate";
-        by_name(objects.iter().filter(is_it).cloned().collect())
-    };
-    let overlay = kustomization("aggregate");
-    assert_eq!(of_aggregate(&rendered).len(), 4);
-    assert_eq!(of_aggregate(&rendered), of_aggregate(&overlay));
-    let config = object(&rendered, "ConfigMap", "podgate")["data"]["config.yaml"].clone();
-    assert!(config.as_str().unwrap().contains("aggregate: endpoints"), "{config}");
-    let daemonset = object(&overlay, "DaemonSet", "podgate").to_string();
-    assert!(daemonset.contains("PODGATE_AGGREGATE"));
-    // Where it is not asked for, nobody may write such objects.
-    values["config"]["aggregate"] = json!("off");
-    assert!(of_aggregate(&render(&values, "kube-system")).is_empty());
-    assert!(of_aggregate(&kustomization("base")).is_empty());
+    let mut overlay = kustomization("aggregate");
     let verbs = ["list", "watch", "create", "update", "delete"];
     let wanted = verbs.map(|verb| format!("podgate.io podgateaddresses {verb}"));
     assert_eq!(grants(&overlay, "ClusterRole", "podgate-aggregate"), wanted.into());
+    overlay.retain(|object| object["kind"] != "CustomResourceDefinition");
+    assert_eq!(by_name(render(&values, "kube-system")), by_name(overlay));
 }
 
 /// The policy is about the account of the switches, and about every object of a node that it may write.
