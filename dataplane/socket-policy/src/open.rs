@@ -65,8 +65,9 @@ impl Known {
         node: &[IpAddr],
         pods: &[&Arc<str>],
     ) -> Self {
-        let is_of = |rule: &&Rule| matches!(&rule.scope, Scope::Local(pod) if pods.contains(&pod));
-        let accepted = accepted.iter().filter(|(pod, _)| pods.contains(&pod));
+        let pods: HashSet<&Arc<str>, RandomState> = pods.iter().copied().collect();
+        let is_of = |rule: &&Rule| matches!(&rule.scope, Scope::Local(pod) if pods.contains(pod));
+        let accepted = accepted.iter().filter(|(pod, _)| pods.contains(pod));
         let accepted =
             accepted.map(|(pod, rule)| Rule { scope: Scope::Local(pod.clone()), ..rule.clone() });
         Self {

@@ -214,6 +214,8 @@ pub fn load(config: &Config) -> Result<Option<SocketPolicy>, String> {
 #[cfg(test)]
 mod tests {
     use control::Scope;
+    use control::objects::{self, Read};
+    use serde_json::json;
 
     use super::*;
 
@@ -229,9 +231,14 @@ mod tests {
     #[test]
     fn each_input_counts() {
         let (mut sockets, mut control) = (reconciler(), Control::new(Scope::Node("n1".into())));
-        let key = PodKey { namespace: "default".into(), name: "a".into() };
-        control.bind_address(key.clone(), None, vec![[10, 0, 0, 1].into()]);
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "a", "namespace": "default", "uid": "0e"},
+            "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "x"}]},
+            "status": {"podIPs": [{"ip": "10.0.0.1"}]}});
+        let Read::Object(pod, _) = objects::read(pod) else { panic!() };
+        control.apply(pod);
         control.commit();
+        assert_eq!(control.view().pods.len(), 1);
         let services = Arc::<Services>::default();
         let mut is_set =
             |services: &Arc<Services>, node: &[[u8; 4]], is_complete, uid: Option<&str>| {
@@ -248,8 +255,9 @@ mod tests {
         assert!(is_set(&Arc::default(), &node, true, None), "other services");
         let services = Arc::default();
         assert!(is_set(&services, &node, true, None));
-        assert_eq!(control.view().pods.len(), 0, "the pod's object is not known");
-        assert!(!is_set(&services, &node, true, Some("0f")));
+        assert!(is_set(&services, &node, true, Some("0f")), "the runtime's UID");
+        assert!(is_set(&services, &node, true, None), "that of the object");
+        assert!(!is_set(&services, &node, true, None), "nothing has changed");
     }
 
     #[test]
