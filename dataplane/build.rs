@@ -7,5 +7,5 @@ fn main() {
     // Set by `scripts/model`.
     println!("cargo::rustc-check-cfg=cfg(podgate_loom)");
     compile::compile("port", &[]);
-    compile::compile("uplink", &["bpf/uplink.h"]);
+    compile::compile("uplink", &["bpf/ip.h", "bpf/uplink.h"]);
 }

@@ -4,5 +4,6 @@
 mod compile;
 
 fn main() {
-    compile::compile("flow", &["bpf/flow.h", "../bpf/barrier.h", "../bpf/uplink.h"]);
+    let shared = ["../bpf/barrier.h", "../bpf/ip.h", "../bpf/sealed.h", "../bpf/uplink.h"];
+    compile::compile("flow", &[&["bpf/flow.h"][..], &shared].concat());
 }

@@ -42,6 +42,7 @@ typedef struct __sk_buff uplink_context;
 #define load_bytes bpf_skb_load_bytes
 #include "../../bpf/uplink.h"
 #include "../../bpf/barrier.h"
+#include "../../bpf/sealed.h"
 #include "flow.h"
 
 /* More fragments, and the place of this one. */
@@ -197,6 +198,23 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } counters SEC(".maps");
+
+/* Where traffic between nodes is encrypted: pod networks of other nodes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, NODES_NETWORKS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct network);
+	__type(value, __u8);
+} sealed_networks SEC(".maps");
+
+/* Whether it is: 0 or 1. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} sealed SEC(".maps");
 
 /* A packet's headers, as far as entries are about them. */
 struct packet {
@@ -1377,6 +1395,40 @@ static __always_inline int leave(struct __sk_buff *skb, const struct settings *s
 	return bpf_redirect(set->uplink_link, 0);
 }
 
+/*
+ * Whether a packet claims to come from another node's pods or in a tunnel, and did not arrive encrypted although
+ * what does is.
+ */
+static __always_inline int is_clear_text(struct __sk_buff *skb)
+{
+	struct uplink_settings *filter;
+	struct ip_packet packet = {};
+	__u32 zero = 0, *is_on = bpf_map_lookup_elem(&sealed, &zero);
+	enum reading reading;
+	__be16 ports[2];
+
+	if (skb->mark == SEALED_MARK) {
+		skb->mark = 0;
+		return 0;
+	}
+	if (!is_on || !*is_on)
+		return 0;
+	if (skb->vlan_present && skb->vlan_tci & VLAN_ID)
+		return 0;
+	reading = read_frame(skb, skb->vlan_present ? 1 : 0, &packet);
+	if (reading == NOT_IP || reading == TOO_MANY_TAGS)
+		return 0;
+
+	struct network source = { .length = 128, .address = packet.source };
+
+	if (bpf_map_lookup_elem(&sealed_networks, &source))
+		return 1;
+	filter = bpf_map_lookup_elem(&uplink_settings, &zero);
+	return reading == READ && filter && filter->vxlan_port && packet.protocol == IPPROTO_UDP &&
+	       packet.place != LATER && !bpf_skb_load_bytes(skb, packet.l4, ports, sizeof(ports)) &&
+	       bpf_ntohs(ports[1]) == filter->vxlan_port;
+}
+
 /* At the ingress of the uplink, which the node uses as well. */
 SEC("tc")
 int from_uplink(struct __sk_buff *skb)
@@ -1387,6 +1439,10 @@ int from_uplink(struct __sk_buff *skb)
 
 	if (skb->pkt_type == PACKET_OTHERHOST)
 		return TC_ACT_UNSPEC;
+	if (is_clear_text(skb)) {
+		count(COUNTER_CLEAR_TEXT, 1);
+		return TC_ACT_SHOT;
+	}
 	if (skb->pkt_type == PACKET_HOST) {
 		reason = by_entry(skb, set, &action);
 		if (reason < 0)
@@ -1405,8 +1461,11 @@ int uplink_opens(struct __sk_buff *skb)
 	struct packet packet = {};
 
 	if (read_arrival(skb, &packet, &arrival) == REASON_OPENS_OR_ENDS &&
-	    packet.flags == TCP_SYN && open_anew(skb, set, &packet, NULL, &arrival))
+	    packet.flags == TCP_SYN && open_anew(skb, set, &packet, NULL, &arrival)) {
 		stage = STAGE_UPLINK;
+		/* It came from there, past the look at how it arrived. */
+		skb->mark = SEALED_MARK;
+	}
 	bpf_tail_call(skb, &stages, stage);
 	return TC_ACT_SHOT;
 }

@@ -25,6 +25,8 @@
 /* Bytes of a frame that opens a TCP connection: the longest headers, and no data; and in a tunnel. */
 #define OPENING_FRAME 120
 #define TUNNELLED_FRAME (OPENING_FRAME + 72)
+/* Pod networks of other nodes that are known to send encrypted. */
+#define NODES_NETWORKS 32768
 /* Places of a service's table in one value of `choices`. */
 #define CHOICE_PLACES 256
 /* Guards of an entry. */
@@ -287,6 +289,8 @@ enum counter {
 	COUNTER_OVER_SHARE,
 	/* Connections that templates opened. */
 	COUNTER_OPENED,
+	/* Dropped: from another node, and not encrypted although that is required. */
+	COUNTER_CLEAR_TEXT,
 	COUNTERS,
 };
 

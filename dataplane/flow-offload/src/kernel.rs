@@ -7,16 +7,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dataplane::PortId;
-use dataplane::bpf::{Barrier, Counts, Map, Object};
+use dataplane::bpf::{Barrier, Counts, KeySet, Map, NetworkKey, Object};
 use dataplane::port::Port;
 use dataplane::port::af_xdp::{UplinkFilter, UplinkMaps};
+use ipnet::IpNet;
 
 use crate::handshake::Handshakes;
 use crate::ingress::{self, Ingress};
 use crate::layout::{
-    COUNTERS, Choice, ChoiceKey, FORWARDED, FORWARDED_BYTES, FlowEntry, FlowKey, GUARD_PORTS,
-    NO_PORT, OPENED, OVER_SHARE, PORTS, PortShare, PuntedPort, Reason, Settings, Template,
-    TemplateKey,
+    CLEAR_TEXT, COUNTERS, Choice, ChoiceKey, FORWARDED, FORWARDED_BYTES, FlowEntry, FlowKey,
+    GUARD_PORTS, NO_PORT, OPENED, OVER_SHARE, PORTS, PortShare, PuntedPort, Reason, Settings,
+    Template, TemplateKey,
 };
 use crate::progress::Progress;
 use crate::queues::Queue;
@@ -33,6 +34,8 @@ pub struct Kernel {
     to_uplink: RawFd,
     pub(crate) from_host: RawFd,
     uplink_maps: Mutex<UplinkMaps>,
+    sealed: Map<u32, u32>,
+    sealed_networks: Mutex<KeySet<NetworkKey>>,
     flows: Map<FlowKey, FlowEntry>,
     generations: Map<u32, u32>,
     interfaces: Map<u32, PuntedPort>,
@@ -81,6 +84,8 @@ pub struct Counters {
     pub over_share: u64,
     /// Connections that templates opened.
     pub opened: u64,
+    /// Packets dropped that other nodes should have encrypted.
+    pub clear_text: u64,
 }
 
 impl Counters {
@@ -95,6 +100,7 @@ impl Counters {
             no_port: rate(self.no_port, before.no_port),
             over_share: rate(self.over_share, before.over_share),
             opened: rate(self.opened, before.opened),
+            clear_text: rate(self.clear_text, before.clear_text),
         }
     }
 
@@ -130,6 +136,8 @@ impl Kernel {
                 to_uplink: object.program(c"to_uplink")?,
                 from_host: object.program(c"from_host")?,
                 uplink_maps: Mutex::new(UplinkMaps::find(&object)?),
+                sealed: object.map(c"sealed")?,
+                sealed_networks: Mutex::new(KeySet::new(object.map(c"sealed_networks")?)),
                 flows: object.map(c"flows")?,
                 generations: object.map(c"generations")?,
                 interfaces: object.map(c"interfaces")?,
@@ -189,6 +197,18 @@ impl Kernel {
     pub fn set_uplink_filter(&self, filter: &UplinkFilter) -> Result<(), Error> {
         let set = lock(&self.uplink_maps).set(filter);
         set.map_err(|error| Error::new(error.attempt, error.cause))
+    }
+
+    /// Takes nothing from the uplink any more that comes in a tunnel or from these pod networks of other
+    /// nodes, unless it arrived encrypted.
+    ///
+    /// # Errors
+    /// If the kernel refuses. Another call continues from the state reached.
+    pub fn require_encryption(&self, networks: &[IpNet]) -> Result<(), Error> {
+        let failed = |cause| Error::new("require encryption at the uplink", cause);
+        self.sealed.put(&0, &1).map_err(failed)?;
+        let networks = networks.iter().map(NetworkKey::of).collect();
+        lock(&self.sealed_networks).set(networks).map_err(failed)
     }
 
     /// Attaches the uplink's program, unless that is done.
@@ -469,6 +489,7 @@ impl Kernel {
             no_port: values[NO_PORT],
             over_share: values[OVER_SHARE],
             opened: values[OPENED],
+            clear_text: values[CLEAR_TEXT],
         }
     }
 }

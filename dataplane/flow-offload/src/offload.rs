@@ -15,6 +15,7 @@ use dataplane::port::{Port, Tag};
 use dataplane::session::SessionId;
 use dataplane::wire::Mac;
 use dataplane::{PortId, Snapshot, Switch};
+use ipnet::IpNet;
 
 use crate::connection::Connection;
 use crate::context::{Context, Options};
@@ -121,6 +122,14 @@ impl Offload {
     pub fn set_uplink_filter(&self, filter: &UplinkFilter) -> Result<(), Error> {
         self.engine.context.kernel.set_uplink_filter(filter)?;
         self.engine.context.kernel.steer_uplink()
+    }
+
+    /// Requires encryption of what comes from other nodes' pods, as [`Kernel::require_encryption`] does.
+    ///
+    /// # Errors
+    /// If the kernel refuses. Another call continues from the state reached.
+    pub fn require_encryption(&self, networks: &[IpNet]) -> Result<(), Error> {
+        self.engine.context.kernel.require_encryption(networks)
     }
 
     /// Whether the uplink's program is where it belongs.

@@ -1,9 +1,11 @@
 //! Programs for the kernel and their maps, loaded by libbpf.
 
 mod map;
+mod network;
 mod object;
 
 pub use map::{Counts, KeySet, Map, Plain};
+pub use network::{AddressKey, NetworkKey};
 pub use object::Object;
 
 use std::io;

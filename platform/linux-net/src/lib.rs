@@ -44,6 +44,7 @@ mod sock_diag;
 mod sys;
 pub mod sysctl;
 mod veth;
+mod wireguard;
 
 pub use address::LinkAddress;
 pub use bridge::can_pass_bridged_to_filters;
@@ -68,6 +69,10 @@ pub use own::{Footprint, OWN_LINKS};
 pub use route::Route;
 pub use sock_diag::{OpenSocket, end_socket, open_sockets};
 pub use veth::{VethEnd, VethPair};
+pub use wireguard::{
+    WIREGUARD_DEVICE, WireGuardConfig, WireGuardDevice, WireGuardKey, WireGuardPeer,
+    WireGuardPeerState,
+};
 
 /// Largest packet that passes the switch, in bytes: the maximum of IPv4's length field, less the
 /// headers of a tunnel. (The kernel would send 18 frames of 3840 bytes as one packet.)

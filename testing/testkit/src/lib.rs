@@ -12,6 +12,7 @@
 //! - [`Namespace`]: a network namespace that is gone when the test is,
 //! - [`RawSender`], [`RawReceiver`]: frames out of an interface, whatever they say, and into one,
 //! - [`Process`]: a program that ends with the test, its output kept,
+//! - [`Boringtun`]: a WireGuard device where the kernel has none,
 //! - [`workspace_binary`]: a program of another package of the workspace,
 //! - [`requires!`] and [`requires_root!`]: what a test needs to run.
 //!
@@ -43,6 +44,7 @@
 
 pub mod api_server;
 mod binary;
+mod boringtun;
 pub mod corpus;
 pub mod documents;
 mod eventually;
@@ -57,6 +59,7 @@ pub mod storm;
 mod unique;
 
 pub use binary::workspace_binary;
+pub use boringtun::{BORINGTUN, Boringtun, mounting};
 pub use eventually::{PATIENCE, eventually};
 pub use namespace::{Namespace, pings};
 pub use process::Process;

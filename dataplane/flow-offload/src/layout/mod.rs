@@ -237,7 +237,8 @@ pub(crate) const FORWARDED_BYTES: usize = FORWARDED + 1;
 pub(crate) const NO_PORT: usize = FORWARDED + 2;
 pub(crate) const OVER_SHARE: usize = FORWARDED + 3;
 pub(crate) const OPENED: usize = FORWARDED + 4;
-pub(crate) const COUNTERS: usize = FORWARDED + 5;
+pub(crate) const CLEAR_TEXT: usize = FORWARDED + 5;
+pub(crate) const COUNTERS: usize = FORWARDED + 6;
 
 impl FlowKey {
     /// The key of packets that enter by the interface `ingress` and show `flow`.

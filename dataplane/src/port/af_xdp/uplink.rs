@@ -23,7 +23,7 @@ use super::queue::AfXdpPort;
 use super::socket::Socket;
 use super::umem::{Umem, index_of};
 use super::{AfXdpError, XdpMode};
-use crate::bpf::{KeySet, Map, Object, Plain};
+use crate::bpf::{AddressKey, KeySet, Map, NetworkKey, Object, Plain};
 
 /// The packets that the switch takes from an uplink.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,8 +66,8 @@ pub struct Uplink {
 /// The maps of a program that recognises the switch's packets (`bpf/uplink.h`).
 pub struct UplinkMaps {
     settings: Map<u32, Settings>,
-    node_addresses: KeySet<Key>,
-    pod_networks: KeySet<Network>,
+    node_addresses: KeySet<AddressKey>,
+    pod_networks: KeySet<NetworkKey>,
     services: KeySet<Service>,
 }
 
@@ -161,8 +161,8 @@ impl UplinkMaps {
             masquerade_last: last,
             unused: 0,
         };
-        let addresses = filter.node_addresses.iter().map(|address| Key::of(*address));
-        let networks = filter.pod_networks.iter().map(Network::of);
+        let addresses = filter.node_addresses.iter().map(|address| AddressKey::of(*address));
+        let networks = filter.pod_networks.iter().map(NetworkKey::of);
         let services = filter.services.iter().map(Service::of);
         self.settings.put(&0, &settings).map_err(failed("the ports"))?;
         self.node_addresses.set(addresses.collect()).map_err(failed("the node addresses"))?;
@@ -181,24 +181,11 @@ struct Settings {
     unused: u16,
 }
 
-/// `struct address`: an IPv6 address, or an IPv4 address mapped to one.
-#[repr(transparent)]
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Key([u8; 16]);
-
-/// `struct network`; the length in host byte order.
-#[repr(C)]
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Network {
-    length: u32,
-    address: Key,
-}
-
 /// `struct service`; the port in the order of the wire.
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Service {
-    address: Key,
+    address: AddressKey,
     port: [u8; 2],
     protocol: u8,
     zero: u8,
@@ -207,32 +194,11 @@ struct Service {
 // SAFETY: the fields fill the structure.
 unsafe impl Plain for Settings {}
 // SAFETY: as above.
-unsafe impl Plain for Key {}
-// SAFETY: as above.
-unsafe impl Plain for Network {}
-// SAFETY: as above.
 unsafe impl Plain for Service {}
-
-impl Key {
-    fn of(address: IpAddr) -> Self {
-        Self(match address {
-            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-            IpAddr::V6(address) => address.octets(),
-        })
-    }
-}
-
-impl Network {
-    fn of(network: &IpNet) -> Self {
-        let outer = if network.addr().is_ipv4() { 96 } else { 0 };
-        let length = outer + u32::from(network.prefix_len());
-        Self { length, address: Key::of(network.network()) }
-    }
-}
 
 impl Service {
     fn of(service: &UplinkService) -> Self {
         let UplinkService { address, protocol, port } = *service;
-        Self { address: Key::of(address), port: port.to_be_bytes(), protocol, zero: 0 }
+        Self { address: AddressKey::of(address), port: port.to_be_bytes(), protocol, zero: 0 }
     }
 }

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * Sends what pods of different nodes say to each other through a WireGuard device.
+ *
+ *   the switch, its programs, the kernel ──▶ uplink ──▶ seal ─┬─ of pods ──▶ WireGuard device ──▶ encrypted ──▶ uplink
+ *                                                             └─ else ─────▶ wire
+ *   wire ──▶ the kernel's UDP ──▶ WireGuard device ──▶ unseal ──▶ uplink's ingress, with a mark
+ *
+ * `seal` stands at the egress of the uplink. A packet is of pods if it is a tunnel's, if it goes to another node's pod
+ * network, or from this node's pod networks to another node. What has no peer to go to is dropped, never sent in clear.
+ * `unseal` stands at the ingress of the device, which has verified that the source is the peer's; it lets pass what
+ * `seal` sends. The program at the ingress of the uplink drops what claims to be of pods without the mark.
+ */
+#include <linux/pkt_cls.h>
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+typedef struct __sk_buff uplink_context;
+#define load_bytes bpf_skb_load_bytes
+#include "../../bpf/ip.h"
+#include "../../bpf/sealed.h"
+
+#define NETWORKS 65536
+
+/* Bits of a network's value. */
+/* An address of another node. */
+#define NODE 1
+/* A pod network of another node. */
+#define PODS 2
+/* A pod network of this node. */
+#define OWN 4
+/* The device has a peer for it. */
+#define KEYED 8
+
+struct settings {
+	/* In host order; 0 without an overlay. */
+	__u32 vxlan_port;
+	/* Numbers of the WireGuard device and of the uplink. */
+	__u32 device;
+	__u32 uplink;
+	__u8 uplink_mac[6];
+	__u8 zeros[2];
+};
+
+enum counter { SEALED, UNSEALED, WITHOUT_PEER, UNEXPECTED, COUNTERS };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, NETWORKS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct network);
+	__type(value, __u32);
+} networks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+static __always_inline void count(__u32 counter)
+{
+	__u64 *value = bpf_map_lookup_elem(&counters, &counter);
+
+	if (value)
+		*value += 1;
+}
+
+static __always_inline __u32 kind_of(const struct address *address)
+{
+	struct network key = { .length = 128, .address = *address };
+	__u32 *value = bpf_map_lookup_elem(&networks, &key);
+
+	return value ? *value : 0;
+}
+
+/* Whether it is a packet of the overlay's tunnels. Those that are read by halves may be. */
+static __always_inline int is_tunnel(struct __sk_buff *skb, const struct settings *set,
+				     const struct ip_packet *packet)
+{
+	__be16 ports[2];
+
+	return set->vxlan_port && packet->protocol == IPPROTO_UDP && packet->place != LATER &&
+	       !bpf_skb_load_bytes(skb, packet->l4, ports, sizeof(ports)) &&
+	       bpf_ntohs(ports[1]) == set->vxlan_port;
+}
+
+SEC("tc")
+int seal(struct __sk_buff *skb)
+{
+	struct ip_packet packet = {};
+	struct settings *set;
+	enum reading reading;
+	__u32 zero = 0, to;
+	int is_of_pods;
+
+	set = bpf_map_lookup_elem(&settings, &zero);
+	if (!set)
+		return TC_ACT_SHOT;
+	if (skb->vlan_present && skb->vlan_tci & VLAN_ID)
+		return TC_ACT_UNSPEC;
+	reading = read_frame(skb, skb->vlan_present ? 1 : 0, &packet);
+	if (reading == NOT_IP)
+		return TC_ACT_UNSPEC;
+	if (reading == TOO_MANY_TAGS)
+		return TC_ACT_SHOT;
+	to = kind_of(&packet.destination);
+	is_of_pods = to & PODS || (to & NODE && kind_of(&packet.source) & OWN) ||
+		     (reading == READ && is_tunnel(skb, set, &packet));
+	if (!is_of_pods)
+		return TC_ACT_UNSPEC;
+	if (reading != READ || !(to & KEYED) || !set->device) {
+		count(WITHOUT_PEER);
+		return TC_ACT_SHOT;
+	}
+	count(SEALED);
+	return bpf_redirect(set->device, 0);
+}
+
+/* What arrives has no Ethernet header. */
+SEC("tc")
+int unseal(struct __sk_buff *skb)
+{
+	struct ip_packet packet = {};
+	struct ethhdr ethernet = {};
+	struct settings *set;
+	__u32 zero = 0, from;
+	int bad;
+
+	set = bpf_map_lookup_elem(&settings, &zero);
+	if (!set || !set->uplink)
+		return TC_ACT_SHOT;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		bad = read_v4(skb, 0, &packet);
+	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		bad = read_v6(skb, 0, &packet);
+	else
+		bad = -1;
+	from = bad ? 0 : kind_of(&packet.source);
+	if (!(from & PODS) &&
+	    !(from & NODE && (is_tunnel(skb, set, &packet) || kind_of(&packet.destination) & OWN))) {
+		count(UNEXPECTED);
+		return TC_ACT_SHOT;
+	}
+	ethernet.h_proto = skb->protocol;
+	__builtin_memcpy(ethernet.h_dest, set->uplink_mac, sizeof(ethernet.h_dest));
+	/* Another one than the destination, of no interface. */
+	ethernet.h_source[0] = 2;
+	if (bpf_skb_change_head(skb, sizeof(ethernet), 0) ||
+	    bpf_skb_store_bytes(skb, 0, &ethernet, sizeof(ethernet), 0))
+		return TC_ACT_SHOT;
+	skb->mark = SEALED_MARK;
+	count(UNSEALED);
+	return bpf_redirect(set->uplink, BPF_F_INGRESS);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,8 @@
+//! Compiles the programs of encryption.
+
+#[path = "../bpf/compile.rs"]
+mod compile;
+
+fn main() {
+    compile::compile("encryption", &["../bpf/ip.h", "../bpf/sealed.h"]);
+}
