@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 use serde_json::{Value, json};
 use testkit::api_server::ApiServer;
-use testkit::{Namespace, Process, TempDir};
+use testkit::{Boringtun, Namespace, Process, TempDir, mounting};
 
 pub(crate) const PODGATE: &str = env!("CARGO_BIN_EXE_podgate");
 
@@ -198,6 +199,20 @@ impl ClusterNode {
         command.env("PODGATE_SESSIONS", "65536");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         Process::spawn(&mut command)
+    }
+
+    /// Makes the WireGuard device of its switch, which finds the socket where it looks for it.
+    pub(crate) fn make_device(&mut self) -> Boringtun {
+        let folder = self.path("wireguard");
+        fs::create_dir(&folder).unwrap();
+        let device = Boringtun::start_in(&self.namespace, "podgate-wg", &folder);
+        let command = mounting(&folder, &format!("{} \"$@\"", self.program.display()));
+        let wrapper = self.path("podgate");
+        let script = format!("#!/bin/sh\nexec unshare --mount sh -c '{command}' sh \"$@\"\n");
+        fs::write(&wrapper, script).unwrap();
+        fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+        self.program = wrapper;
+        device
     }
 
     /// Sets the arguments of the next start.

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use testkit::{Namespace, TempDir};
+use testkit::{Boringtun, Namespace, RawReceiver, TempDir};
 
 use crate::cluster_node::{ClusterNode, api_server_at, kernel_in_sync};
 
@@ -20,6 +20,8 @@ pub(crate) struct Lan {
     pub(crate) world: Namespace,
     bridge: Namespace,
     manifests: TempDir,
+    /// WireGuard devices of the nodes.
+    _devices: Vec<Boringtun>,
 }
 
 /// The world's addresses that are only reached through its gateway.
@@ -51,7 +53,13 @@ impl Lan {
 
     /// The same with an API server on the host outside in place of manifests.
     pub(crate) fn with_api_server() -> Self {
-        Self::make(Links { mtu: 1500, queues: 1 }, 1450, &["--uplink", "eth0"], true)
+        Self::make(Links { mtu: 1500, queues: 1 }, 1450, &["--uplink", "eth0"], true, false)
+    }
+
+    /// The same with encryption between the nodes, and these further arguments.
+    pub(crate) fn encrypted(arguments: &[&str]) -> Self {
+        let arguments = [&["--uplink", "eth0", "--encryption", "wireguard"], arguments].concat();
+        Self::make(Links { mtu: 1500, queues: 1 }, 1390, &arguments, true, true)
     }
 
     /// The same for pods of another CNI plugin.
@@ -66,10 +74,16 @@ impl Lan {
     }
 
     fn start_as(links: Links, pods: u32, arguments: &[&str]) -> Self {
-        Self::make(links, pods, arguments, false)
+        Self::make(links, pods, arguments, false, false)
     }
 
-    fn make(links: Links, pods: u32, arguments: &[&str], has_api_server: bool) -> Self {
+    fn make(
+        links: Links,
+        pods: u32,
+        arguments: &[&str],
+        has_api_server: bool,
+        is_encrypted: bool,
+    ) -> Self {
         let manifests = TempDir::new("manifests");
         let bridge = Namespace::new("lan");
         ip(&bridge, "link add br0 type bridge");
@@ -86,6 +100,8 @@ impl Lan {
             ClusterNode::among(number, namespace, manifests.path(), arguments)
         };
         let mut nodes = vec![node(1), node(2)];
+        let devices = nodes.iter_mut().filter(|_| is_encrypted).map(ClusterNode::make_device);
+        let devices = devices.collect();
         let at = [192, 0, 2, WORLD].into();
         let server = has_api_server.then(|| api_server_at(world.path().to_owned(), at));
         if let Some(server) = &server {
@@ -111,7 +127,7 @@ impl Lan {
             node.mtu.store(pods, std::sync::atomic::Ordering::Relaxed);
             node.start_switch();
         }
-        let lan = Self { nodes, world, bridge, manifests };
+        let lan = Self { nodes, world, bridge, manifests, _devices: devices };
         lan.wait_for_neighbours();
         lan
     }
@@ -148,6 +164,12 @@ impl Lan {
     /// Writes a manifest, for nodes that may not run.
     pub(crate) fn write(&self, name: &str, object: &Value) {
         write(self.manifests.path(), name, object);
+    }
+
+    /// Captures what the nodes send from now on.
+    pub(crate) fn capture(&self) -> [RawReceiver; 2] {
+        let open = |port: &str| self.bridge.enter(|| RawReceiver::open(port).unwrap());
+        ["port1", "port2"].map(open)
     }
 
     /// Counts UDP datagrams to a port on the underlay, from now on.

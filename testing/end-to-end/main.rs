@@ -9,6 +9,7 @@ mod clients;
 mod cluster_node;
 mod connections;
 mod denial_race;
+mod encryption;
 mod foreign;
 mod host_firewall;
 mod host_ports;

@@ -80,6 +80,17 @@ pub enum SocketError {
     Econnrefused,
 }
 
+/// Encryption between nodes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Encryption {
+    /// None
+    #[default]
+    Off,
+    /// What pods of different nodes say takes a WireGuard device
+    #[value(name = "wireguard")]
+    WireGuard,
+}
+
 /// Whether huge pages are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum HugePages {
@@ -132,6 +143,20 @@ impl<'de> Deserialize<'de> for HugePages {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (on, off) = (Self::On, Self::Off);
         switch_or(deserializer, [on, off], ("auto", Self::Auto), "auto, on and off")
+    }
+}
+
+impl<'de> Deserialize<'de> for Encryption {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match (text.as_str(), text.parse()) {
+            ("wireguard", _) => Ok(Self::WireGuard),
+            (_, Ok(OnOff::Off)) => Ok(Self::Off),
+            _ => {
+                let text = text.escape_debug();
+                Err(serde::de::Error::custom(format!("'{text}' is none of off and wireguard")))
+            }
+        }
     }
 }
 

@@ -35,8 +35,8 @@ use dataplane::switch::RxMode as SwitchRxMode;
 
 pub use self::hubble::Hubble;
 pub use choices::{
-    Aggregate, Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode, SocketError,
-    SocketPolicies,
+    Aggregate, Encryption, Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode,
+    SocketError, SocketPolicies,
 };
 pub use cli_runtime::Span;
 pub use describe::rx_mode_name;
@@ -282,6 +282,10 @@ impl Config {
                 faults.add("stage-all", text);
             }
             _ => {}
+        }
+        if network.encryption_port().is_some() && !flow_offload {
+            let text = "wireguard goes with flow-offload on: its programs stand at the uplink";
+            faults.add("encryption", format_args!("{text}"));
         }
         let config = Self {
             node_name,

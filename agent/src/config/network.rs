@@ -8,7 +8,7 @@ use dataplane::Underlay as DataplaneUnderlay;
 use dataplane::wire::vxlan::Vxlan;
 use ipnet::{IpNet, Ipv4Net};
 
-use super::choices::Masquerade;
+use super::choices::{Encryption, Masquerade};
 use super::options::Options;
 use super::text::{OnOff, PortSpan};
 use super::{AUTO, Faults};
@@ -30,6 +30,10 @@ pub struct Network {
     pub external_ips: Vec<IpNet>,
     /// Networks of cluster addresses that the kernel routes to the switch.
     pub service_networks: Vec<IpNet>,
+    /// Encryption between nodes.
+    pub encryption: Encryption,
+    /// UDP port of encrypted packets.
+    pub wireguard_port: u16,
 }
 
 /// The link-local networks that a kernel has routes to (RFC 3927). IPv6 has one on each link.
@@ -71,6 +75,18 @@ impl Network {
             faults.add("link-local-destinations", words);
         }
         let PortSpan(first, last) = options.translation_ports.unwrap_or(PortSpan(61_000, 65_535));
+        let encryption = options.encryption.unwrap_or_default();
+        let wireguard_port = options.encryption_port.unwrap_or(51_871);
+        faults.range("encryption-port", wireguard_port.into(), 1, u16::MAX.into());
+        if encryption == Encryption::WireGuard {
+            if uplink.is_none() {
+                faults.add("encryption", format_args!("wireguard needs an uplink"));
+            }
+            if wireguard_port == vxlan.port || (first..=last).contains(&wireguard_port) {
+                let text = "is the port of tunnels, or one for translated connections";
+                faults.add("encryption-port", format_args!("{wireguard_port} {text}"));
+            }
+        }
         Self {
             uplink,
             underlay: match options.underlay.unwrap_or_default() {
@@ -82,7 +98,14 @@ impl Network {
             link_local_destinations: link_local,
             external_ips: options.external_ips.clone().unwrap_or_default().0,
             service_networks: options.service_networks.clone(),
+            encryption,
+            wireguard_port,
         }
+    }
+
+    /// UDP port of encrypted packets; `None` without encryption.
+    pub fn encryption_port(&self) -> Option<u16> {
+        (self.encryption == Encryption::WireGuard).then_some(self.wireguard_port)
     }
 
     /// Whether the uplink is to be found.
@@ -110,6 +133,8 @@ impl Network {
             ("link-local-destinations", Networks(self.link_local_destinations.clone()).to_string()),
             ("external-ips", Networks(self.external_ips.clone()).to_string()),
             ("service-networks", networks.join(",")),
+            ("encryption", format!("{:?}", self.encryption).to_lowercase()),
+            ("encryption-port", self.wireguard_port.to_string()),
         ]);
         described
     }

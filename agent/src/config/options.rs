@@ -11,8 +11,8 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::choices::{
-    Aggregate, Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode, SocketError,
-    SocketPolicies,
+    Aggregate, Encryption, Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode,
+    SocketError, SocketPolicies,
 };
 use super::text::{Bytes, Cores, HubbleAddress, OnOff, PortSpan};
 use cli_runtime::{Networks, Span, Underlay};
@@ -314,6 +314,15 @@ pub struct Options {
     #[arg(long, env = "PODGATE_SERVICE_NETWORKS", value_name = "CIDR", value_delimiter = ',')]
     #[serde(default)]
     pub service_networks: Vec<IpNet>,
+
+    /// Encrypt what pods of different nodes say to each other by a WireGuard device, and drop what arrives in
+    /// clear. Needs an uplink, flow offload, and the kernel's WireGuard [default: off]
+    #[arg(long, env = "PODGATE_ENCRYPTION", value_name = "off|wireguard")]
+    pub encryption: Option<Encryption>,
+
+    /// UDP port of encrypted packets [default: 51871]
+    #[arg(long, env = "PODGATE_ENCRYPTION_PORT", value_name = "PORT")]
+    pub encryption_port: Option<u16>,
 
     /// Forward established connections by programs in the kernel, under the switch's control. podgate
     /// status says why they are unavailable [default: on]

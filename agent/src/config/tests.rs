@@ -104,6 +104,8 @@ fn a_file_may_say_everything() {
         link-local-destinations: 169.254.169.254,169.254.64.0/24
         external-ips: 203.0.113.0/24
         service-networks: [10.96.0.0/12, 'fd60::/112']
+        encryption: wireguard
+        encryption-port: 51820
         metrics-listen: 0.0.0.0:9471
         metrics-cert-file: /etc/tls/tls.crt
         metrics-key-file: /etc/tls/tls.key
@@ -192,6 +194,16 @@ fn faults_name_their_place() {
         ("vxlan-network: 0", "vxlan-network: 0 is not between"),
         ("masquerade: direct", "masquerade: direct needs an uplink"),
         ("translation-ports: 9-3", "write FIRST-LAST"),
+        ("encryption: maybe", "none of off and wireguard"),
+        ("encryption: on", "none of off and wireguard"),
+        ("encryption: wireguard", "encryption: wireguard needs an uplink"),
+        (
+            "uplink: a\nencryption: wireguard\nflow-offload: off",
+            "wireguard goes with flow-offload on",
+        ),
+        ("enforcer: nftables\nencryption: wireguard", "wireguard goes with flow-offload on"),
+        ("uplink: a\nencryption: wireguard\nencryption-port: 61001", "encryption-port: 61001 is"),
+        ("encryption-port: 0", "encryption-port: 0 is not between"),
         ("service-networks: [10.0.0.1/99]", "line 1"),
         ("link-local-destinations: 169.254.1.0/16", "has host bits; write 169.254.0.0/16"),
         ("link-local-destinations: fe80::1", "fe80::1/128 is not in 169.254.0.0/16"),

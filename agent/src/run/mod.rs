@@ -39,6 +39,7 @@ mod capture;
 mod control_loop;
 mod dns;
 mod durations;
+mod encryption;
 mod error;
 mod events;
 mod http;
@@ -96,8 +97,8 @@ pub use show::{STAGED_COLUMNS, TABLES};
 pub use source::{ReadManifests, Restored, SourceInfo, WatchInfo, WatchState};
 pub use state_dir::{await_end_of_another, make_folder};
 pub use status::{
-    AggregateStatus, EvictedStatus, FlowOffloadStatus, PartStatus, PortStatus, SessionStatus,
-    SocketPoliciesStatus, SourceStatus, Status, WatchStatus,
+    AggregateStatus, EncryptionStatus, EvictedStatus, FlowOffloadStatus, PartStatus, PeerStatus,
+    PortStatus, SessionStatus, SocketPoliciesStatus, SourceStatus, Status, WatchStatus,
 };
 pub use table::{Condition, Selection, Table};
 
@@ -166,7 +167,9 @@ fn start_parts(
     }
     let (switch, unsaved) = workers::start_workers(&config, memory, frames, &broker)?;
     let (names, copies) = names::Names::open(&config);
-    let shared = SharedStatus::new(config, Arc::new(switch), Arc::clone(&broker), names);
+    let encryption = encryption::Encryption::start(&config)?;
+    let switch = Arc::new(switch);
+    let shared = SharedStatus::new(config, switch, Arc::clone(&broker), names, encryption);
     let shared = Arc::new(shared);
     shared.note_saved("sessions", unsaved.map_or(Ok(()), Err));
     let http =

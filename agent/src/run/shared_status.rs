@@ -13,6 +13,7 @@ use ipnet::IpNet;
 use parking_lot::Mutex;
 
 use super::durations::Durations;
+use super::encryption::Encryption;
 use super::journal::JournalState;
 use super::kernel::Programming;
 use super::names::Names;
@@ -43,6 +44,8 @@ pub struct SharedStatus {
     pub(super) policies: Arc<Policies>,
     /// State of flow offload.
     flow_offload: Mutex<FlowOffload>,
+    /// Encryption between nodes, if it is on.
+    pub(super) encryption: Option<Arc<Encryption>>,
     /// State of programs at pods' cgroups.
     socket_policies: Mutex<SocketPoliciesStatus>,
     /// Keeps the connections of the packet trace out of the kernel's hands.
@@ -159,6 +162,7 @@ impl SharedStatus {
         switch: Arc<Switch>,
         broker: Arc<EventBroker>,
         names: Arc<Names>,
+        encryption: Option<Arc<Encryption>>,
     ) -> Self {
         Self {
             config,
@@ -170,6 +174,7 @@ impl SharedStatus {
             journal: Arc::default(),
             policies: Arc::default(),
             flow_offload: Mutex::default(),
+            encryption,
             socket_policies: Mutex::new(SocketPoliciesStatus::without(None)),
             traced: Mutex::default(),
             started_at: SystemTime::now(),
@@ -353,7 +358,7 @@ pub(super) mod tests {
         let broker = EventBroker::new("node-a", 1);
         let (switch, _) = start_workers(&config, &memory, frames, &broker).unwrap();
         let (names, _) = crate::run::names::Names::open(&config);
-        SharedStatus::new(config, Arc::new(switch), broker, names)
+        SharedStatus::new(config, Arc::new(switch), broker, names, None)
     }
 
     #[test]

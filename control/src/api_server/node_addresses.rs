@@ -3,18 +3,21 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use kube::Client;
 use serde_json::{Value, json};
 
 use super::call::{call, send};
 use super::report::{MANAGER, apply};
+use crate::model::WireGuard;
 
 /// `apiVersion` of the kinds that nodes publish.
 pub(super) const VERSION: &str = "podgate.io/v1alpha1";
 /// Requests without an answer fail after this time.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Writes what a node publishes. The object belongs to the Node and goes with it.
+/// Writes what a node publishes: addresses, and the key that encrypts what is sent to it. The object belongs to the Node and goes with it.
 ///
 /// # Errors
 /// When the API server refuses, does not answer, or has no such Node.
@@ -22,8 +25,13 @@ pub async fn publish_addresses(
     client: &Client,
     node: &str,
     addresses: &[IpAddr],
+    wireguard: Option<&WireGuard>,
 ) -> Result<(), String> {
-    publish(client, "NodeAddresses", "nodeaddresses", node, &json!({"addresses": addresses})).await
+    let mut spec = json!({"addresses": addresses});
+    if let Some(WireGuard { public_key, port }) = wireguard {
+        spec["wireguard"] = json!({"publicKey": BASE64_STANDARD.encode(public_key), "port": port});
+    }
+    publish(client, "NodeAddresses", "nodeaddresses", node, &spec).await
 }
 
 /// Writes the object of a kind of ours that has the name of a node, belongs to the Node, and goes with it.

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 
 use super::Cache;
 use crate::addresses::is_special;
-use crate::model::{Key, Node, NodeAddresses};
+use crate::model::{Key, Node, NodeAddresses, WireGuard};
 use crate::{Fault, FieldFault, Kind, ObjectRef};
 
 /// The addresses that nodes publish, and those that count.
@@ -41,6 +41,12 @@ impl Cache {
     /// The addresses that count of those that a node publishes; its object's are not among them.
     pub(crate) fn published(&self, node: &str) -> &[IpAddr] {
         self.published.taken.get(node).map_or(&[], Vec::as_slice)
+    }
+
+    /// What nodes publish to be sent encrypted packets; that of an object without a Node does not count.
+    pub(crate) fn wireguard(&self) -> impl Iterator<Item = (&Arc<str>, &WireGuard)> {
+        let known = self.node_addresses.values().filter(|it| self.nodes.get(&it.node).is_some());
+        known.filter_map(|it| Some((&it.node, it.wireguard.as_ref()?)))
     }
 
     /// Addresses that are not taken from a node, as faults of the objects.

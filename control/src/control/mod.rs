@@ -28,7 +28,7 @@ use ipnet::IpNet;
 use crate::cache::{Cache, Change};
 use crate::configurator::{self, Policies};
 use crate::membership::{Membership, Nets, Versions};
-use crate::model::{DeniedReply, Direction, Pod, Service, Stage};
+use crate::model::{DeniedReply, Direction, Pod, Service, Stage, WireGuard};
 use crate::peers::NameId;
 use crate::render::{self, TrackedNames};
 use crate::services;
@@ -167,6 +167,11 @@ impl Control {
     /// The addresses that nodes publish and that are not theirs, as faults of the objects.
     pub fn published_address_faults(&self) -> &[Fault] {
         self.cache.refused_addresses()
+    }
+
+    /// What nodes publish to be sent encrypted packets, by node.
+    pub fn wireguard(&self) -> BTreeMap<Arc<str>, WireGuard> {
+        self.cache.wireguard().map(|(node, it)| (Arc::clone(node), it.clone())).collect()
     }
 
     /// Those of a node's addresses, as its kernel has them, that it may publish.

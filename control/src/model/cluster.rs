@@ -143,6 +143,18 @@ pub struct NodeAddresses {
     pub node: Arc<str>,
     /// `spec.addresses`, [`MOST`](Self::MOST) at most.
     pub addresses: Vec<IpAddr>,
+    /// `spec.wireguard`: by what the other nodes encrypt what they send it.
+    #[serde(default)]
+    pub wireguard: Option<WireGuard>,
+}
+
+/// Where a node receives encrypted packets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireGuard {
+    /// `publicKey`: of Curve25519, in the order of RFC 7748.
+    pub public_key: [u8; 32],
+    /// `port`: UDP, at the node's addresses.
+    pub port: u16,
 }
 
 impl NodeAddresses {

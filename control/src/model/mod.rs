@@ -14,7 +14,7 @@ mod service;
 mod staging;
 
 pub use acl::Direction;
-pub use cluster::{ContainerPort, HostPort, Namespace, Node, NodeAddresses, Pod};
+pub use cluster::{ContainerPort, HostPort, Namespace, Node, NodeAddresses, Pod, WireGuard};
 pub use cluster_policy::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, ClusterRule, Tier, Verdict,
 };

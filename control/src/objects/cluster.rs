@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use k8s_openapi::api::core::v1 as api;
 use serde_json::Value;
 
 use super::reader::{self, elements, readable, readable_labels};
 use super::{ObjectRef, staging};
 use crate::FieldFault;
-use crate::model::{DeniedReply, Namespace, Node, NodeAddresses};
+use crate::model::{DeniedReply, Namespace, Node, NodeAddresses, WireGuard};
 
 type Faults = Vec<FieldFault>;
 
@@ -124,7 +126,23 @@ pub(super) fn node_addresses(reference: &ObjectRef, value: &Value) -> (NodeAddre
             None => faults.push(FieldFault::new(field(), "is no text")),
         }
     }
-    (NodeAddresses { node: Arc::clone(&reference.name), addresses }, faults)
+    let wireguard = match &value["spec"]["wireguard"] {
+        Value::Null => None,
+        // Without it, nothing is sent to the node.
+        published => wireguard(published).map_err(|fault| faults.push(fault)).ok(),
+    };
+    (NodeAddresses { node: Arc::clone(&reference.name), addresses, wireguard }, faults)
+}
+
+fn wireguard(value: &Value) -> Result<WireGuard, FieldFault> {
+    let fault = |field, problem| FieldFault::new(format!("spec.wireguard.{field}"), problem);
+    let key = value["publicKey"].as_str().and_then(|it| BASE64_STANDARD.decode(it).ok());
+    let public_key = key
+        .and_then(|it| it.try_into().ok())
+        .ok_or_else(|| fault("publicKey", "is no key: 32 bytes in base64"))?;
+    let port = value["port"].as_u64().and_then(|it| u16::try_from(it).ok());
+    let port = port.filter(|it| *it > 0).ok_or_else(|| fault("port", "is no port"))?;
+    Ok(WireGuard { public_key, port })
 }
 
 #[cfg(test)]
@@ -146,6 +164,32 @@ mod tests {
         };
         assert_eq!(node.addresses.len(), 1);
         assert_eq!(node.pod_cidrs.len(), 1);
+    }
+
+    #[test]
+    fn a_nodes_key_is_read_or_none() {
+        let of = |wireguard: serde_json::Value| {
+            let value = json!({"apiVersion": "podgate.io/v1alpha1", "kind": "NodeAddresses",
+                "metadata": {"name": "n"}, "spec": {"addresses": ["192.0.2.1"], "wireguard": wireguard}});
+            let Read::Object(Object::NodeAddresses(object), faults) = read(value) else { panic!() };
+            assert_eq!(object.addresses.len(), 1);
+            (object.wireguard, faults.into_iter().map(|it| it.to_string()).collect::<String>())
+        };
+        let key = "CQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQk=";
+        let (read, faults) = of(json!({"publicKey": key, "port": 51871}));
+        assert_eq!(read.map(|it| (it.public_key, it.port)), Some(([9; 32], 51871)), "{faults}");
+        assert_eq!(of(serde_json::Value::Null), (None, String::new()));
+        let bad = [
+            json!({"publicKey": "CQkJ", "port": 51871}),
+            json!({"publicKey": key, "port": 0}),
+            json!({"publicKey": key, "port": 65_536}),
+            json!({"publicKey": key}),
+            json!("a key"),
+        ];
+        for wireguard in bad {
+            let (read, faults) = of(wireguard);
+            assert!(read.is_none() && faults.contains("spec.wireguard."), "{faults}");
+        }
     }
 
     #[test]

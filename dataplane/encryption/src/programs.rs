@@ -177,13 +177,12 @@ impl Programs {
     /// Whether both programs are where they were attached.
     pub fn are_attached(&self) -> bool {
         let Some(uplink) = *lock(&self.uplink) else { return true };
-        let Ok(mut netlink) = Netlink::open() else { return true };
-        let mut has = |index, direction, name: &str| {
-            let filters = netlink.filters(index, direction).unwrap_or_default();
-            filters.iter().any(|it| it.is_own() && it.name.ends_with(name))
-        };
-        has(uplink.index, Direction::Egress, ":seal")
-            && has(uplink.device, Direction::Ingress, ":unseal")
+        Self::seals(uplink.index) && has(uplink.device, Direction::Ingress, ":unseal")
+    }
+
+    /// Whether an uplink has the program of this process or of an earlier one.
+    pub fn seals(uplink: u32) -> bool {
+        has(uplink, Direction::Egress, ":seal")
     }
 
     /// Counters of the programs.
@@ -210,6 +209,11 @@ impl Programs {
             _ => Ok(()),
         }
     }
+}
+
+fn has(index: u32, direction: Direction, name: &str) -> bool {
+    let filters = Netlink::open().and_then(|mut netlink| netlink.filters(index, direction));
+    filters.is_ok_and(|all| all.iter().any(|it| it.is_own() && it.name.ends_with(name)))
 }
 
 impl Networks {

@@ -3,16 +3,18 @@
 use super::error::Error;
 use super::netlink::Netlink;
 use super::nft::{self, WholeTable};
+use super::wireguard::WIREGUARD_DEVICE;
 use super::{filter, host_port, masquerade, punt, redirect};
 
-/// Both ends of the host port, and of the links between the switch and flow offload.
-pub const OWN_LINKS: [&str; 6] = [
+/// Both ends of the host port, and of the links between the switch and flow offload, and the WireGuard device.
+pub const OWN_LINKS: [&str; 7] = [
     host_port::SWITCH_END,
     host_port::KERNEL_END,
     punt::SWITCH_END,
     punt::KERNEL_END,
     punt::UPLINK_SWITCH_END,
     punt::UPLINK_KERNEL_END,
+    WIREGUARD_DEVICE,
 ];
 
 /// The tables about packets of the host port and of the uplink. Others enforce policies.

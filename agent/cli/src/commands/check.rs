@@ -78,6 +78,7 @@ fn wanted(args: &Args, config: Config) -> Wanted {
         mtu: config.mtu,
         host_port: config.host_port,
         masquerade: config.network.masquerade == Masquerade::Kernel,
+        encryption: config.network.encryption_port().is_some(),
         uplink: config.network.uplink,
         node_addresses: config.node_addresses,
         tunnels: matches!(config.network.underlay, Underlay::Overlay(_)),

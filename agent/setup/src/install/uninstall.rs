@@ -133,8 +133,13 @@ impl Work {
             Err(error) => return self.note("interface", "all", Err(error.to_string())),
         };
         let is_own = |link: &linux_net::Link| {
-            link.kind == "veth"
-                && (link.alias.starts_with("podgate:") || OWN_LINKS.contains(&link.name.as_str()))
+            // A WireGuard device of a program ends with that.
+            let has_own_name = OWN_LINKS.contains(&link.name.as_str());
+            match link.kind.as_str() {
+                "veth" => has_own_name || link.alias.starts_with("podgate:"),
+                "wireguard" => has_own_name,
+                _ => false,
+            }
         };
         for link in links.iter().filter(|link| !is_own(link)) {
             self.programs(&mut netlink, &link.name, link.index);
@@ -177,16 +182,19 @@ impl Work {
             }
             Err(error) => self.note("tcx", interface, Err(error.to_string())),
         }
-        let filters = netlink.filters(index, Direction::Ingress).unwrap_or_default();
-        let own: Vec<_> = filters.iter().filter(|filter| filter.is_own()).collect();
-        let removed = match self.dry_run || own.is_empty() {
-            true => Ok(()),
-            false => netlink
-                .remove_programs(index, Direction::Ingress)
-                .map_err(|error| error.to_string()),
-        };
-        for filter in own {
-            self.note("filter", &format!("{} on {interface}", filter.name), removed.clone());
+        // At the egress of an uplink there is that of encryption.
+        for direction in [Direction::Ingress, Direction::Egress] {
+            let filters = netlink.filters(index, direction).unwrap_or_default();
+            let own: Vec<_> = filters.iter().filter(|filter| filter.is_own()).collect();
+            let removed = match self.dry_run || own.is_empty() {
+                true => Ok(()),
+                false => {
+                    netlink.remove_programs(index, direction).map_err(|error| error.to_string())
+                }
+            };
+            for filter in own {
+                self.note("filter", &format!("{} on {interface}", filter.name), removed.clone());
+            }
         }
     }
 }

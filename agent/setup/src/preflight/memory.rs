@@ -219,6 +219,7 @@ pub(crate) mod tests {
             uplink: Some("auto".into()),
             node_addresses: Vec::new(),
             tunnels: true,
+            encryption: false,
             rx_mode: "adaptive".into(),
             cni_folder: "/etc/cni/net.d".into(),
         }

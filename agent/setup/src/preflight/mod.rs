@@ -10,6 +10,7 @@
 
 mod af_xdp;
 mod cni;
+mod encryption;
 mod finding;
 mod flow_offload;
 mod kernel;
@@ -59,6 +60,8 @@ pub struct Wanted {
     pub node_addresses: Vec<IpAddr>,
     /// Whether packets travel between nodes in tunnels.
     pub tunnels: bool,
+    /// Whether what travels between nodes is encrypted.
+    pub encryption: bool,
     /// When workers look for packets, as the configuration says it.
     pub rx_mode: String,
     /// Folder of CNI configurations.
@@ -73,6 +76,7 @@ pub fn inspect(wanted: &Wanted) -> Report {
     findings.extend(tried);
     let (offload, finding) = flow_offload::look(wanted.flow_offload, &capabilities);
     findings.push(finding);
+    findings.extend(encryption::look(wanted.encryption, offload, &capabilities));
     let memory = memory::estimate(wanted, offload);
     findings.push(kernel::tcx());
     findings.push(kernel::btf());

@@ -1,5 +1,7 @@
 //! The interface towards other nodes: which it is, its MTU, XDP programs on it.
 
+use std::net::IpAddr;
+
 use dataplane::port::af_xdp::Umem;
 use linux_net::{Link, Netlink};
 
@@ -42,7 +44,14 @@ pub(crate) fn pod_mtu(wanted: &Wanted) -> Option<u32> {
 }
 
 fn largest(link: &Link, wanted: &Wanted) -> u32 {
-    link.mtu.saturating_sub(if wanted.tunnels { TUNNEL } else { 0 })
+    let tunnel = if wanted.tunnels { TUNNEL } else { 0 };
+    link.mtu.saturating_sub(tunnel + encryption(wanted))
+}
+
+/// Bytes that encryption adds, by the family of the node's first address.
+fn encryption(wanted: &Wanted) -> u32 {
+    let is_v6 = wanted.node_addresses.first().is_some_and(IpAddr::is_ipv6);
+    if wanted.encryption { encryption::overhead(is_v6).into() } else { 0 }
 }
 
 fn find(wanted: &Wanted) -> Result<Option<Link>, linux_net::Error> {
@@ -69,6 +78,10 @@ fn rate_mtu(link: &Link, wanted: &Wanted) -> Finding {
     let (mtu, largest) = (link.mtu, largest(link, wanted));
     let less =
         if wanted.tunnels { format!(" less {TUNNEL} for the tunnel") } else { String::new() };
+    let less = match encryption(wanted) {
+        0 => less,
+        bytes => format!("{less} less {bytes} for encryption"),
+    };
     let detail = format!("{mtu}{less}: pods have up to {largest}");
     match largest < LEAST_MTU {
         true => Finding::new("mtu", Level::Warning, detail).hint("IPv6 needs 1280"),
@@ -106,6 +119,8 @@ mod tests {
         assert_eq!(largest(&link(1500), &wanted()), 1450);
         let routed = Wanted { tunnels: false, ..wanted() };
         assert_eq!(largest(&link(1500), &routed), 1500);
+        let encrypted = Wanted { encryption: true, ..wanted() };
+        assert_eq!(largest(&link(1500), &encrypted), 1390);
         assert_eq!(rate_mtu(&link(1300), &wanted()).level, Level::Warning);
         assert_eq!(rate_mtu(&link(9000), &wanted()).level, Level::Good);
     }

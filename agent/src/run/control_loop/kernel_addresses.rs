@@ -72,8 +72,8 @@ impl KernelAddresses {
         }
     }
 
-    /// Publishes the addresses that the Node object does not have, for the switches of the other
-    /// nodes.
+    /// Publishes the addresses that the Node object does not have, and the key of encryption, for the switches of
+    /// the other nodes.
     fn publish(&mut self, now: Instant, effects: &Effects) {
         let Some(api_server) = effects.input.listed_api_server() else { return };
         if now < self.due || self.is_reading() {
@@ -86,7 +86,9 @@ impl KernelAddresses {
         }
         let own = effects.kernel_addresses.iter().chain(&effects.shared.config.node_addresses);
         if effects.own_object().is_some() {
-            api_server.publish(effects.control.publishable(effects.node(), own.copied()));
+            let wireguard = effects.shared.encryption.as_ref().map(|it| it.published());
+            let addresses = effects.control.publishable(effects.node(), own.copied());
+            api_server.publish((addresses, wireguard));
         }
     }
 }

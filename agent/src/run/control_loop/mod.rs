@@ -29,6 +29,7 @@
 //! - `bookkeeping`: the log of policies (`policy_log`), metrics, and the shared status (`publish_status`),
 //! - `replies`: answers, held back until the status that they refer to is published,
 //! - `names`: addresses of domain names, and answers of DNS that wait for their snapshot,
+//! - `keys`: what encryption between nodes goes by,
 //! - `health_checks`, `liveness`, `peers`: what others ask about the switch.
 
 mod attachments;
@@ -44,6 +45,7 @@ mod kernel_addresses;
 mod kernel_events;
 mod kernel_filter;
 mod kernel_rules;
+mod keys;
 mod liveness;
 mod masquerade;
 mod names;

@@ -7,7 +7,7 @@ use snapshot::{NodeContext, NodePort, PortRole};
 
 use super::ports::Change;
 use super::reconciler::{PublishedSnapshot, Signal};
-use super::{ControlLoop, names, staged};
+use super::{ControlLoop, keys, names, staged};
 use crate::config::Masquerade;
 
 impl ControlLoop {
@@ -30,6 +30,7 @@ impl ControlLoop {
 
     fn publish(&mut self, change: Change) {
         let view = self.effects.control.view();
+        keys::follow(&self.effects);
         let has_uplink = self.uplink.is_some();
         if let Some(host) = &mut self.host {
             host.follow(&view, has_uplink, &mut self.effects);
@@ -64,7 +65,8 @@ impl ControlLoop {
     /// The ports of a snapshot: the host port, those of pods, the uplink.
     fn node_ports(&self) -> Vec<NodePort> {
         let host = self.host.as_ref().and_then(|host| host.node_port());
-        let uplink = self.uplink.as_ref().and_then(|uplink| uplink.node_port());
+        let overhead = self.effects.shared.encryption.as_ref().map_or(0, |it| it.overhead());
+        let uplink = self.uplink.as_ref().and_then(|uplink| uplink.node_port(overhead));
         let pods = self.effects.pods.counting().filter_map(|attached| {
             let open = attached.port.open()?;
             let role = PortRole::Pod(attached.key.clone(), attached.pod.addresses.clone());

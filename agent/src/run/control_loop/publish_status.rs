@@ -189,7 +189,9 @@ impl ControlLoop {
             Underlay::Overlay(_) => TUNNEL_BYTES,
             Underlay::Routed | Underlay::Plain => 0,
         };
-        u32::from(uplink).checked_sub(tunnel).filter(|mtu| *mtu > 0)
+        let encryption = self.shared.encryption.as_ref().map_or(0, |it| it.overhead());
+        let headers = tunnel + u32::from(encryption);
+        u32::from(uplink).checked_sub(headers).filter(|mtu| *mtu > 0)
     }
 }
 

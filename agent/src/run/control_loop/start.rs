@@ -17,6 +17,7 @@ use super::host_port::{self, HostPort};
 use super::input::Input;
 use super::kernel_addresses::KernelAddresses;
 use super::kernel_rules::{self, KernelRules};
+use super::keys::Keys;
 use super::liveness::Liveness;
 use super::names::Answers;
 use super::node_policies::Publication;
@@ -106,6 +107,7 @@ impl ControlLoop {
             Box::new(Everywhere::new(now)),
             Box::new(HealthChecks::default()),
             Box::new(Peers::default()),
+            Box::new(Keys::new(now)),
             Box::new(Liveness::new(&shared.switch)),
         ];
         // Closed until there are rules, a pod would start without what they allow.

@@ -117,11 +117,12 @@ impl UplinkPort {
         }
     }
 
-    /// The port for a snapshot.
-    pub(super) fn node_port(&self) -> Option<NodePort> {
+    /// The port for a snapshot, whose packets get so many bytes longer behind it.
+    pub(super) fn node_port(&self, overhead: u16) -> Option<NodePort> {
         let open = self.port.open()?;
         let port = NodePort::new(open.id, PortRole::Uplink);
-        Some(NodePort { mac: self.gateway(), own_mac: Some(self.mac), mtu: open.mtu, ..port })
+        let mtu = open.mtu.saturating_sub(overhead);
+        Some(NodePort { mac: self.gateway(), own_mac: Some(self.mac), mtu, ..port })
     }
 
     /// MAC address of the next hop towards the world.

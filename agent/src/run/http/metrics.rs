@@ -11,7 +11,9 @@ use telemetry::{Scrape, process_metrics};
 
 use crate::run::shared_status::SharedStatus;
 use crate::run::source::{Restored, WatchState};
-use crate::run::status::{FlowOffloadStatus, PortStatus, SocketPoliciesStatus, Status};
+use crate::run::status::{
+    EncryptionStatus, FlowOffloadStatus, PortStatus, SocketPoliciesStatus, Status,
+};
 
 /// Renders all metrics as of now.
 pub(super) fn text(shared: &SharedStatus) -> String {
@@ -49,6 +51,7 @@ pub(super) fn text(shared: &SharedStatus) -> String {
     );
     page.sample(&[], status.sessions.damaged);
     flow_offload(&mut page, &status.flow_offload);
+    encryption(&mut page, &status.encryption);
     socket_policies(&mut page, &status.socket_policies);
     names(&mut page, shared);
     page.family("generation", "gauge", "The last snapshot published.");
@@ -158,6 +161,40 @@ fn flow_offload(page: &mut Page, status: &FlowOffloadStatus) {
     page.sample(&[], status.missed);
     page.family("flow_offload_punted_total", "counter", "Frames left to the switch, by reason.");
     for (reason, count) in &status.punted {
+        page.sample(&[("reason", reason)], count);
+    }
+}
+
+fn encryption(page: &mut Page, status: &EncryptionStatus) {
+    page.family("encryption", "gauge", "Whether traffic between nodes' pods is encrypted.");
+    page.sample(&[], u8::from(status.state == "on"));
+    page.family("encryption_configured", "gauge", "Whether the WireGuard device is configured.");
+    page.sample(&[], u8::from(status.state == "on" && status.reason.is_none()));
+    page.family("encryption_peers", "gauge", "Nodes that are sent encrypted packets.");
+    page.sample(&[], status.peers.len());
+    page.family("encryption_nodes_without_peer", "gauge", "Nodes that nothing is sent to.");
+    page.sample(&[], status.without_peer.len());
+    let help = "Seconds since a peer's last handshake; absent before the first one.";
+    page.family("encryption_handshake_age_seconds", "gauge", help);
+    for (node, peer) in &status.peers {
+        let age = peer.handshake_age_seconds;
+        age.into_iter().for_each(|age| page.sample(&[("peer", node)], age));
+    }
+    page.family("encryption_received_bytes_total", "counter", "Encrypted bytes of a peer.");
+    for (node, peer) in &status.peers {
+        page.sample(&[("peer", node)], peer.received_bytes);
+    }
+    page.family("encryption_sent_bytes_total", "counter", "Encrypted bytes to a peer.");
+    for (node, peer) in &status.peers {
+        page.sample(&[("peer", node)], peer.sent_bytes);
+    }
+    page.family("encryption_packets_total", "counter", "Packets between nodes, by what was done.");
+    page.sample(&[("action", "encrypted")], status.encrypted);
+    page.sample(&[("action", "decrypted")], status.decrypted);
+    let help =
+        "Packets between nodes that were dropped since they were not or could not be encrypted.";
+    page.family("encryption_dropped_total", "counter", help);
+    for (reason, count) in &status.dropped {
         page.sample(&[("reason", reason)], count);
     }
 }

@@ -13,6 +13,7 @@ use flow_offload::Offload;
 use local_api::{Answer, AttachPod, Attachment};
 
 use super::interfaces::Opened;
+use crate::run::encryption::Encryption;
 
 /// An operation on interfaces.
 pub(in crate::run) enum Operation {
@@ -73,7 +74,7 @@ pub(in crate::run) enum Way {
     /// On an interface that the kernel uses as well.
     Uplink,
     /// On such an interface, by a link of its own: programs of flow offload steer its packets.
-    SteeredUplink { offload: Arc<Offload> },
+    SteeredUplink { offload: Arc<Offload>, encryption: Option<Arc<Encryption>> },
     /// Behind a program of flow offload, which punts frames with this tag. The interface gets it when it
     /// is switched on.
     Program { offload: Arc<Offload>, id: PortId, tag: Tag, mac: Mac },

@@ -16,12 +16,14 @@ use std::time::{Duration, Instant};
 
 use dataplane::PortId;
 use dataplane::wire::Mac;
+use flow_offload::Offload;
 use linux_net::punt;
 use parking_lot::Mutex;
 
-use super::interfaces::{Interfaces, Opened};
+use super::interfaces::{Interfaces, Opened, OpenedUplink};
 use super::operation::{BringUpFor, Completion, OpenError, Operation, Program, Way};
 use super::programmer::Programming;
+use crate::run::encryption::{self, Encryption};
 use crate::run::error::StartError;
 use crate::run::thread::Thread;
 
@@ -246,9 +248,14 @@ fn open(
     }
     let opened = match way {
         Way::Sockets => interfaces.open(interface).map(|opened| (opened, None)),
-        Way::Uplink => interfaces.open_uplink(interface).map(|it| (it.port, Some(it.mac))),
-        Way::SteeredUplink { offload } => {
-            interfaces.open_steered_uplink(interface, offload).map(|it| (it.port, Some(it.mac)))
+        Way::Uplink => interfaces.open_uplink(interface).map(|it| {
+            encryption::release(it.port.index);
+            (it.port, Some(it.mac))
+        }),
+        Way::SteeredUplink { offload, encryption } => {
+            let opened = interfaces.open_steered_uplink(interface, Arc::clone(&offload));
+            let opened = opened.and_then(|it| encrypt(it, &offload, encryption.as_deref()));
+            opened.map(|it| (it.port, Some(it.mac)))
         }
         Way::Program { offload, id, tag, mac } => {
             let opened = interfaces.describe(interface).and_then(|(index, mtu)| {
@@ -262,6 +269,20 @@ fn open(
     };
     let is_gone = |interfaces: &mut dyn Interfaces| matches!(interfaces.index(interface), Ok(None));
     opened.map_err(|why| OpenError { why, is_gone: is_gone(interfaces) })
+}
+
+/// Encrypts at an uplink from now on, or no longer does.
+fn encrypt(
+    opened: OpenedUplink,
+    offload: &Arc<Offload>,
+    encryption: Option<&Encryption>,
+) -> Result<OpenedUplink, String> {
+    let Opened { index, mtu, .. } = opened.port;
+    match encryption {
+        Some(encryption) => encryption.attach(index, opened.mac, mtu, offload)?,
+        None => encryption::release(index),
+    }
+    Ok(opened)
 }
 
 fn bring_up(

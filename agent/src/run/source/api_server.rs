@@ -16,7 +16,7 @@ use control::api_server::{
     cluster_uid, connect, list_policies, publish_addresses, publish_policies, report, report_ready,
     watch, watch_aggregated,
 };
-use control::model::Condition;
+use control::model::{Condition, WireGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch as value};
 
 use crate::run::error::StartError;
@@ -29,8 +29,8 @@ pub(in crate::run) struct ApiServer {
     /// The UID of its cluster, if it answered at once.
     pub(in crate::run) cluster: Option<String>,
     writes: mpsc::Sender<Write>,
-    /// The node's addresses to publish.
-    published: value::Sender<Option<Vec<IpAddr>>>,
+    /// What the node publishes about itself.
+    published: value::Sender<Option<Published>>,
     /// The node's policies to publish.
     policies: value::Sender<Option<NodePolicies>>,
     /// Whether the node is to be reported as ready.
@@ -40,6 +40,9 @@ pub(in crate::run) struct ApiServer {
     _stop: oneshot::Sender<()>,
     _thread: Thread,
 }
+
+/// What a node publishes about itself: its addresses, and the key that encrypts what is sent to it.
+pub(in crate::run) type Published = (Vec<IpAddr>, Option<WireGuard>);
 
 /// A task of the one writer at the API server.
 enum Write {
@@ -134,8 +137,8 @@ impl ApiServer {
                 let client = connection.client.clone();
                 tasks.spawn(identify(client, known.then_some(cluster), sender.clone()));
                 let of = (connection.client.clone(), node.clone());
-                let addresses = async move |addresses: Vec<IpAddr>| {
-                    publish_addresses(&of.0, &of.1, &addresses).await
+                let addresses = async move |(addresses, wireguard): Published| {
+                    publish_addresses(&of.0, &of.1, &addresses, wireguard.as_ref()).await
                 };
                 tasks.spawn(publish(format!("NodeAddresses {node}"), to_publish, addresses));
                 let of = (connection.client.clone(), node.clone());
@@ -193,11 +196,11 @@ impl ApiServer {
         self.writes.try_send(Write::Condition(object, condition)).is_ok()
     }
 
-    /// Publishes these addresses of the node from now on, instead of those before.
-    pub(in crate::run) fn publish(&self, addresses: Vec<IpAddr>) {
+    /// Publishes this about the node from now on, instead of what was before.
+    pub(in crate::run) fn publish(&self, published: Published) {
         self.published.send_if_modified(|known| {
-            let is_other = known.as_ref() != Some(&addresses);
-            *known = Some(addresses);
+            let is_other = known.as_ref() != Some(&published);
+            *known = Some(published);
             is_other
         });
     }

@@ -32,6 +32,7 @@ impl Status {
         }
         let kernel = self.kernel.iter().filter_map(|it| Some((&it.part, it.error.as_ref()?)));
         lines.extend(kernel.map(|(part, error)| format!("kernel's {part}: {error}")));
+        lines.extend(self.encryption.troubles());
         let sockets = &self.socket_policies;
         let troubles = sockets.reason.iter().chain(&sockets.not_ended);
         lines.extend(troubles.map(|why| format!("socket policies: {why}")));

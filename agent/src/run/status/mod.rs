@@ -1,6 +1,7 @@
 //! The state of the switch, in one object for people and scripts.
 
 mod attention;
+mod encryption;
 mod flow_offload;
 mod socket_policies;
 mod source;
@@ -23,6 +24,7 @@ use snapshot::UPLINK;
 
 use crate::config::rx_mode_name;
 
+pub use encryption::{EncryptionStatus, PeerStatus};
 pub use flow_offload::FlowOffloadStatus;
 pub use socket_policies::SocketPoliciesStatus;
 pub use source::{AggregateStatus, SourceStatus, WatchStatus};
@@ -106,6 +108,9 @@ pub struct Status {
     /// State of socket policies.
     #[serde(default)]
     pub socket_policies: SocketPoliciesStatus,
+    /// State of encryption between nodes.
+    #[serde(default)]
+    pub encryption: EncryptionStatus,
 }
 
 /// Decisions of the tables that are not those of their rules.
@@ -348,6 +353,7 @@ impl Status {
             privileges: confine::State::now(),
             flow_offload: FlowOffloadStatus::of(shared),
             socket_policies: shared.socket_policies(),
+            encryption: EncryptionStatus::of(shared),
         }
     }
 }

@@ -63,6 +63,9 @@ impl fmt::Display for Status {
             packet("consume")
         )?;
         writeln!(f, "Offload:    {}", self.flow_offload.line())?;
+        if self.encryption.state == "on" {
+            writeln!(f, "Encryption: {}", self.encryption.line())?;
+        }
         if self.socket_policies.state != "off" {
             writeln!(f, "Sockets:    {}", self.socket_policies.line())?;
         }
@@ -257,6 +260,7 @@ mod tests {
                 ..FlowOffloadStatus::default()
             },
             socket_policies: SocketPoliciesStatus::without(None),
+            encryption: Default::default(),
             privileges: confine::State {
                 capabilities: vec!["NET_ADMIN".into(), "BPF".into()],
                 no_new_privileges: true,

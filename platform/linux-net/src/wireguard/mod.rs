@@ -9,7 +9,7 @@ mod socket;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -134,6 +134,11 @@ impl WireGuardDevice {
         Ok((device, netlink.link(name)?))
     }
 
+    /// Whether a program serves [`WIREGUARD_DEVICE`].
+    pub fn is_served() -> bool {
+        Path::new(SOCKETS).join(format!("{WIREGUARD_DEVICE}.sock")).exists()
+    }
+
     /// Configures the device. Peers that stay as they are keep their sessions.
     ///
     /// # Errors
@@ -141,12 +146,26 @@ impl WireGuardDevice {
     pub fn set(&mut self, config: &WireGuardConfig) -> Result<(), Error> {
         let state = self.state()?;
         let changes = state.changes(config);
+        self.apply(config, &changes)
+    }
+
+    /// Sets key and port alone; all peers stay.
+    ///
+    /// # Errors
+    /// If it refuses.
+    pub fn set_identity(&mut self, config: &WireGuardConfig) -> Result<(), Error> {
+        let state = self.state()?;
+        let changes = Changes { removed: Vec::new(), added: Vec::new(), ..state.changes(config) };
+        self.apply(config, &changes)
+    }
+
+    fn apply(&mut self, config: &WireGuardConfig, changes: &Changes<'_>) -> Result<(), Error> {
         if changes.is_empty() {
             return Ok(());
         }
         match self {
-            Self::Kernel(kernel) => kernel.set(config, &changes),
-            Self::Program(path) => socket::set(path, config, &changes),
+            Self::Kernel(kernel) => kernel.set(config, changes),
+            Self::Program(path) => socket::set(path, config, changes),
         }
     }
 

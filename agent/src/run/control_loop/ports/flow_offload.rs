@@ -100,7 +100,10 @@ impl Ports {
     /// Returns the interfaces whose program is detached. The kernel sends no event then.
     pub(in crate::run::control_loop) fn unguarded(&self) -> Vec<u32> {
         let PuntLink::On { offload, .. } = &self.punt_link else { return Vec::new() };
-        let uplink = self.uplink().filter(|_| !offload.is_uplink_guarded());
+        let encryption = self.shared.encryption.as_ref();
+        let is_sealed = || encryption.is_none_or(|it| it.is_attached());
+        let is_guarded = |_: &_| offload.is_uplink_guarded() && is_sealed();
+        let uplink = self.uplink().filter(|it| !is_guarded(it));
         offload.unguarded().into_iter().chain(uplink.map(|(_, index)| index)).collect()
     }
 

@@ -7,6 +7,7 @@ use super::punt_link::PuntLink;
 use super::{Change, Ports, Served};
 use crate::run::kernel::{OpenError, Opened, Operation, Way};
 use crate::run::port::{ManagedPort, OpenPort, Owner};
+use crate::run::shared_status::FlowOffload;
 
 /// A request to open a port.
 pub(in crate::run::control_loop) struct Request {
@@ -75,8 +76,18 @@ impl Ports {
         let Some(request) = self.requests.get(&ticket) else { return Ok(Way::Sockets) };
         let (Some(mac), Some((trunk, offload))) = (request.mac, self.punt_link.running()) else {
             self.room_for_queues(1)?;
+            let encryption = self.shared.encryption.clone();
             return Ok(match (&request.owner, self.punt_link.running()) {
-                (Owner::Uplink, Some((_, offload))) => Way::SteeredUplink { offload },
+                (Owner::Uplink, Some((_, offload))) => Way::SteeredUplink { offload, encryption },
+                (Owner::Uplink, None) if encryption.is_some() => {
+                    let why = match self.shared.flow_offload() {
+                        FlowOffload::Unavailable(why) => why,
+                        _ => "off".to_owned(),
+                    };
+                    return Err(format!(
+                        "encryption needs flow offload, which is not there: {why}"
+                    ));
+                }
                 (Owner::Uplink, None) => Way::Uplink,
                 _ => Way::Sockets,
             });

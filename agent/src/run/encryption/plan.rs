@@ -1,0 +1,226 @@
+//! What follows from the objects: the other nodes as programs know them, and the peers of the device.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use control::ClusterNode;
+use control::model::WireGuard;
+use encryption::Node;
+use ipnet::IpNet;
+use linux_net::{WireGuardKey, WireGuardPeer};
+
+/// Nodes by name.
+pub(super) type Nodes = BTreeMap<Arc<str>, Arc<ClusterNode>>;
+
+/// The desired state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// The other nodes.
+    pub(super) nodes: Vec<Node>,
+    /// Pod networks of this node.
+    pub(super) own: Vec<IpNet>,
+    /// The device's peers, and their nodes.
+    pub(super) peers: Vec<(Arc<str>, WireGuardPeer)>,
+    /// Nodes that nothing is sent to, each with the reason.
+    pub(super) without: BTreeMap<Arc<str>, String>,
+    /// Whether tunnels are of IPv4, which is of the nodes' first addresses.
+    pub(super) is_v4: bool,
+}
+
+impl Plan {
+    /// The plan of the node `name`, whose key is `own_key`.
+    pub(super) fn of(
+        nodes: &Nodes,
+        name: &str,
+        published: &BTreeMap<Arc<str>, WireGuard>,
+        own_key: &WireGuardKey,
+        is_routed: bool,
+    ) -> Self {
+        let own = nodes.get(name);
+        let own_addresses = own.map_or(&[][..], |own| &own.addresses);
+        // As `snapshot::peers` chooses tunnels' ends.
+        let is_v4 = own_addresses.first().is_some_and(IpAddr::is_ipv4);
+        let mut plan = Self {
+            own: own.map(|own| own.pod_cidrs.clone()).unwrap_or_default(),
+            is_v4,
+            ..Self::default()
+        };
+        let mut taken: BTreeMap<IpNet, &str> =
+            own_addresses.iter().map(|address| (IpNet::from(*address), name)).collect();
+        taken.extend(plan.own.iter().map(|network| (network.trunc(), name)));
+        for (other, node) in nodes.iter().filter(|(other, _)| ***other != *name) {
+            let peer = published
+                .get(other)
+                .ok_or_else(|| "it publishes no key".to_owned())
+                .and_then(|it| sole(other, it, published, own_key))
+                .and_then(|it| peer(node, it, is_v4, is_routed, &taken));
+            plan.nodes.push(Node {
+                addresses: node.addresses.clone(),
+                networks: node.pod_cidrs.clone(),
+                has_peer: peer.is_ok(),
+            });
+            match peer {
+                Ok(peer) => {
+                    taken.extend(peer.networks.iter().map(|network| (*network, &**other)));
+                    plan.peers.push((Arc::clone(other), peer));
+                }
+                Err(why) => {
+                    plan.without.insert(Arc::clone(other), why);
+                }
+            }
+        }
+        plan
+    }
+
+    /// Whether any node is known, this one among them.
+    pub(super) fn is_known(&self) -> bool {
+        !self.nodes.is_empty() || !self.own.is_empty()
+    }
+
+    /// Pod networks of other nodes.
+    pub(super) fn networks(&self) -> Vec<IpNet> {
+        self.nodes.iter().flat_map(|node| node.networks.clone()).collect()
+    }
+}
+
+/// What a node publishes, unless another one publishes the same key: neither is known to have it.
+fn sole<'p>(
+    node: &str,
+    wireguard: &'p WireGuard,
+    published: &BTreeMap<Arc<str>, WireGuard>,
+    own_key: &WireGuardKey,
+) -> Result<&'p WireGuard, String> {
+    if wireguard.public_key == *own_key {
+        return Err("it publishes this node's key".to_owned());
+    }
+    let has_same = |(other, it): &(&Arc<str>, &WireGuard)| {
+        ***other != *node && it.public_key == wireguard.public_key
+    };
+    match published.iter().find(has_same) {
+        Some((other, _)) => Err(format!("it publishes the same key as Node {other}")),
+        None => Ok(wireguard),
+    }
+}
+
+/// A node's peer, unless another node has one of its networks already: the device would take it from that one.
+fn peer(
+    node: &ClusterNode,
+    wireguard: &WireGuard,
+    is_v4: bool,
+    is_routed: bool,
+    taken: &BTreeMap<IpNet, &str>,
+) -> Result<WireGuardPeer, String> {
+    let endpoint = node.addresses.iter().find(|it| it.is_ipv4() == is_v4);
+    let endpoint = endpoint.ok_or("it has no address of this node's family")?;
+    let pods = node.pod_cidrs.iter().map(IpNet::trunc).filter(|_| is_routed);
+    let networks: BTreeSet<IpNet> =
+        node.addresses.iter().map(|it| IpNet::from(*it)).chain(pods).collect();
+    let clash = networks.iter().find_map(|ours| {
+        let (theirs, other) = overlapping(ours, taken)?;
+        Some(format!("its {ours} and {theirs} of Node {other} overlap"))
+    });
+    match clash {
+        Some(clash) => Err(clash),
+        None => Ok(WireGuardPeer {
+            public_key: wireguard.public_key,
+            endpoint: SocketAddr::new(*endpoint, wireguard.port),
+            networks,
+        }),
+    }
+}
+
+/// A network that has addresses of `network`, if there is one.
+fn overlapping<'t>(
+    network: &IpNet,
+    taken: &'t BTreeMap<IpNet, &str>,
+) -> Option<(&'t IpNet, &'t str)> {
+    let around = (0..=network.prefix_len()).filter_map(|length| {
+        let around = IpNet::new(network.addr(), length).ok()?.trunc();
+        taken.get_key_value(&around)
+    });
+    // In their order, those inside follow the network.
+    let inside = taken.range(*network..).take(1).filter(|(theirs, _)| network.contains(*theirs));
+    around.chain(inside).next().map(|(theirs, other)| (theirs, *other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(addresses: &[&str], network: &str) -> Arc<ClusterNode> {
+        Arc::new(ClusterNode {
+            addresses: addresses.iter().map(|it| it.parse().unwrap()).collect(),
+            pod_cidrs: vec![network.parse().unwrap()],
+            zone: None,
+        })
+    }
+
+    fn nodes() -> Nodes {
+        [
+            ("a", node(&["192.0.2.1", "2001:db8::1"], "10.1.0.0/24")),
+            ("b", node(&["2001:db8::2", "192.0.2.2"], "10.2.0.0/24")),
+            ("c", node(&["192.0.2.3"], "10.3.0.0/24")),
+        ]
+        .map(|(name, node)| (name.into(), node))
+        .into()
+    }
+
+    fn keys(keys: &[(&str, u8)]) -> BTreeMap<Arc<str>, WireGuard> {
+        let key = |(name, key): &(&str, u8)| {
+            ((*name).into(), WireGuard { public_key: [*key; 32], port: 7 })
+        };
+        keys.iter().map(key).collect()
+    }
+
+    fn plan(nodes: &Nodes, given: &[(&str, u8)], is_routed: bool) -> Plan {
+        Plan::of(nodes, "a", &keys(given), &[1; 32], is_routed)
+    }
+
+    #[test]
+    fn peers_have_their_nodes_addresses_and_where_routed_its_pods() {
+        for is_routed in [false, true] {
+            let plan = plan(&nodes(), &[("a", 1), ("b", 2), ("c", 3)], is_routed);
+            let [(_, b), (_, c)] = &plan.peers[..] else { panic!("{plan:?}") };
+            assert_eq!(b.endpoint, "192.0.2.2:7".parse().unwrap(), "of this node's family");
+            let addresses = ["192.0.2.2/32", "2001:db8::2/128"];
+            let pods = is_routed.then_some("10.2.0.0/24");
+            let networks = addresses.into_iter().chain(pods).map(|it| it.parse().unwrap());
+            assert_eq!(b.networks, networks.collect());
+            assert_eq!(c.public_key, [3; 32]);
+            assert!(plan.without.is_empty() && plan.nodes.iter().all(|it| it.has_peer));
+        }
+    }
+
+    #[test]
+    fn nothing_is_sent_to_a_node_whose_key_is_not_its_own() {
+        let why = |given: &[(&str, u8)]| {
+            let plan = plan(&nodes(), given, true);
+            assert_eq!(plan.nodes.len(), 2, "what goes to them is known");
+            plan.without.into_iter().map(|(node, why)| format!("{node}: {why}")).collect::<Vec<_>>()
+        };
+        assert_eq!(why(&[("b", 2)]), ["c: it publishes no key"]);
+        assert_eq!(why(&[("b", 1), ("c", 3)]), ["b: it publishes this node's key"]);
+        let both =
+            ["b: it publishes the same key as Node c", "c: it publishes the same key as Node b"];
+        assert_eq!(why(&[("b", 2), ("c", 2)]), both);
+    }
+
+    #[test]
+    fn a_node_that_claims_anothers_addresses_or_pods_is_refused() {
+        let given = [("b", 2), ("c", 3), ("d", 4)];
+        for (claimed, network) in [
+            ("192.0.2.2", "10.4.0.0/24"),
+            ("192.0.2.1", "10.4.0.0/24"),
+            ("192.0.2.4", "10.2.0.0/16"),
+            ("192.0.2.4", "10.1.0.0/25"),
+            ("10.3.0.7", "10.4.0.0/24"),
+        ] {
+            let mut nodes = nodes();
+            nodes.insert("d".into(), node(&[claimed], network));
+            let plan = plan(&nodes, &given, true);
+            assert_eq!(plan.peers.len(), 2, "{claimed} {network}");
+            assert!(plan.without["d"].contains("overlap"), "{:?}", plan.without);
+        }
+    }
+}
