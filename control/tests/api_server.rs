@@ -15,7 +15,6 @@ both_ways! {
     a_part_of_a_list_is_not_current,
     a_kind_that_is_not_installed_is_gone_on_without_and_found_later,
     nothing_is_synced_before_every_kind_is,
-    of_a_refusal_without_end_the_beginning_is_reported,
     malformed_objects_are_reported_with_what_could_be_read,
     an_event_that_cannot_be_decoded_has_its_kind_listed_again_at_once,
     a_streaming_list_that_ends_with_an_error_is_repeated_by_pages_at_once,
@@ -200,21 +199,6 @@ fn nothing_is_synced_before_every_kind_is() {
     follow(&double, &mut control, |_, told| {
         assert!(!synced(told), "policies are not known yet: pods would look open");
         told.iter().filter(|event| matches!(event, Event::Trouble(..))).count() > 5
-    });
-}
-
-fn of_a_refusal_without_end_the_beginning_is_reported() {
-    let double = Double::new(vec![("nodes", vec![Step::LongStatus(503, 256 << 10); 400])]);
-    let mut control = Control::new(Scope::All);
-    follow(&double, &mut control, |_, told| {
-        let refused = told.iter().find_map(|event| match event {
-            Event::Trouble(control::Kind::Node, text) if text.contains("503 ") => Some(text),
-            _ => None,
-        });
-        refused.is_some_and(|text| {
-            assert!(text.contains("xxx") && text.len() < 64 << 10, "{} bytes", text.len());
-            true
-        })
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use futures_util::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, TryStreamExt};
+use futures_util::{AsyncBufRead, AsyncBufReadExt, TryStreamExt};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http_body_util::BodyExt;
 use kube::Client;
@@ -16,9 +16,6 @@ use super::watch::Encoding;
 
 /// Maximum length of a line or message; the API server refuses objects of a tenth of it.
 const LONGEST: usize = 32 << 20;
-
-/// Bytes that are read of an answer that is an error; a `Status` has some hundred.
-const LONGEST_REFUSAL: u64 = 16 << 10;
 
 /// The framing of an answer's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,14 +51,12 @@ pub(super) async fn get(
         false => Encoding::Json,
     };
     let status = answer.status();
-    let body = answer.into_body().into_data_stream().map_err(io::Error::other).into_async_read();
     if status.is_client_error() || status.is_server_error() {
-        let mut beginning = Vec::new();
-        let read = body.take(LONGEST_REFUSAL).read_to_end(&mut beginning).await;
-        read.map_err(|error| Trouble::Away(with_causes(&error)))?;
-        return Err(refused(status.as_u16(), encoding, &beginning));
+        let body = answer.into_body().collect_bytes().await.map_err(away)?;
+        return Err(refused(status.as_u16(), encoding, &body));
     }
-    Ok((encoding, body))
+    let body = answer.into_body().into_data_stream().map_err(io::Error::other);
+    Ok((encoding, body.into_async_read()))
 }
 
 /// Classifies an answer that is an error: the `Status` of the API server, or the words of something before it.

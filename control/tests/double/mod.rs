@@ -31,8 +31,6 @@ pub(crate) enum Step {
     Silence,
     /// This status.
     Status(u16),
-    /// This status with a message of so many bytes.
-    LongStatus(u16, usize),
     /// Answers as a server without streaming lists.
     NoStreaming,
     /// A page of a list and its continue token.
@@ -253,7 +251,6 @@ fn play(out: &mut Out, step: Step) -> std::io::Result<()> {
             thread::park();
         },
         Step::Status(code) => whole(out, code, &status(code, "refused")),
-        Step::LongStatus(code, length) => whole(out, code, &status(code, &"x".repeat(length))),
         Step::NoStreaming => {
             let message = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch";
             whole(out, 422, &status(422, message))
