@@ -189,7 +189,7 @@ impl ControlLoop {
             Underlay::Overlay(_) => TUNNEL_BYTES,
             Underlay::Routed | Underlay::Plain => 0,
         };
-        let encryption = self.shared.encryption.as_ref().map_or(0, |it| it.overhead());
+        let encryption = self.effects.shared.encryption.as_ref().map_or(0, |it| it.overhead());
         let headers = tunnel + u32::from(encryption);
         u32::from(uplink).checked_sub(headers).filter(|mtu| *mtu > 0)
     }
