@@ -176,7 +176,7 @@ fn failures_have_their_status() {
         let exclusive = GetFlowsRequest { first: true, follow: true, ..Default::default() };
         for (path, message, code, text) in [
             ("/observer.Observer/GetDebugEvents", framed(&Empty {}), "12", "there is no method"),
-            ("/peer.Peer/Notify", framed(&Empty {}), "12", "there is no method"),
+            ("/peer.Peer/Others", framed(&Empty {}), "12", "there is no method"),
             (FLOWS, framed(&refused), "3", "experimental.cel_expression"),
             (FLOWS, framed(&exclusive), "3", "first and follow"),
             (FLOWS, vec![1, 0, 0, 0, 0], "12", "request: compressed"),
