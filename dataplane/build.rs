@@ -6,6 +6,8 @@ mod compile;
 fn main() {
     // Set by `scripts/model`.
     println!("cargo::rustc-check-cfg=cfg(podgate_loom)");
-    compile::compile("port", &[]);
-    compile::compile("uplink", &["bpf/ip.h", "bpf/uplink.h"]);
+    if std::env::var_os("CARGO_FEATURE_AF_XDP").is_some() {
+        compile::compile("port", &[]);
+        compile::compile("uplink", &["bpf/ip.h", "bpf/uplink.h"]);
+    }
 }

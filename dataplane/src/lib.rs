@@ -1,5 +1,6 @@
 //! Frames, ports, the graph, sessions and workers of the switch.
 
+#[cfg(feature = "af-xdp")]
 pub mod bpf;
 pub mod capture;
 pub mod clock;

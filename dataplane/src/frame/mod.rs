@@ -323,6 +323,7 @@ impl Memory {
 impl Frame {
     /// Consumes the handle of a single frame that is posted to a ring.
     #[inline]
+    #[cfg(feature = "af-xdp")]
     pub(crate) fn into_index(self) -> u32 {
         debug_assert_eq!(self.others, 0);
         self.index

@@ -1,5 +1,6 @@
 //! Ports: where frames enter and leave.
 
+#[cfg(feature = "af-xdp")]
 pub mod af_xdp;
 pub mod memory;
 mod queues;

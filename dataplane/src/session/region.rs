@@ -12,6 +12,9 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
+/// Of linux/mman.h, since Linux 6.1; not every C library has it.
+const MADV_COLLAPSE: libc::c_int = 25;
+
 /// Types that consist of atomic integers and nothing else.
 ///
 /// # Safety
@@ -82,8 +85,7 @@ impl Region {
     /// system's settings for such files are (Linux 6.1). Where it cannot, nothing changes.
     pub(super) fn collapse(&self) {
         // SAFETY: our own mapping, whose content stays.
-        let _ =
-            unsafe { libc::madvise(self.base.as_ptr().cast(), self.length, libc::MADV_COLLAPSE) };
+        let _ = unsafe { libc::madvise(self.base.as_ptr().cast(), self.length, MADV_COLLAPSE) };
     }
 
     fn new(base: *mut u8, length: usize) -> Arc<Self> {
