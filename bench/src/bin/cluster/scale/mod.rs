@@ -23,7 +23,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use bench::print_table;
+use bench::{print_table, process};
 use clap::Parser;
 use control::api_server::{Access, Event, InitialSync, Pace, connect, watch, watch_aggregated};
 use control::{Control, Kind, Scope};
@@ -317,17 +317,10 @@ fn counted(name: &str, [objects, bytes, left_out, left_out_bytes]: [u64; 4]) -> 
 
 /// A line of this process's status, in bytes.
 fn memory(name: &str) -> Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    let kilobytes = line.context("a line of /proc/self/status")?.trim().trim_end_matches(" kB");
-    Ok(kilobytes.parse::<u64>()? * 1024)
+    Ok(process::memory(std::process::id(), name)?)
 }
 
 /// Processor time of this process.
 fn cpu() -> Result<Duration> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    let (_, rest) = stat.rsplit_once(") ").context("/proc/self/stat")?;
-    let fields: Vec<&str> = rest.split(' ').collect();
-    let ticks = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
-    Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
+    Ok(process::processor_time(std::process::id())?)
 }
