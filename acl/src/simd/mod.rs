@@ -9,12 +9,14 @@
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod lanes;
 
+#[cfg(any(test, target_arch = "x86_64"))]
 use std::sync::LazyLock;
 
 /// Keys looked up side by side.
 pub(crate) const VECTOR: usize = 256;
 
 /// The instruction sets that loops are there for, the best last.
+#[cfg(any(test, target_arch = "x86_64"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Form {
     /// Those that every processor of the architecture has.
@@ -26,6 +28,7 @@ pub(crate) enum Form {
 }
 
 /// The best form that this processor can run.
+#[cfg(any(test, target_arch = "x86_64"))]
 #[inline(always)]
 pub(crate) fn form() -> Form {
     static BEST: LazyLock<Form> = LazyLock::new(best);
@@ -54,7 +57,7 @@ fn best() -> Form {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(all(test, not(target_arch = "x86_64")))]
 fn best() -> Form {
     Form::Portable
 }
