@@ -1,4 +1,4 @@
-//! What a process takes, as the kernel tells (proc(5)).
+//! Processor time and memory of a process (proc(5)).
 
 use std::io;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub fn processor_time(process: u32) -> io::Result<Duration> {
     Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
 }
 
-/// Bytes that a line of `status` tells in kB, such as `VmRSS`.
+/// Bytes of a line of `status` that is in kB, such as `VmRSS`.
 ///
 /// # Errors
 /// If there is no such process or line.

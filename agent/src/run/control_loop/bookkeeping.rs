@@ -12,7 +12,7 @@ use super::reconciler::{Effects, Reconciler, Signal};
 use crate::run::durations::Published;
 use crate::run::shared_status::SharedStatus;
 
-/// What is told about the loop's work.
+/// Keeps the log of policies, the metrics and the shared status.
 pub(super) struct Bookkeeping {
     log: PolicyLog,
     /// Snapshots that are not in force yet.

@@ -54,7 +54,7 @@ pub(super) enum Signal<'a> {
     End,
 }
 
-/// What a snapshot was made of that was handed to the workers, beside the effects.
+/// Inputs of a snapshot that was handed to the workers, beside the effects.
 pub(super) struct PublishedSnapshot {
     pub(super) services: Arc<Services>,
     /// Addresses whose pods are gone since the snapshot before.

@@ -243,7 +243,7 @@ impl ControlLoop {
         self.effects.shared.broker.directory().set_labels(labels.collect());
     }
 
-    /// Hands out what is known of a pod beside its addresses; labels only if they are asked for.
+    /// Publishes whether a pod is on the host network, and its labels if they are asked for.
     fn relabel(&self, key: &PodKey) {
         let (directory, name) = (self.effects.shared.broker.directory(), key.to_string());
         let pod = self.effects.control.pod(key);

@@ -31,7 +31,7 @@ pub(super) struct SocketPoliciesReconciler {
     _thread: Thread,
 }
 
-/// What desired rules are made of.
+/// The inputs of the desired rules.
 struct Basis {
     view: Arc<View>,
     services: Arc<Services>,
@@ -50,7 +50,7 @@ impl PartialEq for Basis {
     }
 }
 
-/// What the loop and the thread tell each other.
+/// Holds the desired rules for the thread, and its progress for the loop.
 #[derive(Default)]
 pub(super) struct Mailbox {
     content: Mutex<Content>,
@@ -160,7 +160,7 @@ impl SocketPoliciesReconciler {
         self.mailbox.changed.notify_one();
     }
 
-    /// The mailbox, for who waits for rules.
+    /// Returns the mailbox, which tells which rules are in force.
     pub(super) fn mailbox(&self) -> Arc<Mailbox> {
         Arc::clone(&self.mailbox)
     }
