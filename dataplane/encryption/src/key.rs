@@ -1,10 +1,7 @@
 //! A node's private key.
 
 use std::fmt;
-use std::fs;
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::io::{self, Write};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -25,36 +22,17 @@ impl PrivateKey {
         Ok(Self::clamped(key))
     }
 
-    /// The key of a file, as `wg genkey` writes it; a new one in a file that only this user reads, if there is none.
-    ///
-    /// # Errors
-    /// If the file cannot be read or written, or has no key.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        match fs::read_to_string(path) {
-            Ok(text) => {
-                let problem = || io::Error::new(ErrorKind::InvalidData, "it has no WireGuard key");
-                key_of(text.trim()).map(Self::clamped).ok_or_else(problem)
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let key = Self::generate()?;
-                key.write(path)?;
-                Ok(key)
-            }
-            Err(error) => Err(error),
-        }
+    /// The key of a text, as `wg genkey` writes it.
+    pub fn parse(text: &str) -> Option<Self> {
+        key_of(text.trim()).map(Self::clamped)
     }
 
-    fn write(&self, path: &Path) -> io::Result<()> {
-        let next = path.with_extension("next");
-        match fs::remove_file(&next) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file =
-            fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&next)?;
-        file.write_all(format!("{}\n", BASE64_STANDARD.encode(self.0)).as_bytes())?;
-        file.sync_all()?;
-        fs::rename(next, path)
+    /// Writes it as `wg genkey` does.
+    ///
+    /// # Errors
+    /// As `out` does.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "{}", BASE64_STANDARD.encode(self.0))
     }
 
     fn clamped(mut key: WireGuardKey) -> Self {
@@ -88,7 +66,6 @@ fn key_of(text: &str) -> Option<WireGuardKey> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     /// Alice's of RFC 7748, section 6.1.
     #[test]
@@ -100,15 +77,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_made_once_and_only_its_owner_reads_it() {
-        let folder = testkit::TempDir::new("key");
-        let path = folder.path().join("key");
-        let key = PrivateKey::open(&path).unwrap();
-        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(PrivateKey::open(&path).unwrap(), key);
+    fn a_key_is_read_as_it_was_written_and_stays_out_of_messages() {
+        let key = PrivateKey::generate().unwrap();
+        let mut text = Vec::new();
+        key.write(&mut text).unwrap();
+        assert_eq!(PrivateKey::parse(std::str::from_utf8(&text).unwrap()), Some(key.clone()));
         assert_ne!(PrivateKey::generate().unwrap(), key);
         assert!(!format!("{key:?}").contains(&BASE64_STANDARD.encode(key.bytes())));
-        fs::write(&path, "AAAA\n").unwrap();
-        assert!(PrivateKey::open(&path).is_err(), "a damaged key is not replaced");
+        assert_eq!(PrivateKey::parse("AAAA\n"), None);
     }
 }

@@ -217,7 +217,8 @@ fn has(index: u32, direction: Direction, name: &str) -> bool {
 }
 
 impl Networks {
-    /// Makes the map hold exactly these.
+    /// Makes the map hold exactly these. Puts first and removes afterwards, unlike [`dataplane::bpf::KeySet`]: no
+    /// address is in no network in between, and leaves in clear.
     fn set(&mut self, wanted: BTreeMap<NetworkKey, u32>) -> io::Result<()> {
         for (key, value) in &wanted {
             if self.values.get(key) != Some(value) {

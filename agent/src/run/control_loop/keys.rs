@@ -35,6 +35,6 @@ impl Reconciler for Keys {
 pub(super) fn follow(effects: &Effects) {
     if let Some(encryption) = &effects.shared.encryption {
         let nodes = &effects.control.view().nodes;
-        encryption.follow(nodes, effects.node(), &effects.control.wireguard());
+        encryption.follow(nodes, effects.node(), effects.control.wireguard());
     }
 }

@@ -5,26 +5,35 @@
 
 mod plan;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use control::model::WireGuard;
+use control::{Durability, read_regular, replace_file};
 use dataplane::Underlay;
 use dataplane::wire::Mac;
 use encryption::{Counters, Node, PrivateKey, Programs, Uplink, overhead};
 use flow_offload::Offload;
-use linux_net::{Netlink, WIREGUARD_DEVICE, WireGuardConfig, WireGuardDevice, WireGuardPeerState};
+use ipnet::IpNet;
+use linux_net::{
+    Netlink, WIREGUARD_DEVICE, WireGuardConfig, WireGuardDevice, WireGuardKey, WireGuardPeer,
+    WireGuardPeerState,
+};
 use parking_lot::Mutex;
 
 use super::error::StartError;
 use super::thread::Thread;
 use crate::config::Config;
-use plan::{Nodes, Plan};
+use plan::{Nodes, Plan, Published};
 
 /// Name of the file with the private key, in the folder of the state.
 const KEY: &str = "wireguard.key";
+/// The longest such file, in bytes.
+const LONGEST_KEY: u64 = 4096;
 /// Interval of reading the device's state, and of configuring it again after a failure.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Time for which nothing is sent in clear to a node that is gone: workers may still decide by a snapshot with it.
@@ -33,6 +42,7 @@ const DEPARTED: Duration = Duration::from_secs(60);
 /// Encryption as it is on.
 pub(super) struct Encryption {
     key: PrivateKey,
+    public_key: WireGuardKey,
     port: u16,
     vxlan_port: Option<u16>,
     programs: Programs,
@@ -47,6 +57,8 @@ pub(super) struct Encryption {
 #[derive(Default)]
 struct Wanted {
     plan: Plan,
+    /// The nodes that the plan was made of, and what they publish.
+    made_of: Option<(Arc<Nodes>, Published)>,
     departed: Vec<(Instant, Node)>,
     /// Whether the programs do not know it yet.
     is_unset: bool,
@@ -75,8 +87,8 @@ impl Encryption {
         let Some(port) = config.network.encryption_port() else { return Ok(None) };
         let failed = |what: String| StartError::Failed(format!("encryption: {what}"));
         let path = config.state_dir.join(KEY);
-        let key = PrivateKey::open(&path)
-            .map_err(|error| failed(format!("{}: {error}", path.display())))?;
+        let key =
+            open_key(&path).map_err(|error| failed(format!("{}: {error}", path.display())))?;
         let programs = Programs::load().map_err(|error| failed(error.to_string()))?;
         let (changed, changes) = channel();
         let vxlan_port = match &config.network.underlay {
@@ -84,6 +96,7 @@ impl Encryption {
             _ => None,
         };
         let this = Arc::new(Self {
+            public_key: key.public(),
             key,
             port,
             vxlan_port,
@@ -100,21 +113,22 @@ impl Encryption {
 
     /// What this node publishes, so that others encrypt what they send it.
     pub(super) fn published(&self) -> WireGuard {
-        WireGuard { public_key: self.key.public(), port: self.port }
+        WireGuard { public_key: self.public_key, port: self.port }
     }
 
     /// Follows the nodes and what they publish. Called before a snapshot leads to them.
-    pub(super) fn follow(
-        &self,
-        nodes: &Nodes,
-        name: &str,
-        published: &BTreeMap<Arc<str>, WireGuard>,
-    ) {
-        let is_routed = self.vxlan_port.is_none();
-        let plan = Plan::of(nodes, name, published, &self.key.public(), is_routed);
+    pub(super) fn follow(&self, nodes: &Arc<Nodes>, name: &str, published: Published) {
         let mut wanted = self.wanted.lock();
         let expired = wanted.departed.iter().any(|(since, _)| since.elapsed() >= DEPARTED);
-        if wanted.plan == plan && !expired && !wanted.is_unset {
+        let is_settled = !expired && !wanted.is_unset;
+        let is_same = |(of, what): &(Arc<Nodes>, _)| Arc::ptr_eq(of, nodes) && *what == published;
+        if is_settled && wanted.made_of.as_ref().is_some_and(is_same) {
+            return;
+        }
+        let is_routed = self.vxlan_port.is_none();
+        let plan = Plan::of(nodes, name, &published, &self.public_key, is_routed);
+        wanted.made_of = Some((Arc::clone(nodes), published));
+        if is_settled && wanted.plan == plan {
             return;
         }
         for (node, why) in &plan.without {
@@ -123,10 +137,10 @@ impl Encryption {
             }
         }
         wanted.departed.retain(|(since, _)| since.elapsed() < DEPARTED);
-        let gone: Vec<Node> = wanted.plan.nodes.clone();
-        let gone = gone.into_iter().map(|node| Node { has_peer: false, ..node });
-        let gone = gone.filter(|node| !plan.nodes.iter().any(|it| it.networks == node.networks));
-        let gone: Vec<_> = gone.map(|node| (Instant::now(), node)).collect();
+        let there: BTreeSet<&[IpNet]> = plan.nodes.iter().map(|node| &node.networks[..]).collect();
+        let former = std::mem::take(&mut wanted.plan.nodes).into_iter();
+        let gone = former.filter(|node| !there.contains(&node.networks[..]));
+        let gone = gone.map(|node| (Instant::now(), Node { has_peer: false, ..node }));
         wanted.departed.extend(gone);
         wanted.plan = plan;
         let set = self.set_nodes(&wanted);
@@ -212,7 +226,7 @@ impl Encryption {
         let plan = self.wanted.lock().plan.clone();
         let config = WireGuardConfig {
             private_key: self.key.bytes(),
-            public_key: self.key.public(),
+            public_key: self.public_key,
             port: self.port,
             peers: plan.peers.iter().map(|(_, peer)| peer.clone()).collect(),
         };
@@ -225,13 +239,11 @@ impl Encryption {
         }
         state.error = error;
         state.without = plan.without;
-        let found = read.unwrap_or_default();
-        let of = |(node, peer): &(Arc<str>, _)| {
-            let peer: &linux_net::WireGuardPeer = peer;
-            let state = found.iter().find(|it| it.public_key == peer.public_key)?;
-            Some((Arc::clone(node), state.clone()))
-        };
-        state.peers = plan.peers.iter().filter_map(of).collect();
+        let found = read.unwrap_or_default().into_iter();
+        let mut found: BTreeMap<_, _> = found.map(|peer| (peer.public_key, peer)).collect();
+        let of =
+            |(node, peer): (Arc<str>, WireGuardPeer)| Some((node, found.remove(&peer.public_key)?));
+        state.peers = plan.peers.into_iter().filter_map(of).collect();
     }
 
     /// Whether the programs are where they were attached.
@@ -247,6 +259,22 @@ impl Encryption {
     /// Counters of the programs.
     pub(super) fn counters(&self) -> Counters {
         self.programs.counters()
+    }
+}
+
+/// The key of a file; a new one in a file that only this user reads, if there is none.
+fn open_key(path: &Path) -> io::Result<PrivateKey> {
+    match read_regular(path, LONGEST_KEY) {
+        Ok(text) => {
+            let key = std::str::from_utf8(&text).ok().and_then(PrivateKey::parse);
+            key.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "it has no WireGuard key"))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let key = PrivateKey::generate()?;
+            replace_file(path, Durability::Synced, |out| key.write(out))?;
+            Ok(key)
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -278,5 +306,23 @@ pub(super) fn release(uplink: u32) {
     };
     if let Err(error) = delete() {
         tracing::warn!("encryption: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_made_once_and_only_its_owner_reads_it() {
+        let folder = testkit::TempDir::new("key");
+        let path = folder.path().join("key");
+        let key = open_key(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(open_key(&path).unwrap(), key);
+        std::fs::write(&path, "AAAA\n").unwrap();
+        assert!(open_key(&path).is_err(), "a damaged key is not replaced");
     }
 }

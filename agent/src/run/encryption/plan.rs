@@ -12,6 +12,8 @@ use linux_net::{WireGuardKey, WireGuardPeer};
 
 /// Nodes by name.
 pub(super) type Nodes = BTreeMap<Arc<str>, Arc<ClusterNode>>;
+/// What nodes publish, by name.
+pub(super) type Published = BTreeMap<Arc<str>, WireGuard>;
 
 /// The desired state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +35,7 @@ impl Plan {
     pub(super) fn of(
         nodes: &Nodes,
         name: &str,
-        published: &BTreeMap<Arc<str>, WireGuard>,
+        published: &Published,
         own_key: &WireGuardKey,
         is_routed: bool,
     ) -> Self {
@@ -46,6 +48,10 @@ impl Plan {
             is_v4,
             ..Self::default()
         };
+        let mut publishers: BTreeMap<WireGuardKey, Vec<&str>> = BTreeMap::new();
+        for (node, it) in published {
+            publishers.entry(it.public_key).or_default().push(node);
+        }
         let mut taken: BTreeMap<IpNet, &str> =
             own_addresses.iter().map(|address| (IpNet::from(*address), name)).collect();
         taken.extend(plan.own.iter().map(|network| (network.trunc(), name)));
@@ -53,7 +59,7 @@ impl Plan {
             let peer = published
                 .get(other)
                 .ok_or_else(|| "it publishes no key".to_owned())
-                .and_then(|it| sole(other, it, published, own_key))
+                .and_then(|it| sole(other, it, &publishers, own_key))
                 .and_then(|it| peer(node, it, is_v4, is_routed, &taken));
             plan.nodes.push(Node {
                 addresses: node.addresses.clone(),
@@ -84,21 +90,19 @@ impl Plan {
     }
 }
 
-/// What a node publishes, unless another one publishes the same key: neither is known to have it.
+/// Refuses what a node publishes if another one publishes the same key: neither is known to have it.
 fn sole<'p>(
     node: &str,
     wireguard: &'p WireGuard,
-    published: &BTreeMap<Arc<str>, WireGuard>,
+    publishers: &BTreeMap<WireGuardKey, Vec<&str>>,
     own_key: &WireGuardKey,
 ) -> Result<&'p WireGuard, String> {
     if wireguard.public_key == *own_key {
         return Err("it publishes this node's key".to_owned());
     }
-    let has_same = |(other, it): &(&Arc<str>, &WireGuard)| {
-        ***other != *node && it.public_key == wireguard.public_key
-    };
-    match published.iter().find(has_same) {
-        Some((other, _)) => Err(format!("it publishes the same key as Node {other}")),
+    let same = publishers.get(&wireguard.public_key).into_iter().flatten();
+    match { same }.find(|other| **other != node) {
+        Some(other) => Err(format!("it publishes the same key as Node {other}")),
         None => Ok(wireguard),
     }
 }

@@ -7,7 +7,7 @@
 mod kernel;
 mod socket;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -199,21 +199,19 @@ impl Netlink {
 
 impl State {
     fn changes<'c>(&self, config: &'c WireGuardConfig) -> Changes<'c> {
-        let find = |key: &WireGuardKey| self.peers.iter().find(|it| it.public_key == *key);
-        let is_same = |peer: &WireGuardPeer| {
-            find(&peer.public_key).is_some_and(|it| {
+        let there: BTreeMap<_, _> = self.peers.iter().map(|it| (it.public_key, it)).collect();
+        let (stay, added): (Vec<_>, Vec<_>) = config.peers.iter().partition(|peer| {
+            there.get(&peer.public_key).is_some_and(|it| {
                 it.endpoint == Some(peer.endpoint) && it.networks == peer.networks
             })
-        };
-        let sets_key = self.public_key != Some(config.public_key);
-        let stays =
-            |key: &WireGuardKey| config.peers.iter().any(|it| it.public_key == *key && is_same(it));
+        });
+        let stay: BTreeSet<_> = stay.iter().map(|it| it.public_key).collect();
         let keys = self.peers.iter().map(|it| it.public_key);
         Changes {
-            sets_key,
+            sets_key: self.public_key != Some(config.public_key),
             sets_port: self.port != Some(config.port),
-            removed: keys.filter(|key| !stays(key)).collect(),
-            added: config.peers.iter().filter(|it| !is_same(it)).collect(),
+            removed: keys.filter(|key| !stay.contains(key)).collect(),
+            added,
         }
     }
 }
