@@ -168,12 +168,16 @@ impl SocketPoliciesReconciler {
 
 impl Reconciler for SocketPoliciesReconciler {
     fn on(&mut self, signal: &Signal<'_>, effects: &mut Effects) {
-        // UIDs, and whether all objects are listed, are in no snapshot.
-        if !matches!(signal, Signal::Published(_) | Signal::Committed) {
-            return;
-        }
-        let (view, own) = (effects.control.view(), effects.own_addresses());
-        let services = effects.services.services(&view, &effects.shared.config.node_name);
+        let services = match signal {
+            Signal::Published(published) => Arc::clone(&published.services),
+            // UIDs, and whether all objects are listed, are in no snapshot.
+            Signal::Committed => {
+                let (view, node) = (effects.control.view(), &effects.shared.config.node_name);
+                effects.services.services(&view, node)
+            }
+            _ => return,
+        };
+        let own = effects.own_addresses();
         let uid = |key: &_| effects.pods.uid(key).map(Arc::from);
         let is_complete = effects.input.info.decides();
         let control = (&effects.control, effects.generation);

@@ -1,6 +1,6 @@
 //! The thread that attaches programs, enters rules, ends connections and reads what programs deny.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -154,8 +154,8 @@ impl Worker {
             };
             missing.extend(attach().err().map(|why: String| format!("{key}: {why}")));
         }
-        let is_wanted = |name: &str| wanted.pods.keys().any(|key| key.to_string() == name);
-        let gone = before.iter().filter(|name| !is_wanted(name));
+        let names: HashSet<String> = wanted.pods.keys().map(ToString::to_string).collect();
+        let gone = before.iter().filter(|name| !names.contains(&***name));
         let detached = gone.map(|name| self.policy.detach(name));
         let others = wanted.is_complete.then(|| self.policy.detach_others());
         for error in detached.chain(others).filter_map(Result::err) {
