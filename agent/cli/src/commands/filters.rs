@@ -138,6 +138,13 @@ enum VerdictArg {
     Dropped,
 }
 
+/// The filters of these options, each of the same name.
+macro_rules! each_of {
+    ($options:ident: $($field:ident)*) => {
+        ObserveFilters { $($field: AnyOf($options.$field.clone()),)* ..ObserveFilters::default() }
+    };
+}
+
 impl Filters {
     /// The filters as the switch takes them.
     pub(crate) fn wanted(&self) -> ObserveFilters {
@@ -147,36 +154,12 @@ impl Filters {
         });
         ObserveFilters {
             verdict: AnyOf(verdict.collect()),
-            pod: AnyOf(self.pod.clone()),
-            from_pod: AnyOf(self.from_pod.clone()),
-            to_pod: AnyOf(self.to_pod.clone()),
-            from_namespace: AnyOf(self.from_namespace.clone()),
-            to_namespace: AnyOf(self.to_namespace.clone()),
-            label: AnyOf(self.label.clone()),
-            from_label: AnyOf(self.from_label.clone()),
-            to_label: AnyOf(self.to_label.clone()),
-            workload: AnyOf(self.workload.clone()),
-            from_workload: AnyOf(self.from_workload.clone()),
-            to_workload: AnyOf(self.to_workload.clone()),
-            ip: AnyOf(self.ip.clone()),
-            from_ip: AnyOf(self.from_ip.clone()),
-            to_ip: AnyOf(self.to_ip.clone()),
-            fqdn: AnyOf(self.fqdn.clone()),
-            from_fqdn: AnyOf(self.from_fqdn.clone()),
-            to_fqdn: AnyOf(self.to_fqdn.clone()),
-            service: AnyOf(self.service.clone()),
-            from_service: AnyOf(self.from_service.clone()),
-            to_service: AnyOf(self.to_service.clone()),
-            protocol: AnyOf(self.protocol.clone()),
-            port: AnyOf(self.port.clone()),
-            from_port: AnyOf(self.from_port.clone()),
-            to_port: AnyOf(self.to_port.clone()),
-            tcp_flags: AnyOf(self.tcp_flags.clone()),
             direction: AnyOf(self.traffic_direction.clone()),
-            reason: AnyOf(self.reason.clone()),
-            policy: AnyOf(self.policy.clone()),
-            node: AnyOf(self.node.clone()),
-            ..ObserveFilters::default()
+            ..each_of! { self:
+                pod from_pod to_pod from_namespace to_namespace label from_label to_label workload
+                from_workload to_workload ip from_ip to_ip fqdn from_fqdn to_fqdn service from_service
+                to_service protocol port from_port to_port tcp_flags reason policy node
+            }
         }
     }
 }

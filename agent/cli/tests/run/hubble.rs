@@ -257,13 +257,7 @@ fn peers_are_the_nodes_and_their_changes() {
     let files = NodeFiles::new("hubble-peers-tls");
     files.manifest("cluster.yaml", &cluster(&[]));
     let certificates = Certificates::new(&files);
-    let options = Options {
-        hubble_listen: Some("127.0.0.1:0".parse().unwrap()),
-        hubble_cert_file: Some(certificates.file("ca-server.crt")),
-        hubble_key_file: Some(certificates.file("ca-server.key")),
-        hubble_client_ca_file: Some(certificates.file("ca.crt")),
-        ..Options::default()
-    };
+    let options = certificates.options();
     let node = Node::start_with(&files, |config| config.hubble = hubble(options));
     let (target, port) = (node.hubble_address().to_string(), node.hubble_address().port());
     let names = ["ca.crt", "ca-client.crt", "ca-client.key"].map(|name| certificates.text(name));
@@ -332,6 +326,17 @@ impl Certificates {
     fn text(&self, name: &str) -> String {
         self.file(name).display().to_string()
     }
+
+    /// Options of a server at an address.
+    fn options(&self) -> Options {
+        Options {
+            hubble_listen: Some("127.0.0.1:0".parse().unwrap()),
+            hubble_cert_file: Some(self.file("ca-server.crt")),
+            hubble_key_file: Some(self.file("ca-server.key")),
+            hubble_client_ca_file: Some(self.file("ca.crt")),
+            ..Options::default()
+        }
+    }
 }
 
 #[test]
@@ -345,13 +350,7 @@ fn clients_of_an_address_have_a_certificate_or_a_token() {
     server.grant("viewer", "/observer.Observer/ServerStatus");
     let files = NodeFiles::new("hubble-tls");
     let certificates = Certificates::new(&files);
-    let options = Options {
-        hubble_listen: Some("127.0.0.1:0".parse().unwrap()),
-        hubble_cert_file: Some(certificates.file("ca-server.crt")),
-        hubble_key_file: Some(certificates.file("ca-server.key")),
-        hubble_client_ca_file: Some(certificates.file("ca.crt")),
-        ..Options::default()
-    };
+    let options = certificates.options();
     let access = Access::Kubeconfig(server.kubeconfig());
     let node = Node::start_on(&files, Kernel::default(), |config| {
         config.manifests.clear();
