@@ -4,5 +4,5 @@
 mod compile;
 
 fn main() {
-    compile::compile("encryption", &["../bpf/ip.h", "../bpf/sealed.h"]);
+    compile::compile("encryption", &["../bpf/counters.h", "../bpf/ip.h", "../bpf/sealed.h"]);
 }

@@ -4,6 +4,12 @@
 mod compile;
 
 fn main() {
-    let shared = ["../bpf/barrier.h", "../bpf/ip.h", "../bpf/sealed.h", "../bpf/uplink.h"];
+    let shared = [
+        "../bpf/barrier.h",
+        "../bpf/counters.h",
+        "../bpf/ip.h",
+        "../bpf/sealed.h",
+        "../bpf/uplink.h",
+    ];
     compile::compile("flow", &[&["bpf/flow.h"][..], &shared].concat());
 }

@@ -4,5 +4,5 @@
 mod compile;
 
 fn main() {
-    compile::compile("socket", &["bpf/socket.h", "../bpf/barrier.h"]);
+    compile::compile("socket", &["bpf/socket.h", "../bpf/barrier.h", "../bpf/counters.h"]);
 }

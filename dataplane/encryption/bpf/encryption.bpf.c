@@ -44,6 +44,7 @@ struct settings {
 };
 
 enum counter { SEALED, UNSEALED, WITHOUT_PEER, UNEXPECTED, COUNTERS };
+#include "../../bpf/counters.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -59,21 +60,6 @@ struct {
 	__type(key, struct network);
 	__type(value, __u32);
 } networks SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNTERS);
-	__type(key, __u32);
-	__type(value, __u64);
-} counters SEC(".maps");
-
-static __always_inline void count(__u32 counter)
-{
-	__u64 *value = bpf_map_lookup_elem(&counters, &counter);
-
-	if (value)
-		*value += 1;
-}
 
 static __always_inline __u32 kind_of(const struct address *address)
 {
@@ -119,10 +105,10 @@ int seal(struct __sk_buff *skb)
 	if (!is_of_pods)
 		return TC_ACT_UNSPEC;
 	if (reading != READ || !(to & KEYED) || !set->device) {
-		count(WITHOUT_PEER);
+		count(WITHOUT_PEER, 1);
 		return TC_ACT_SHOT;
 	}
-	count(SEALED);
+	count(SEALED, 1);
 	return bpf_redirect(set->device, 0);
 }
 
@@ -148,7 +134,7 @@ int unseal(struct __sk_buff *skb)
 	from = bad ? 0 : kind_of(&packet.source);
 	if (!(from & PODS) &&
 	    !(from & NODE && (is_tunnel(skb, set, &packet) || kind_of(&packet.destination) & OWN))) {
-		count(UNEXPECTED);
+		count(UNEXPECTED, 1);
 		return TC_ACT_SHOT;
 	}
 	ethernet.h_proto = skb->protocol;
@@ -159,7 +145,7 @@ int unseal(struct __sk_buff *skb)
 	    bpf_skb_store_bytes(skb, 0, &ethernet, sizeof(ethernet), 0))
 		return TC_ACT_SHOT;
 	skb->mark = SEALED_MARK;
-	count(UNSEALED);
+	count(UNSEALED, 1);
 	return bpf_redirect(set->uplink, BPF_F_INGRESS);
 }
 

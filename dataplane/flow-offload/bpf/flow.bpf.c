@@ -44,6 +44,7 @@ typedef struct __sk_buff uplink_context;
 #include "../../bpf/barrier.h"
 #include "../../bpf/sealed.h"
 #include "flow.h"
+#include "../../bpf/counters.h"
 
 /* More fragments, and the place of this one. */
 #define FRAGMENT 0x3fff
@@ -192,13 +193,6 @@ struct {
 	__type(value, struct settings);
 } settings SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNTERS);
-	__type(key, __u32);
-	__type(value, __u64);
-} counters SEC(".maps");
-
 /* Where traffic between nodes is encrypted: pod networks of other nodes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -229,14 +223,6 @@ struct packet {
 	__u32 flags;
 	__u32 data;
 };
-
-static __always_inline void count(__u32 counter, __u64 n)
-{
-	__u64 *value = bpf_map_lookup_elem(&counters, &counter);
-
-	if (value)
-		*value += n;
-}
 
 static __always_inline int is_same_mac(const __u8 *a, const __u8 *b)
 {

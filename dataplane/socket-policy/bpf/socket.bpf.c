@@ -24,6 +24,7 @@
 
 #include "../../bpf/barrier.h"
 #include "socket.h"
+#include "../../bpf/counters.h"
 
 /* Of every network namespace. */
 #define LOOPBACK_INTERFACE 1
@@ -98,13 +99,6 @@ struct exchanges sent SEC(".maps");
 struct exchanges heard SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNTERS);
-	__type(key, __u32);
-	__type(value, __u64);
-} counters SEC(".maps");
-
-struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 16);
 } events SEC(".maps");
@@ -121,14 +115,6 @@ struct question {
 	__u32 by;
 	__u32 is_host;
 };
-
-static void count(__u32 counter)
-{
-	__u64 *value = bpf_map_lookup_elem(&counters, &counter);
-
-	if (value)
-		++*value;
-}
 
 static __always_inline void copy(__u64 *to, const __u64 *from)
 {
@@ -256,15 +242,23 @@ note_exchange(void *own, void *others, const struct exchange_key *key)
 		bpf_map_update_elem(own, key, &now, BPF_ANY);
 }
 
-static __always_inline void report_call(const struct pod *pod, const struct question *question,
-					const __u64 *address, __be16 port)
+/* Room for an event; one without room is counted. */
+static __always_inline struct event *reserve_event(void)
 {
 	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 
-	if (!event) {
-		count(LOST);
+	if (!event)
+		count(LOST, 1);
+	return event;
+}
+
+static __always_inline void report_call(const struct pod *pod, const struct question *question,
+					const __u64 *address, __be16 port)
+{
+	struct event *event = reserve_event();
+
+	if (!event)
 		return;
-	}
 	*event = (struct event){
 		.pod = pod->number,
 		.by = question->by,
@@ -290,11 +284,9 @@ report_packet(struct pod *pod, const struct question *question, __be16 port)
 	if (now - pod->reported < REPORT)
 		return;
 	pod->reported = now;
-	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
-	if (!event) {
-		count(LOST);
+	event = reserve_event();
+	if (!event)
 		return;
-	}
 	*event = (struct event){
 		.pod = pod->number,
 		.by = question->by,
@@ -335,7 +327,7 @@ decide(struct bpf_sock_addr *context, int is_send, __u8 family, const __u64 *add
 		return 1;
 	if (!known)
 		return 1;
-	count(ASKED_ABOUT);
+	count(ASKED_ABOUT, 1);
 	question.generation = known->generation;
 	if (is_inside(pod, family, address))
 		return 1;
@@ -343,7 +335,7 @@ decide(struct bpf_sock_addr *context, int is_send, __u8 family, const __u64 *add
 	if (!(flags & POD_KNOWN) || !question.generation) {
 		if (!known->closed || flags & POD_HOST)
 			return 1;
-		count(CLOSED);
+		count(CLOSED, 1);
 		return deny(known);
 	}
 	question.table = pod->number;
@@ -384,7 +376,7 @@ decide(struct bpf_sock_addr *context, int is_send, __u8 family, const __u64 *add
 	}
 	if (!denied)
 		return 1;
-	count(DENIED);
+	count(DENIED, 1);
 	report_call(pod, &question, address, port);
 	return deny(known);
 }
@@ -480,7 +472,7 @@ int create(struct bpf_sock *socket)
 
 	if (socket->type != SOCK_RAW || !(pod->flags & POD_NO_RAW))
 		return 1;
-	count(RAW);
+	count(RAW, 1);
 	return 0;
 }
 
@@ -552,7 +544,7 @@ int ingress(struct __sk_buff *packet)
 		if (find_exchange(&sent, &key))
 			return 1;
 	}
-	count(KEPT_OUT);
+	count(KEPT_OUT, 1);
 	report_packet(pod, &question, port);
 	return 0;
 }
