@@ -235,7 +235,7 @@ fn without_a_writer_a_switch_watches_pods_and_returns_when_there_is_one() {
         let server = ApiServer::new();
         server.apply(pod("a", "n1", "10.0.0.1"));
         let [a, b, mut c] = three(&server).await;
-        // Nobody may take over.
+        // No other switch is allowed to take over.
         server.forbid("leases", true);
         drop((a, b));
         until(&mut [&mut c], "its own watch", |all| role(all[0]) == AggregateRole::Watching).await;

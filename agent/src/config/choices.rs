@@ -86,7 +86,7 @@ pub enum Encryption {
     /// None
     #[default]
     Off,
-    /// What pods of different nodes say takes a WireGuard device
+    /// Traffic between pods of different nodes goes through a WireGuard device
     #[value(name = "wireguard")]
     WireGuard,
 }

@@ -43,7 +43,7 @@ impl Cache {
         self.published.taken.get(node).map_or(&[], Vec::as_slice)
     }
 
-    /// What nodes publish to be sent encrypted packets; that of an object without a Node does not count.
+    /// Iterates over the WireGuard keys and ports that nodes publish; an object without a Node does not count.
     pub(crate) fn wireguard(&self) -> impl Iterator<Item = (&Arc<str>, &WireGuard)> {
         let known = self.node_addresses.values().filter(|it| self.nodes.get(&it.node).is_some());
         known.filter_map(|it| Some((&it.node, it.wireguard.as_ref()?)))

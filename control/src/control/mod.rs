@@ -169,7 +169,7 @@ impl Control {
         self.cache.refused_addresses()
     }
 
-    /// What nodes publish to be sent encrypted packets, by node.
+    /// Returns the WireGuard keys and ports that nodes publish, by node.
     pub fn wireguard(&self) -> BTreeMap<Arc<str>, WireGuard> {
         self.cache.wireguard().map(|(node, it)| (Arc::clone(node), it.clone())).collect()
     }

@@ -1,4 +1,4 @@
-//! Two nodes and somebody else on one link, whose frames are captured.
+//! Two nodes and an attacker on one link; the frames of the link are captured.
 //!
 //! ```text
 //!   node 1: 192.0.2.1, 2001:db8::1 ─┐

@@ -9,7 +9,7 @@ use testkit::{BORINGTUN, Namespace, RawSender, eventually, has_program};
 
 use crate::rig::{Host, Lan, OVERLAY};
 
-/// What pods say, which nobody between the nodes may read.
+/// The payload of pods, which must not be seen on the link.
 const SECRET: &[u8] = b"what pods of different nodes say to each other";
 /// Longer than what is lost if it does not come at once.
 const BLOCKED: Duration = Duration::from_secs(1);
@@ -112,7 +112,7 @@ fn streams_get_through_whole() {
     }
 }
 
-/// Frames as node 1 sends them, from somebody else on the link.
+/// The attacker sends frames that look like those of node 1.
 fn forged(lan: &Lan) -> [(Vec<u8>, &'static str); 4] {
     let mac = lan.hosts[1].namespace.exec(["cat", "/sys/class/net/eth0/address"]);
     let octets: Vec<u8> =

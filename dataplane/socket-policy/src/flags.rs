@@ -18,8 +18,8 @@ pub(crate) struct Denials {
 }
 
 impl Denials {
-    /// Raw sockets send what no call is asked about. The switch decides about their packets, and policies may allow
-    /// some; what a pod on the host network sends does not pass the switch.
+    /// Returns the flags of a pod. Raw sockets are refused to a pod that may open nothing, and to one on the host
+    /// network that is denied anything: its packets do not pass the switch, which decides about those of other pods.
     pub(crate) fn of(&self, is_host: bool) -> u32 {
         let datagrams = if self.opens || self.accepts { POD_DATAGRAMS } else { 0 };
         let no_raw = if self.opens && (is_host || !self.allows) { POD_NO_RAW } else { 0 };

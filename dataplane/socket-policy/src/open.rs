@@ -48,7 +48,7 @@ pub struct Ended {
     pub remote: SocketAddr,
 }
 
-/// Who opened a connection, as far as a socket tells.
+/// The end that opened a connection, if the socket tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opener {
     Pod,

@@ -100,7 +100,7 @@ pub struct Args {
     output: Format,
 }
 
-/// How verdicts are written.
+/// The output format of verdicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// A line a verdict

@@ -244,7 +244,7 @@ impl Drop for Notified {
     }
 }
 
-/// What Hubble Relay begins with.
+/// Hubble Relay finds the nodes by this stream.
 #[test]
 fn peers_are_the_nodes_and_their_changes() {
     requires!(has_client(), "python3-grpcio is not installed");

@@ -9,7 +9,7 @@
 //!                   └──── completions ─── interface thread
 //! ```
 //!
-//! Its parts are reconcilers (`reconciler`): each has state of its own, is told of what happens by signals, and
+//! Its parts are reconcilers (`reconciler`): each has state of its own, receives signals of what happens, and
 //! changes what all share, the `Effects`. In each round the loop takes events, publishes, lets those act that are
 //! due, and publishes again.
 //!
@@ -205,7 +205,7 @@ impl ControlLoop {
         }
     }
 
-    /// Lets the reconcilers act that are due.
+    /// Runs the reconcilers that are due.
     fn reconcile(&mut self) {
         while let Some((id, why)) = self.effects.ports.next_gone() {
             self.lose_port(id, &why);

@@ -32,7 +32,7 @@ pub(super) trait Reconciler {
     fn on(&mut self, signal: &Signal<'_>, effects: &mut Effects);
 }
 
-/// What reconcilers react to.
+/// An event that reconcilers react to.
 pub(super) enum Signal<'a> {
     /// A round of the loop, after its events are published.
     Due(Instant),

@@ -53,7 +53,7 @@ pub(super) struct Encryption {
     changed: Sender<()>,
 }
 
-/// What is wanted, and where it is in force.
+/// The desired state, and where it is in force.
 #[derive(Default)]
 struct Wanted {
     plan: Plan,
@@ -111,7 +111,7 @@ impl Encryption {
         Ok(Some(this))
     }
 
-    /// What this node publishes, so that others encrypt what they send it.
+    /// Returns the public key and port that this node publishes: others encrypt with them.
     pub(super) fn published(&self) -> WireGuard {
         WireGuard { public_key: self.public_key, port: self.port }
     }

@@ -12,7 +12,7 @@ use linux_net::{WireGuardKey, WireGuardPeer};
 
 /// Nodes by name.
 pub(super) type Nodes = BTreeMap<Arc<str>, Arc<ClusterNode>>;
-/// What nodes publish, by name.
+/// Keys and ports that nodes publish, by name.
 pub(super) type Published = BTreeMap<Arc<str>, WireGuard>;
 
 /// The desired state.

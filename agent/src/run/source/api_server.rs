@@ -29,7 +29,7 @@ pub(in crate::run) struct ApiServer {
     /// The UID of its cluster, if it answered at once.
     pub(in crate::run) cluster: Option<String>,
     writes: mpsc::Sender<Write>,
-    /// What the node publishes about itself.
+    /// Addresses and key that the node publishes.
     published: value::Sender<Option<Published>>,
     /// The node's policies to publish.
     policies: value::Sender<Option<NodePolicies>>,

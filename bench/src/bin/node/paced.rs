@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Each connection is one question and one answer, closed by the client; a policy allows it. The programs of flow offload run in the
-//! kernel, on behalf of whoever sends: their time is not the switch's, so the machine's is told too.
+//! kernel, on behalf of whoever sends: their time is not in the switch's, so that of the whole machine is printed as well.
 
 use std::error::Error;
 use std::io::{Read, Write};

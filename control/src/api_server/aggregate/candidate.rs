@@ -182,8 +182,8 @@ impl Candidate {
         }
     }
 
-    /// Whether it has the seat. Without an answer a Lease that was renewed lately still holds, and later it is asked
-    /// for again.
+    /// Returns whether this switch holds the Lease of the seat. If the API server does not answer, a recently renewed
+    /// Lease still counts, and is asked for again later.
     async fn holds(&mut self, seat: Seat) -> bool {
         let election = if seat == Seat::Writer { &mut self.writer } else { &mut self.standby };
         let renewed = election.renew().await;

@@ -89,7 +89,7 @@ pub(super) struct Aggregator {
     trouble: Option<(String, Instant)>,
     /// When the own watch of all pods begins, and why.
     leaving: Option<(Instant, String)>,
-    /// When a free seat of the standby is asked for.
+    /// Time at which this switch asks for the free seat of the standby.
     vacancy: Option<Instant>,
     standby: Election,
     /// The aggregate is not read before.

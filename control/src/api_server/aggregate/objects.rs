@@ -19,7 +19,7 @@ use crate::model::Pod;
 pub(super) const KIND: &str = "PodgateAddresses";
 /// The name in paths of the API.
 pub(super) const PLURAL: &str = "podgateaddresses";
-/// The label that tells pages from the log.
+/// The label whose value is `page` or `log`.
 const PART: &str = "podgate.io/part";
 /// Slots of the log.
 pub(super) const SLOTS: u64 = 128;

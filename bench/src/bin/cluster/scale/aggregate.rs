@@ -28,7 +28,7 @@ pub(super) fn is_about(path: &str) -> bool {
     path.contains("/podgateaddresses") || path.contains("/leases")
 }
 
-/// Passes one request on to the double, and its answer back; `count` is told what was sent.
+/// Forwards one request to the double and its answer back; `count` gets the bytes sent.
 pub(super) fn pass_on(
     head: &str,
     from: &mut impl BufRead,
