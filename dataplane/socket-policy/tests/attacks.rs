@@ -3,7 +3,9 @@
 use session_rules::{Action, Ports};
 use socket_policy::Options;
 
-use crate::arrivals::{FRIEND, Hosts, NODE, STRANGER, accepts, is_denied, node, only_the_friend};
+use crate::arrivals::{
+    FRIEND, Hosts, NODE, STRANGER, accepts, is_denied, is_open, node, only_the_friend,
+};
 use crate::common::*;
 
 #[test]
@@ -91,17 +93,16 @@ fn a_listener_is_of_the_cgroup_that_opened_it() {
     let [mut pod, mut inside, mut moved] =
         [&hosts.pod, &nested, &hosts.pod].map(|it| hosts.world.client(it));
     let (mut other, mut client) = (hosts.node_process(), hosts.client());
-    let mut denied =
-        |port: u16| is_denied(&mut client, &format!("tcp {} {port} {}", NODE[0], STRANGER[0]));
+    let to = |port: u16| format!("tcp {} {port} {}", NODE[0], STRANGER[0]);
     assert_eq!(inside.ask("serve tcp 0.0.0.0 81"), "ok");
-    assert!(denied(81), "a cgroup inside");
+    assert!(is_denied(&mut client, &to(81)), "a cgroup inside");
     // A process that leaves.
     assert_eq!(moved.ask("listen m tcp 0.0.0.0 82"), "ok");
     std::fs::write(root.join("cgroup.procs"), moved.id().to_string()).unwrap();
     assert_eq!(moved.ask("serving m tcp"), "ok");
-    assert!(denied(82), "its process has left");
+    assert!(is_denied(&mut client, &to(82)), "its process has left");
     assert_eq!(moved.ask("serve tcp 0.0.0.0 83"), "ok");
-    assert!(!denied(83), "a socket that is not the pod's");
+    assert!(is_open(&mut client, &to(83)), "a socket that is not the pod's");
     // A listener that another process gets.
     let way = hosts.world.folder.path().join("way");
     let give = |from: &mut Client, to: &mut Client, name: &str| {
@@ -114,10 +115,10 @@ fn a_listener_is_of_the_cgroup_that_opened_it() {
     };
     assert_eq!(pod.ask("listen g tcp 0.0.0.0 84"), "ok");
     give(&mut pod, &mut other, "g");
-    assert!(denied(84), "it was given away");
+    assert!(is_denied(&mut client, &to(84)), "it was given away");
     assert_eq!(other.ask("listen h tcp 0.0.0.0 85"), "ok");
     give(&mut other, &mut pod, "h");
-    assert!(!denied(85), "a process outside gave it to the pod");
+    assert!(is_open(&mut client, &to(85)), "a process outside gave it to the pod");
     // A thread in a cgroup of threads.
     drop(inside);
     let threads = hosts.world.cgroup("threads");
@@ -129,7 +130,7 @@ fn a_listener_is_of_the_cgroup_that_opened_it() {
     let mut threaded = hosts.world.client(&threads);
     assert_eq!(threaded.ask(&format!("thread {} t tcp 0.0.0.0 86", thread.display())), "ok");
     assert_eq!(threaded.ask("serving t tcp"), "ok");
-    assert!(denied(86), "a thread's");
+    assert!(is_denied(&mut client, &to(86)), "a thread's");
     drop(threaded);
     std::thread::sleep(std::time::Duration::from_millis(200));
     let _ = [thread, nested].map(std::fs::remove_dir);
