@@ -1,11 +1,16 @@
 //! The maps that hold the rules of a generation.
 
-use std::io;
+use std::time::Duration;
+use std::{io, thread};
 
 use dataplane::bpf::{Map, Object, Plain};
 
 use crate::layout::{ENDPOINTS, Endpoint, LocalKey, Piece, RANGES, Range, RuleKey, ServiceKey};
 use crate::render::Rendered;
+
+/// Attempts to enter a value for which the kernel has no memory, and the time between two.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// The maps; each has room for two generations.
 #[derive(Debug)]
@@ -48,17 +53,17 @@ impl Tables {
         enter(&self.endpoints, half * ENDPOINTS, ENDPOINTS, &rendered.endpoints)?;
         for (key, piece) in &rendered.rules {
             let key = RuleKey { generation, ..*key };
-            self.rules.put(&key, &Piece { first: half * RANGES + piece.first, ..*piece })?;
+            put(&self.rules, &key, &Piece { first: half * RANGES + piece.first, ..*piece })?;
             done.rules.push(key);
         }
         for (key, table) in &rendered.locals {
             let key = LocalKey { generation, ..*key };
-            self.locals.put(&key, table)?;
+            put(&self.locals, &key, table)?;
             done.locals.push(key);
         }
         for (key, piece) in &rendered.services {
             let key = ServiceKey { generation, ..*key };
-            self.services.put(&key, &Piece { first: half * ENDPOINTS + piece.first, ..*piece })?;
+            put(&self.services, &key, &Piece { first: half * ENDPOINTS + piece.first, ..*piece })?;
             done.services.push(key);
         }
         Ok(())
@@ -70,6 +75,18 @@ impl Tables {
         written.locals.iter().for_each(|key| drop(self.locals.remove(key)));
         written.services.iter().for_each(|key| drop(self.services.remove(key)));
     }
+}
+
+/// Enters a value. Such maps get the memory of an entry without waiting for it, so that the kernel may have none at
+/// the moment.
+fn put<K: Plain, V: Plain>(map: &Map<K, V>, key: &K, value: &V) -> io::Result<()> {
+    for _ in 0..TRIES {
+        match map.put(key, value) {
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => thread::sleep(PAUSE),
+            done => return done,
+        }
+    }
+    map.put(key, value)
 }
 
 /// Enters values of an array from a place on, of which there is room for so many.
