@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
@@ -82,6 +83,38 @@ fn nftables_names_what_it_does_not_evaluate() {
     let both = run.args(["run", "--enforcer", "nftables", "--stage-all"]).output().unwrap();
     assert_eq!(both.status.code(), Some(2));
     assert!(text(&both.stderr).contains("stage-all: goes with enforcer afxdp"), "{both:?}");
+}
+
+#[test]
+fn connections_that_open_while_a_policy_is_staged_count_once() {
+    requires_the_machine!();
+    let node = ClusterNode::start(&[]);
+    let (db, web) = (node.pod("db", "db"), node.pod("web", "web"));
+    let _redis = db.serve_redis();
+    let is_staged = AtomicBool::new(false);
+    let open = std::thread::scope(|scope| {
+        let connections = scope.spawn(|| {
+            let mut open = Vec::new();
+            while !is_staged.load(Ordering::Relaxed) && open.len() < 700 {
+                open.push(web.connect(db.v4(), 6379).unwrap());
+            }
+            open.push(web.connect(db.v4(), 6379).unwrap());
+            open
+        });
+        node.apply("policy", &admits("db", "cache", json!({"podgate.io/stage": "staged"})));
+        node.eventually("the first are compared", || staged(&node, &[]).0.into_iter().next());
+        is_staged.store(true, Ordering::Relaxed);
+        connections.join().unwrap()
+    });
+    node.eventually("all are compared", || {
+        let (rows, _) = staged(&node, &[]);
+        let [row] = &rows[..] else { return None };
+        let (compared, open) = (row["connections"].as_u64().unwrap(), open.len() as u64);
+        assert!(compared <= open, "{open} and {row}");
+        // Verdicts that come faster than they can be handed on are lost, and counted.
+        let lost = node.status()["verdicts_lost"].as_u64().unwrap();
+        (compared + lost >= open).then_some(())
+    });
 }
 
 #[test]

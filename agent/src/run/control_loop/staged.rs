@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ptr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use acl::Rule;
 use dataplane::wire::protocol;
@@ -17,8 +18,12 @@ struct Rules<'a> {
     staged: Option<[Option<&'a [Rule]>; 2]>,
 }
 
+/// How long workers may take until they use the snapshot with which connections are compared.
+const IN_FORCE: Duration = Duration::from_secs(10);
+
 /// Compares open connections of the pods whose rules `next` changes, if they have staged ones: by another
-/// thread, since there may be millions of sessions. What was known of these pods is forgotten.
+/// thread, since there may be millions of sessions. What was known of these pods is forgotten. The workers
+/// report what opens when they use `next`.
 pub(super) fn compare(shared: &Arc<SharedStatus>, next: &Arc<Snapshot>) {
     let last = Arc::clone(&shared.state().snapshot);
     if !last.is_staged() && !next.is_staged() || last.shares_ports(next) {
@@ -41,9 +46,17 @@ pub(super) fn compare(shared: &Arc<SharedStatus>, next: &Arc<Snapshot>) {
         return;
     }
     let (shared, next) = (Arc::clone(shared), Arc::clone(next));
+    let published_s = shared.switch.now().seconds();
     let run = move || {
+        shared.switch.wait_in_force(next.generation, IN_FORCE);
         for (found, tuples) in shared.switch.sessions().iter() {
-            if found.protocol() == protocol::TCP && found.state().is_over() {
+            let is_over = found.protocol() == protocol::TCP && found.state().is_over();
+            let opened = shared.switch.sessions().usage(&found);
+            // An earlier process may have opened one in a generation of the same number. A worker's clock may be
+            // a second behind.
+            let is_reported = opened.created_s.is_some_and(|created| created + 1 >= published_s)
+                && opened.generation >= next.generation as u32 & (u32::MAX >> 1);
+            if is_over || is_reported {
                 continue;
             }
             let flow = tuples.policy_flow();

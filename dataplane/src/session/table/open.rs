@@ -91,7 +91,7 @@ impl Sessions {
         let translation = &self.translations[index as usize];
         let translate = || translation.write(&tuples.initiator, tuples.return_mac);
         let translate = translated.then_some(translate);
-        self.accounts[index as usize].start(now_s);
+        self.accounts[index as usize].start(now_s, opening.generation);
         let record = &self.records[index as usize];
         let sequence = record.open(&tuples.responder, opening.owner, forwarding, life, translate);
         let id = SessionId { index, sequence };
