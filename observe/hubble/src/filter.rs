@@ -8,8 +8,7 @@ use crate::flow::{
     CLUSTER, drop_reason_of, event_type, identity_of, ip_version, is_reply, labels, number,
     tcp_flags, traffic_direction, workload_of,
 };
-use crate::messages::filter::{EventTypeFilter, FlowFilter};
-use crate::messages::flow::{TcpFlags, Workload};
+use crate::messages::flow::{EventTypeFilter, FlowFilter, TcpFlags, Workload};
 use crate::name::{Name, node_pattern};
 
 /// Filters of both lists, which were checked.
@@ -107,7 +106,7 @@ impl Filter {
             protocol: each("protocol", &filter.protocol, protocol)?,
             node_name: each("node_name", &filter.node_name, node_pattern)?,
             // Packets of the switch are not encrypted.
-            is_void: filter.matches_none()
+            is_void: matches_none(filter)
                 || !filter.encrypted.is_empty() && !filter.encrypted.contains(&false),
         })
     }
@@ -151,6 +150,25 @@ impl EndFilter {
     }
 }
 
+/// Whether a filter asks for what no flow of the switch has.
+fn matches_none(filter: &FlowFilter) -> bool {
+    let texts = [
+        &filter.http_status_code,
+        &filter.dns_query,
+        &filter.http_method,
+        &filter.http_path,
+        &filter.trace_id,
+        &filter.uuid,
+        &filter.http_url,
+        &filter.source_ip_xlated,
+        &filter.node_labels,
+    ];
+    let messages = [&filter.http_header, &filter.interface];
+    !texts.iter().all(|it| it.is_empty())
+        || !messages.iter().all(|it| it.is_empty())
+        || !filter.ip_trace_id.is_empty()
+}
+
 /// Whether a list is empty, or has an entry for which it holds.
 fn any<T>(list: &[T], holds: impl FnMut(&T) -> bool) -> bool {
     list.is_empty() || list.iter().any(holds)
@@ -158,7 +176,7 @@ fn any<T>(list: &[T], holds: impl FnMut(&T) -> bool) -> bool {
 
 fn is_type(wanted: &EventTypeFilter, event: &Event) -> bool {
     let own = event_type(event);
-    (wanted.kind == 0 || wanted.kind == own.kind)
+    (wanted.r#type == 0 || wanted.r#type == own.r#type)
         && (!wanted.match_sub_type || wanted.sub_type == own.sub_type)
 }
 
@@ -204,7 +222,7 @@ fn protocol(text: &str) -> Result<&'static [u8], String> {
 mod tests {
     use super::*;
     use crate::flow::tests::denied;
-    use crate::messages::filter::Experimental;
+    use crate::messages::flow::flow_filter::Experimental;
 
     fn of(change: impl FnOnce(&mut FlowFilter)) -> FlowFilter {
         let mut filter = FlowFilter::default();
@@ -276,14 +294,14 @@ mod tests {
             ("ip_trace_id", |it| it.ip_trace_id = vec![1], false),
             (
                 "event_type",
-                |it| it.event_type = vec![EventTypeFilter { kind: 5, ..Default::default() }],
+                |it| it.event_type = vec![EventTypeFilter { r#type: 5, ..Default::default() }],
                 true,
             ),
             (
                 "event_type",
                 |it| {
                     it.event_type =
-                        vec![EventTypeFilter { kind: 5, match_sub_type: true, sub_type: 1 }]
+                        vec![EventTypeFilter { r#type: 5, match_sub_type: true, sub_type: 1 }]
                 },
                 false,
             ),

@@ -11,9 +11,11 @@ use jiff::Timestamp as Moment;
 use observe::verdicts::{End, Event, Verdict};
 
 use crate::messages::Timestamp;
+use crate::messages::flow::layer4::Protocol;
 use crate::messages::flow::{
-    BoolValue, Emitter, Endpoint, EventType, Flow, Icmp, Ip, Layer4, Policy, Ports, Protocol,
-    Service, Tcp, TcpFlags, Workload, direction, identity, verdict,
+    CiliumEventType, Emitter, Endpoint, Flow, FlowType, IcmPv4, IcmPv6, Ip, IpVersion, Layer4,
+    Policy, Sctp, Service, Tcp, TcpFlags, TraceObservationPoint, TraceReason, TrafficDirection,
+    Udp, Verdict as FlowVerdict, Workload,
 };
 use crate::reason::drop_reason;
 
@@ -23,12 +25,36 @@ pub const CLUSTER: &str = "default";
 const HOST: &str = "host";
 const UPLINK: &str = "uplink";
 
+/// Message types of Cilium's monitor, in [`CiliumEventType`].
+pub(crate) mod message_type {
+    /// A dropped packet; the sub-type is the reason.
+    pub(crate) const DROP: i32 = 1;
+    /// A forwarded packet; the sub-type is where to.
+    pub(crate) const TRACE: i32 = 4;
+    /// A decision of policies.
+    pub(crate) const POLICY_VERDICT: i32 = 5;
+}
+
+/// Reserved identities.
+mod identity {
+    /// Not known.
+    pub(super) const UNKNOWN: u32 = 0;
+    /// The node.
+    pub(super) const HOST: u32 = 1;
+    /// Outside of the cluster, as far as is known.
+    pub(super) const WORLD: u32 = 2;
+    /// The first number of a pod.
+    pub(super) const FIRST_POD: u32 = 256;
+    /// The number behind the last one of a pod, as clients take those of a single cluster.
+    pub(super) const END_POD: u32 = 1 << 16;
+}
+
 /// The flow of a verdict.
 pub fn flow(event: &Event) -> Flow {
     let (from, to) = (&event.from, &event.to);
     let drop_reason = drop_reason_of(event);
     let event_type = event_type(event);
-    let is_trace = event_type.kind == EventType::TRACE;
+    let is_trace = event_type.r#type == message_type::TRACE;
     let mut flow = Flow {
         time: moment(event).map(timestamp),
         verdict: number(event),
@@ -37,7 +63,7 @@ pub fn flow(event: &Event) -> Flow {
         l4: layer4(event),
         source: Some(endpoint(from, event.in_port.as_deref())),
         destination: Some(endpoint(to, event.out_port.as_deref())),
-        flow_type: Flow::L3_L4,
+        r#type: FlowType::L3L4 as i32,
         node_name: event.node.to_string(),
         source_names: from.name.iter().map(|name| name.to_string()).collect(),
         destination_names: to.name.iter().map(|name| name.to_string()).collect(),
@@ -47,12 +73,12 @@ pub fn flow(event: &Event) -> Flow {
         traffic_direction: traffic_direction(event),
         trace_observation_point: match event_type.sub_type {
             _ if !is_trace => 0,
-            0 => Flow::TO_ENDPOINT,
+            0 => TraceObservationPoint::ToEndpoint as i32,
             other => other,
         },
         drop_reason_desc: drop_reason,
-        is_reply: is_reply(event).map(|value| BoolValue { value }),
-        trace_reason: if is_trace { Flow::NEW } else { 0 },
+        is_reply: is_reply(event),
+        trace_reason: if is_trace { TraceReason::New as i32 } else { 0 },
         emitter: Some(Emitter {
             name: "Podgate".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -102,39 +128,38 @@ pub fn timestamp(moment: Moment) -> Timestamp {
 /// The number of `flow.Verdict`.
 pub fn number(event: &Event) -> i32 {
     match event.verdict {
-        _ if event.staged.is_some() => verdict::AUDIT,
-        Verdict::Forwarded => verdict::FORWARDED,
-        Verdict::Dropped => verdict::DROPPED,
+        _ if event.staged.is_some() => FlowVerdict::Audit as i32,
+        Verdict::Forwarded => FlowVerdict::Forwarded as i32,
+        Verdict::Dropped => FlowVerdict::Dropped as i32,
     }
 }
 
 /// The direction of a connection, as `flow.TrafficDirection`.
 pub fn traffic_direction(event: &Event) -> i32 {
     match event.direction() {
-        Some(Direction::Ingress) => direction::INGRESS,
-        Some(Direction::Egress) => direction::EGRESS,
-        None => direction::UNKNOWN,
+        Some(Direction::Ingress) => TrafficDirection::Ingress as i32,
+        Some(Direction::Egress) => TrafficDirection::Egress as i32,
+        None => 0,
     }
 }
 
 /// The kind of event that a verdict comes closest to.
-pub fn event_type(event: &Event) -> EventType {
-    match (event.verdict, event.reason.outcome()) {
+pub fn event_type(event: &Event) -> CiliumEventType {
+    let (r#type, sub_type) = match (event.verdict, event.reason.outcome()) {
         (_, Some(Outcome::PolicyAllowed | Outcome::PolicyDenied)) => {
-            EventType { kind: EventType::POLICY_VERDICT, sub_type: 0 }
+            (message_type::POLICY_VERDICT, 0)
         }
-        (Verdict::Dropped, _) => {
-            EventType { kind: EventType::DROP, sub_type: drop_reason_of(event) }
-        }
-        (Verdict::Forwarded, _) => EventType {
-            kind: EventType::TRACE,
-            sub_type: match event.out_port.as_deref() {
-                Some(HOST) => Flow::TO_HOST,
-                Some(UPLINK) => Flow::TO_NETWORK,
+        (Verdict::Dropped, _) => (message_type::DROP, drop_reason_of(event)),
+        (Verdict::Forwarded, _) => {
+            let to = match event.out_port.as_deref() {
+                Some(HOST) => TraceObservationPoint::ToHost as i32,
+                Some(UPLINK) => TraceObservationPoint::ToNetwork as i32,
                 _ => 0,
-            },
-        },
-    }
+            };
+            (message_type::TRACE, to)
+        }
+    };
+    CiliumEventType { r#type, sub_type }
 }
 
 /// Whether it is a reply: a connection that is opened is none; of other drops it is not known.
@@ -146,8 +171,8 @@ pub fn is_reply(event: &Event) -> Option<bool> {
 /// The IP version, as `flow.IPVersion`.
 pub fn ip_version(event: &Event) -> i32 {
     match event.from.ip {
-        Some(ip) if ip.is_ipv4() => Ip::V4,
-        Some(_) => Ip::V6,
+        Some(ip) if ip.is_ipv4() => IpVersion::IPv4 as i32,
+        Some(_) => IpVersion::IPv6 as i32,
         None => 0,
     }
 }
@@ -196,23 +221,23 @@ pub fn tcp_flags(event: &Event) -> Option<TcpFlags> {
 
 fn addresses(event: &Event) -> Option<Ip> {
     let text = |end: &End| end.ip.map(|ip| ip.to_string()).unwrap_or_default();
-    let version = ip_version(event);
-    (version != 0).then(|| Ip { source: text(&event.from), destination: text(&event.to), version })
+    let ip_version = ip_version(event);
+    let ip = || Ip { source: text(&event.from), destination: text(&event.to), ip_version };
+    (ip_version != 0).then(ip)
 }
 
 fn layer4(event: &Event) -> Option<Layer4> {
     let port = |end: &End| end.port.map(u32::from).unwrap_or_default();
     let (source_port, destination_port) = (port(&event.from), port(&event.to));
-    let ports = Ports { source_port, destination_port };
-    let icmp = Icmp { kind: event.icmp_type.map(u32::from).unwrap_or_default() };
+    let r#type = event.icmp_type.map(u32::from).unwrap_or_default();
     let protocol = match event.protocol?.0 {
         protocol::TCP => {
             Protocol::Tcp(Tcp { source_port, destination_port, flags: tcp_flags(event) })
         }
-        protocol::UDP => Protocol::Udp(ports),
-        protocol::SCTP => Protocol::Sctp(ports),
-        protocol::ICMP => Protocol::Icmpv4(icmp),
-        protocol::ICMPV6 => Protocol::Icmpv6(icmp),
+        protocol::UDP => Protocol::Udp(Udp { source_port, destination_port }),
+        protocol::SCTP => Protocol::Sctp(Sctp { source_port, destination_port }),
+        protocol::ICMP => Protocol::IcmPv4(IcmPv4 { r#type }),
+        protocol::ICMPV6 => Protocol::IcmPv6(IcmPv6 { r#type }),
         _ => return None,
     };
     Some(Layer4 { protocol: Some(protocol) })
@@ -355,7 +380,7 @@ pub(crate) mod tests {
         let event =
             Event { verdict: Verdict::Forwarded, by: Vec::new(), staged: Some(staged), ..denied() };
         let flow = flow(&event);
-        assert_eq!((flow.verdict, flow.drop_reason_desc), (verdict::AUDIT, 0));
+        assert_eq!((flow.verdict, flow.drop_reason_desc), (FlowVerdict::Audit as i32, 0));
         assert_eq!(flow.ingress_denied_by, [policy("NetworkPolicy", "default", "next")]);
     }
 
@@ -363,9 +388,9 @@ pub(crate) mod tests {
     fn a_denied_connection() {
         let flow = flow(&denied());
         assert_eq!(flow.time.unwrap(), Timestamp { seconds: 1_795_227_935, nanos: 123_000_000 });
-        assert_eq!((flow.verdict, flow.drop_reason_desc), (verdict::DROPPED, 133));
-        assert_eq!(flow.event_type.unwrap().kind, EventType::POLICY_VERDICT);
-        assert_eq!(flow.traffic_direction, direction::INGRESS);
+        assert_eq!((flow.verdict, flow.drop_reason_desc), (FlowVerdict::Dropped as i32, 133));
+        assert_eq!(flow.event_type.unwrap().r#type, message_type::POLICY_VERDICT);
+        assert_eq!(flow.traffic_direction(), TrafficDirection::Ingress);
         let source = flow.source.unwrap();
         assert_eq!((&*source.namespace, &*source.pod_name), ("default", "frontend"));
         assert_eq!(source.labels, ["k8s:role=frontend"]);
@@ -378,7 +403,7 @@ pub(crate) mod tests {
         assert_eq!(flow.ingress_denied_by, wanted);
         assert!(flow.egress_denied_by.is_empty() && flow.ingress_allowed_by.is_empty());
         assert!(flow.summary.starts_with("TCP Flags: SYN; policy-denied by default-deny of "));
-        assert_eq!(flow.is_reply, Some(BoolValue { value: false }));
+        assert_eq!(flow.is_reply, Some(false));
     }
 
     #[test]
@@ -398,8 +423,8 @@ pub(crate) mod tests {
             ..denied()
         };
         let flow = flow(&event);
-        assert_eq!((flow.verdict, flow.drop_reason_desc), (verdict::FORWARDED, 0));
-        assert_eq!(flow.traffic_direction, direction::EGRESS);
+        assert_eq!((flow.verdict, flow.drop_reason_desc), (FlowVerdict::Forwarded as i32, 0));
+        assert_eq!(flow.traffic_direction(), TrafficDirection::Egress);
         assert_eq!(flow.egress_allowed_by, [policy("ClusterNetworkPolicy", "", "out")]);
         assert!(flow.ingress_allowed_by.is_empty());
         let to = flow.destination.unwrap();
@@ -423,7 +448,7 @@ pub(crate) mod tests {
             ..denied()
         };
         let dropped = flow(&event);
-        assert_eq!(dropped.event_type.unwrap(), EventType { kind: 1, sub_type: 134 });
+        assert_eq!(dropped.event_type.unwrap(), CiliumEventType { r#type: 1, sub_type: 134 });
         assert_eq!((dropped.ip, dropped.l4, dropped.is_reply), (None, None, None));
         assert_eq!(dropped.summary, "truncated");
         let event = Event {
@@ -434,7 +459,7 @@ pub(crate) mod tests {
             ..event
         };
         let traced = flow(&event);
-        assert_eq!(traced.event_type.unwrap(), EventType { kind: 4, sub_type: 0 });
-        assert_eq!(traced.trace_observation_point, Flow::TO_ENDPOINT);
+        assert_eq!(traced.event_type.unwrap(), CiliumEventType { r#type: 4, sub_type: 0 });
+        assert_eq!(traced.trace_observation_point(), TraceObservationPoint::ToEndpoint);
     }
 }

@@ -186,14 +186,13 @@ const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::messages::UInt32Value;
 
     #[test]
     fn messages_have_a_prefix() {
         let mut bytes = BytesMut::new();
-        append(&UInt32Value { value: 300 }, &mut bytes);
+        append(&300_u32, &mut bytes);
         assert_eq!(bytes[..], [0, 0, 0, 0, 3, 8, 0xac, 2]);
-        assert_eq!(decode::<UInt32Value>(&bytes).unwrap().value, 300);
+        assert_eq!(decode::<u32>(&bytes).unwrap(), 300);
         for (spoilt, code) in [
             (&[][..], Code::Internal),
             (&[0, 0, 0, 0], Code::Internal),
@@ -202,7 +201,7 @@ mod tests {
             (&[0, 0, 0, 0, 0, 0], Code::Internal),
             (&[0, 0, 0, 0, 1, 8], Code::InvalidArgument),
         ] {
-            assert_eq!(decode::<UInt32Value>(spoilt).unwrap_err().0, code, "{spoilt:?}");
+            assert_eq!(decode::<u32>(spoilt).unwrap_err().0, code, "{spoilt:?}");
         }
     }
 

@@ -6,10 +6,10 @@ use observe::verdicts::Event;
 use serde_json::{Map, Value, json};
 
 use crate::flow::{flow, moment};
+use crate::messages::flow::layer4::Protocol;
 use crate::messages::flow::{
-    Endpoint, Flow, Ip, Layer4, Policy, Ports, Protocol, Service, TcpFlags, direction, verdict,
+    CiliumEventType, DropReason, Endpoint, Flow, Ip, Layer4, Policy, Service, TcpFlags,
 };
-use crate::reason::POLICY_DENIED;
 
 /// A verdict as a response of `GetFlows`.
 pub fn response(event: &Event) -> Value {
@@ -39,48 +39,46 @@ fn each<T>(list: Vec<T>, of: impl Fn(T) -> Value) -> Value {
     list.into_iter().map(of).collect()
 }
 
-/// A name of an enumeration, or the number of one that has none here.
-fn named(number: i32, names: &[(i32, &str)]) -> Value {
-    let found = names.iter().find(|(it, _)| *it == number);
-    found.map_or(number.into(), |(_, name)| (*name).into())
+/// The name of an enumeration's value; 0 is the one that stands for none.
+fn named(number: i32, name: &str) -> Value {
+    if number == 0 { Value::Null } else { name.into() }
 }
 
 fn of_flow(event: &Event, flow: Flow) -> Value {
-    let verdicts = [
-        (verdict::FORWARDED, "FORWARDED"),
-        (verdict::DROPPED, "DROPPED"),
-        (verdict::AUDIT, "AUDIT"),
-    ];
-    let directions = [(direction::INGRESS, "INGRESS"), (direction::EGRESS, "EGRESS")];
-    let points = [
-        (Flow::TO_ENDPOINT, "TO_ENDPOINT"),
-        (Flow::TO_HOST, "TO_HOST"),
-        (Flow::TO_NETWORK, "TO_NETWORK"),
-    ];
+    let verdict = named(flow.verdict, flow.verdict().as_str_name());
+    let direction = named(flow.traffic_direction, flow.traffic_direction().as_str_name());
+    let point = named(flow.trace_observation_point, flow.trace_observation_point().as_str_name());
+    let trace_reason = named(flow.trace_reason, flow.trace_reason().as_str_name());
+    let flow_type = named(flow.r#type, flow.r#type().as_str_name());
+    // Of drop reasons only some have a name here.
+    let drop_reason = match DropReason::try_from(flow.drop_reason_desc) {
+        Ok(reason) => named(flow.drop_reason_desc, reason.as_str_name()),
+        Err(_) => flow.drop_reason_desc.into(),
+    };
     let service =
         |it: Option<Service>| it.map_or(Value::Null, |it| of_names(it.name, it.namespace));
-    let kind = |it: crate::messages::flow::EventType| {
-        object([("type", it.kind.into()), ("sub_type", it.sub_type.into())])
+    let event_type = |it: CiliumEventType| {
+        object([("type", it.r#type.into()), ("sub_type", it.sub_type.into())])
     };
     object([
         ("time", time(event)),
-        ("verdict", named(flow.verdict, &verdicts)),
+        ("verdict", verdict),
         ("drop_reason", flow.drop_reason.into()),
         ("IP", flow.ip.map_or(Value::Null, of_ip)),
         ("l4", flow.l4.map_or(Value::Null, of_layer4)),
         ("source", flow.source.map_or(Value::Null, of_endpoint)),
         ("destination", flow.destination.map_or(Value::Null, of_endpoint)),
-        ("Type", named(flow.flow_type, &[(Flow::L3_L4, "L3_L4")])),
+        ("Type", flow_type),
         ("node_name", flow.node_name.into()),
         ("source_names", flow.source_names.into()),
         ("destination_names", flow.destination_names.into()),
-        ("event_type", flow.event_type.map_or(Value::Null, kind)),
+        ("event_type", flow.event_type.map_or(Value::Null, event_type)),
         ("source_service", service(flow.source_service)),
         ("destination_service", service(flow.destination_service)),
-        ("traffic_direction", named(flow.traffic_direction, &directions)),
-        ("trace_observation_point", named(flow.trace_observation_point, &points)),
-        ("drop_reason_desc", named(flow.drop_reason_desc, &[(POLICY_DENIED, "POLICY_DENIED")])),
-        ("trace_reason", named(flow.trace_reason, &[(Flow::NEW, "NEW")])),
+        ("traffic_direction", direction),
+        ("trace_observation_point", point),
+        ("drop_reason_desc", drop_reason),
+        ("trace_reason", trace_reason),
         (
             "emitter",
             flow.emitter.map_or(Value::Null, |it| json!({"name": it.name, "version": it.version})),
@@ -98,7 +96,7 @@ fn of_names(name: String, namespace: String) -> Value {
 }
 
 fn of_ip(ip: Ip) -> Value {
-    let version = named(ip.version, &[(Ip::V4, "IPv4"), (Ip::V6, "IPv6")]);
+    let version = named(ip.ip_version, ip.ip_version().as_str_name());
     object([
         ("source", ip.source.into()),
         ("destination", ip.destination.into()),
@@ -107,11 +105,8 @@ fn of_ip(ip: Ip) -> Value {
 }
 
 fn of_layer4(layer: Layer4) -> Value {
-    let of_ports = |ports: Ports| {
-        object([
-            ("source_port", ports.source_port.into()),
-            ("destination_port", ports.destination_port.into()),
-        ])
+    let of_ports = |source: u32, destination: u32| {
+        object([("source_port", source.into()), ("destination_port", destination.into())])
     };
     match layer.protocol {
         Some(Protocol::Tcp(tcp)) => json!({"TCP": object([
@@ -119,10 +114,14 @@ fn of_layer4(layer: Layer4) -> Value {
             ("destination_port", tcp.destination_port.into()),
             ("flags", tcp.flags.map_or(Value::Null, of_flags)),
         ])}),
-        Some(Protocol::Udp(ports)) => json!({"UDP": of_ports(ports)}),
-        Some(Protocol::Sctp(ports)) => json!({"SCTP": of_ports(ports)}),
-        Some(Protocol::Icmpv4(icmp)) => json!({"ICMPv4": object([("type", icmp.kind.into())])}),
-        Some(Protocol::Icmpv6(icmp)) => json!({"ICMPv6": object([("type", icmp.kind.into())])}),
+        Some(Protocol::Udp(it)) => {
+            json!({"UDP": of_ports(it.source_port, it.destination_port)})
+        }
+        Some(Protocol::Sctp(it)) => {
+            json!({"SCTP": of_ports(it.source_port, it.destination_port)})
+        }
+        Some(Protocol::IcmPv4(it)) => json!({"ICMPv4": object([("type", it.r#type.into())])}),
+        Some(Protocol::IcmPv6(it)) => json!({"ICMPv6": object([("type", it.r#type.into())])}),
         None => Value::Null,
     }
 }

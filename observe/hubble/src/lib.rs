@@ -5,7 +5,7 @@
 //! EventBroker ─ events that match ─▶ thread of a call ─ flows ─▶ HTTP/2 ─▶ client
 //! ```
 //!
-//! - [`messages`]: the messages, by the numbers of the public proto files,
+//! - [`messages`]: the messages, generated from `proto/`,
 //! - [`flow`], [`reason`]: a verdict as a flow,
 //! - [`json`]: flows in the JSON form of protobuf,
 //! - [`filter`], `name`: which flows a client wants,

@@ -36,7 +36,7 @@ impl Mask {
             "l4" l4,
             "source" source,
             "destination" destination,
-            "Type" flow_type,
+            "Type" r#type,
             "node_name" node_name,
             "source_names" source_names,
             "destination_names" destination_names,

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::flow::CLUSTER;
 use crate::grpc::append;
-use crate::messages::{ChangeNotification, PeerTls};
+use crate::messages::peer::{ChangeNotification, ChangeNotificationType as Change, Tls};
 
 /// Interval of looking for changes.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -43,14 +43,14 @@ pub(crate) fn changes(before: &Peers, now: &Peers, is_tls: bool) -> Vec<ChangeNo
     let of = |name: &String, address: &String, kind| ChangeNotification {
         name: name.clone(),
         address: address.clone(),
-        kind,
-        tls: is_tls.then(|| PeerTls { server_name: server_name(name) }),
+        r#type: kind as i32,
+        tls: is_tls.then(|| Tls { server_name: server_name(name) }),
     };
     let gone = before.iter().filter(|(name, _)| !now.contains_key(*name));
-    let gone = gone.map(|(name, address)| of(name, address, ChangeNotification::DELETED));
+    let gone = gone.map(|(name, address)| of(name, address, Change::PeerDeleted));
     let here = now.iter().filter_map(|(name, address)| match before.get(name) {
-        None => Some(of(name, address, ChangeNotification::ADDED)),
-        Some(known) if known != address => Some(of(name, address, ChangeNotification::UPDATED)),
+        None => Some(of(name, address, Change::PeerAdded)),
+        Some(known) if known != address => Some(of(name, address, Change::PeerUpdated)),
         Some(_) => None,
     });
     gone.chain(here).collect()
@@ -95,13 +95,13 @@ mod tests {
         let now = peers(&[("b.x", "192.0.2.9:9472"), ("c", "[2001:db8::1]:9472")]);
         let told = |before, now| {
             let all = changes(before, now, true).into_iter();
-            all.map(|it| (it.name, it.address, it.kind)).collect::<Vec<_>>()
+            all.map(|it| (it.name.clone(), it.address.clone(), it.r#type())).collect::<Vec<_>>()
         };
         let of = |name: &str, address: &str, kind| (name.to_owned(), address.to_owned(), kind);
         let wanted = [
-            of("a", "192.0.2.1:9472", ChangeNotification::DELETED),
-            of("b.x", "192.0.2.9:9472", ChangeNotification::UPDATED),
-            of("c", "[2001:db8::1]:9472", ChangeNotification::ADDED),
+            of("a", "192.0.2.1:9472", Change::PeerDeleted),
+            of("b.x", "192.0.2.9:9472", Change::PeerUpdated),
+            of("c", "[2001:db8::1]:9472", Change::PeerAdded),
         ];
         assert_eq!(told(&before, &now), wanted);
         assert!(told(&now, &now).is_empty());

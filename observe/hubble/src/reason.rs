@@ -2,14 +2,13 @@
 
 use dataplane::Outcome;
 
-/// A policy denied it.
-pub const POLICY_DENIED: i32 = 133;
+use crate::messages::flow::DropReason;
 
 /// The reason that comes closest to a dropped packet's outcome; 0 for an outcome that drops nothing.
 /// The flow's summary has the outcome itself.
 pub fn drop_reason(outcome: Outcome) -> i32 {
     match outcome {
-        Outcome::PolicyDenied => POLICY_DENIED,
+        Outcome::PolicyDenied => DropReason::PolicyDenied as i32,
         // The pod's policies are not in force yet.
         Outcome::Closed => 203,
         Outcome::SpoofedAddress | Outcome::Martian | Outcome::ReservedAddress => 132,

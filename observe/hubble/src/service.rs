@@ -15,11 +15,15 @@ use crate::filter::Filters;
 use crate::flow::{CLUSTER, flow, moment, timestamp};
 use crate::grpc::{Answer, Code, Status, append, read};
 use crate::mask::Mask;
-use crate::messages::{
-    Content, Empty, GetFlowsRequest, GetFlowsResponse, GetNamespacesResponse, GetNodesResponse,
-    HealthCheckResponse, LostEvent, Namespace, Node, ServerStatusResponse, Timestamp, Tls,
-    UInt32Value,
+use crate::messages::flow::{LostEvent, LostEventSource};
+use crate::messages::health::HealthCheckResponse;
+use crate::messages::health::health_check_response::ServingStatus;
+use crate::messages::observer::get_flows_response::ResponseTypes;
+use crate::messages::observer::{
+    GetFlowsRequest, GetFlowsResponse, GetNamespacesResponse, GetNodesResponse, Namespace, Node,
+    NodeState, ServerStatusResponse, Tls,
 };
+use crate::messages::{Empty, Timestamp};
 use crate::peers::notify;
 
 /// Calls of `GetFlows` and `Notify` at a time.
@@ -78,7 +82,7 @@ impl Observer {
             }
             "/grpc.health.v1.Health/Check" => {
                 read::<Empty>(body).await?;
-                let status = HealthCheckResponse::SERVING;
+                let status = ServingStatus::Serving as i32;
                 Ok(Answer::one(&HealthCheckResponse { status }))
             }
             _ => Err(Status::new(Code::Unimplemented, format!("there is no method {path}"))),
@@ -112,8 +116,8 @@ impl Observer {
             max_flows: counts.capacity as u64,
             seen_flows: counts.seen,
             uptime_ns: self.uptime_ns(),
-            num_connected_nodes: Some(UInt32Value { value: 1 }),
-            num_unavailable_nodes: Some(UInt32Value { value: 0 }),
+            num_connected_nodes: Some(1),
+            num_unavailable_nodes: Some(0),
             version: version(),
             flows_rate: counts.rate,
         }
@@ -125,7 +129,7 @@ impl Observer {
             name: self.node.clone(),
             version: version(),
             address: address.to_owned(),
-            state: Node::CONNECTED,
+            state: NodeState::NodeConnected as i32,
             tls: Some(Tls { enabled: is_tls }),
             uptime_ns: self.uptime_ns(),
             num_flows: counts.kept as u64,
@@ -247,14 +251,15 @@ impl Stream {
     fn response(&self, event: &Event) -> GetFlowsResponse {
         let flow = flow(event);
         let (node_name, time) = (flow.node_name.clone(), flow.time);
-        let content = Some(Content::Flow(Box::new(self.mask.apply(flow))));
-        GetFlowsResponse { content, node_name, time }
+        let flow = ResponseTypes::Flow(Box::new(self.mask.apply(flow)));
+        GetFlowsResponse { response_types: Some(flow), node_name, time }
     }
 
     fn lost(&self, number: u64) -> GetFlowsResponse {
-        let lost = LostEvent { source: LostEvent::RING_BUFFER, num_events_lost: number };
+        let source = LostEventSource::HubbleRingBuffer as i32;
+        let lost = LostEvent { source, num_events_lost: number };
         GetFlowsResponse {
-            content: Some(Content::LostEvents(lost)),
+            response_types: Some(ResponseTypes::LostEvents(lost)),
             node_name: self.node.clone(),
             time: Some(timestamp(Moment::now())),
         }

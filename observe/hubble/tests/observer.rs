@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes, BytesMut};
 use h2::client::SendRequest;
 use http::{HeaderMap, Request};
-use hubble::messages::filter::FlowFilter;
-use hubble::messages::{
-    Content, Empty, GetFlowsRequest, GetFlowsResponse, LostEvent, ServerStatusResponse,
-};
+use hubble::messages::Empty;
+use hubble::messages::flow::flow_filter::Experimental;
+use hubble::messages::flow::layer4::Protocol;
+use hubble::messages::flow::{FlowFilter, LostEventSource};
+use hubble::messages::observer::get_flows_response::ResponseTypes;
+use hubble::messages::observer::{GetFlowsRequest, GetFlowsResponse, ServerStatusResponse};
 use hubble::{Endpoint, Observer, Server};
 use observe::verdicts::EventBroker;
 use prost::Message;
@@ -113,8 +115,9 @@ fn framed(message: &impl Message) -> Vec<u8> {
 }
 
 fn port(response: &GetFlowsResponse) -> u32 {
-    use hubble::messages::flow::Protocol;
-    let Some(Content::Flow(flow)) = &response.content else { panic!("no flow: {response:?}") };
+    let Some(ResponseTypes::Flow(flow)) = &response.response_types else {
+        panic!("no flow: {response:?}")
+    };
     match flow.l4.unwrap().protocol {
         Some(Protocol::Tcp(tcp)) => tcp.destination_port,
         other => panic!("no TCP: {other:?}"),
@@ -167,9 +170,7 @@ fn failures_have_their_status() {
     run(async {
         let mut client = switch.connect().await;
         let expression = FlowFilter {
-            experimental: Some(hubble::messages::filter::Experimental {
-                cel_expression: vec!["true".into()],
-            }),
+            experimental: Some(Experimental { cel_expression: vec!["true".into()] }),
             ..Default::default()
         };
         let refused = GetFlowsRequest { whitelist: vec![expression], ..Default::default() };
@@ -237,10 +238,10 @@ fn a_slow_client_is_told_of_its_losses() {
         (0..ALL).for_each(|n| switch.deny(n as u16));
         let (mut flows, mut lost) = (0, 0);
         while flows + lost < ALL {
-            match call.next::<GetFlowsResponse>().await.unwrap().content {
-                Some(Content::Flow(_)) => flows += 1,
-                Some(Content::LostEvents(events)) => {
-                    assert_eq!(events.source, LostEvent::RING_BUFFER);
+            match call.next::<GetFlowsResponse>().await.unwrap().response_types {
+                Some(ResponseTypes::Flow(_)) => flows += 1,
+                Some(ResponseTypes::LostEvents(events)) => {
+                    assert_eq!(events.source(), LostEventSource::HubbleRingBuffer);
                     lost += events.num_events_lost;
                 }
                 None => panic!("an empty response"),
