@@ -1,9 +1,10 @@
 //! Options whose values are a few words.
 
 use clap::ValueEnum;
+use cli_runtime::Underlay;
 use serde::Deserialize;
 
-use super::text::OnOff;
+use super::text::{OnOff, Text};
 
 /// Where the pods of other nodes come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -117,6 +118,30 @@ pub enum LogLevel {
     /// Everything
     Trace,
 }
+
+macro_rules! text_by_name {
+    ($($type:ty),*) => {
+        $(impl Text for $type {
+            fn text(&self) -> String {
+                self.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default()
+            }
+        })*
+    };
+}
+
+text_by_name![
+    Aggregate,
+    Encryption,
+    Enforcer,
+    HugePages,
+    LogFormat,
+    LogLevel,
+    Masquerade,
+    RxMode,
+    SocketError,
+    SocketPolicies,
+    Underlay
+];
 
 /// A file may say off, which YAML reads as false.
 impl<'de> Deserialize<'de> for Aggregate {

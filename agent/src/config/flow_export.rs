@@ -17,16 +17,14 @@ pub struct FlowExport {
     pub max_size_mb: u32,
     /// Number of rotated files.
     pub backups: u32,
-    /// The filter as given.
-    pub filter: String,
-    parsed: Option<Filter>,
+    filter: Option<Filter>,
 }
 
 impl FlowExport {
     pub(super) fn resolve(options: &Options, faults: &mut Faults) -> Self {
-        let max_size_mb = options.flow_export_max_size_mb.unwrap_or(10);
+        let max_size_mb = options.flow_export_max_size_mb();
         faults.range("flow-export-max-size-mb", max_size_mb.into(), 1, 1 << 20);
-        let backups = options.flow_export_max_backups.unwrap_or(5);
+        let backups = options.flow_export_max_backups();
         faults.range("flow-export-max-backups", backups.into(), 0, 1000);
         let text = options.flow_export_filter.clone().unwrap_or_default();
         let parsed = filter(&text);
@@ -37,7 +35,7 @@ impl FlowExport {
             faults.add("flow-export", format_args!("names no file"));
         }
         let file = options.flow_export.clone();
-        Self { file, max_size_mb, backups, filter: text, parsed: parsed.ok() }
+        Self { file, max_size_mb, backups, filter: parsed.ok() }
     }
 
     /// Where and which verdicts to export; `None` exports none.
@@ -46,17 +44,7 @@ impl FlowExport {
             path: self.file.clone()?,
             max_bytes: u64::from(self.max_size_mb) * 1_000_000,
             backups: self.backups,
-            filter: self.parsed.clone()?,
+            filter: self.filter.clone()?,
         })
-    }
-
-    pub(super) fn describe(&self) -> [(&'static str, String); 4] {
-        let file = self.file.iter().map(|path| path.display().to_string()).collect();
-        [
-            ("flow-export", file),
-            ("flow-export-max-size-mb", self.max_size_mb.to_string()),
-            ("flow-export-max-backups", self.backups.to_string()),
-            ("flow-export-filter", self.filter.clone()),
-        ]
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::Faults;
-use super::metrics::{certificate, describe_certificate};
+use super::metrics::certificate;
 use super::options::Options;
 use super::text::HubbleAddress;
 
@@ -33,18 +33,5 @@ impl Hubble {
             }
         }
         Self { listen: listen.clone(), certificate, client_ca: client_ca.clone() }
-    }
-
-    pub(super) fn describe(&self) -> [(&'static str, String); 4] {
-        let (cert, key) = describe_certificate(self.certificate.as_ref());
-        [
-            ("hubble-listen", self.listen.iter().map(HubbleAddress::to_string).collect()),
-            ("hubble-cert-file", cert),
-            ("hubble-key-file", key),
-            (
-                "hubble-client-ca-file",
-                self.client_ca.iter().map(|it| it.display().to_string()).collect(),
-            ),
-        ]
     }
 }

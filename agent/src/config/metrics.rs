@@ -25,12 +25,6 @@ impl Metrics {
         }
         Self { listen, certificate }
     }
-
-    pub(super) fn describe(&self) -> [(&'static str, String); 3] {
-        let (cert, key) = describe_certificate(self.certificate.as_ref());
-        let listen = self.listen.map(|it| it.to_string()).unwrap_or_default();
-        [("metrics-listen", listen), ("metrics-cert-file", cert), ("metrics-key-file", key)]
-    }
 }
 
 /// The files of a server's certificate, whose options begin with `server`: both, or none.
@@ -49,10 +43,4 @@ pub(super) fn certificate(
     faults
         .add(&format!("{server}-{given}-file"), format_args!("goes with {server}-{missing}-file"));
     None
-}
-
-/// Both files as text.
-pub(super) fn describe_certificate(files: Option<&(PathBuf, PathBuf)>) -> (String, String) {
-    let text = |path: &PathBuf| path.display().to_string();
-    files.map(|(cert, key)| (text(cert), text(key))).unwrap_or_default()
 }

@@ -48,7 +48,6 @@ pub use options::Options;
 pub use text::{Bytes, Cores, HubbleAddress, OnOff, PortSpan};
 
 use file::parse;
-use local_api::DEFAULT_SOCKET;
 use machine::{FRAMES, frames_of_flow_offload, usual_sessions};
 
 /// The configuration a switch starts with.
@@ -148,6 +147,8 @@ pub struct Config {
     pub log_level: LogLevel,
     /// Format of the log.
     pub log_format: LogFormat,
+    /// The options that it was made of, with the values that others decide.
+    options: Options,
 }
 
 /// An unusable configuration; each line names an option and its fault.
@@ -157,10 +158,6 @@ pub struct ConfigError(String);
 
 /// The uplink that is to be found.
 pub const AUTO: &str = "auto";
-const DEFAULT_LISTEN: &str = "127.0.0.1:9470";
-const DEFAULT_STATE_DIR: &str = "/run/podgate";
-const DEFAULT_CGROUP_ROOT: &str = "/sys/fs/cgroup";
-const DEFAULT_BPF_FS: &str = "/sys/fs/bpf";
 /// Descriptors of a port's fill ring.
 const RING: u64 = 2048;
 /// Smallest MTU that IPv6 works with (RFC 8200, section 5).
@@ -198,58 +195,52 @@ impl Config {
         let metrics = Metrics::resolve(&options, &mut faults);
         let flow_export = FlowExport::resolve(&options, &mut faults);
         let hubble = Hubble::resolve(&options, &mut faults);
-        let cores = options.cores.unwrap_or_default().0;
+        let cores = options.cores.clone().unwrap_or_default().0;
         for core in cores.iter().filter(|core| !online.contains(core)) {
             faults.add("cores", format_args!("there is no core {core} online here"));
         }
         let workers = options.workers.unwrap_or(cores.len().max(1));
         faults.range("workers", workers as u64, cores.len().max(1) as u64, 254);
-        let enforcer = options.enforcer.unwrap_or(Enforcer::AfXdp);
-        let flow_offload = enforcer == Enforcer::AfXdp && options.flow_offload != Some(OnOff::Off);
+        let enforcer = options.enforcer();
+        let flow_offload = enforcer == Enforcer::AfXdp && options.flow_offload() == OnOff::On;
         let umem_frames_without_offload = options.umem_frames.unwrap_or(FRAMES);
         let umem_frames = match options.umem_frames {
             None if flow_offload => frames_of_flow_offload(workers, online.len()),
             _ => umem_frames_without_offload,
         };
         faults.range("umem-frames", umem_frames.into(), 1024, 1 << 24);
-        let frames_per_port = options.frames_per_port.unwrap_or(256);
+        let frames_per_port = options.frames_per_port();
         faults.range("frames-per-port", frames_per_port.into(), 64, RING);
         if u64::from(frames_per_port) * 2 > umem_frames.into() {
             let text = format!("{umem_frames} leave no room for ports of {frames_per_port} frames");
             faults.add("umem-frames", format_args!("{text}"));
         }
-        let max_ports = options.max_ports.unwrap_or(1024);
+        let max_ports = options.max_ports();
         faults.range("max-ports", max_ports.into(), 2, 16_384);
         let sessions = options.sessions.unwrap_or_else(|| usual_sessions(max_ports));
         faults.range("sessions", sessions.into(), 64, 1 << 26);
-        let mtu = options.mtu.unwrap_or(1500);
+        let mtu = options.mtu();
         faults.range("mtu", mtu.into(), LEAST_MTU.into(), linux_net::MAX_MTU.into());
-        let mut span = |name: &str, given: Option<Span>, otherwise: Duration| {
-            let span = given.map_or(otherwise, |span| span.0);
-            if span < Duration::from_secs(1) {
-                faults.add(name, format_args!("{} is less than a second", Span(span)));
+        let mut span = |name: &str, span: Span| {
+            if span.0 < Duration::from_secs(1) {
+                faults.add(name, format_args!("{span} is less than a second"));
             }
-            span
+            span.0
         };
-        let mut timeouts = Timeouts::default();
-        let given = [
-            options.tcp_established_timeout,
-            options.tcp_transient_timeout,
-            options.tcp_closed_timeout,
-            options.udp_timeout,
-            options.dns_timeout,
-            options.icmp_timeout,
-            options.other_timeout,
-            options.unanswered_timeout,
-        ];
-        for ((name, timeout), given) in each_timeout(&mut timeouts).into_iter().zip(given) {
-            *timeout = span(name, given, *timeout);
-        }
-        let dns_min_ttl = span("dns-min-ttl", options.dns_min_ttl, Duration::from_secs(30));
-        let attach_timeout =
-            span("attach-timeout", options.attach_timeout, Duration::from_secs(25));
+        let timeouts = Timeouts {
+            tcp_established: span("tcp-established-timeout", options.tcp_established_timeout()),
+            tcp_transient: span("tcp-transient-timeout", options.tcp_transient_timeout()),
+            tcp_closed: span("tcp-closed-timeout", options.tcp_closed_timeout()),
+            udp: span("udp-timeout", options.udp_timeout()),
+            dns: span("dns-timeout", options.dns_timeout()),
+            icmp: span("icmp-timeout", options.icmp_timeout()),
+            other: span("other-timeout", options.other_timeout()),
+            opening: span("unanswered-timeout", options.unanswered_timeout()),
+        };
+        let dns_min_ttl = span("dns-min-ttl", options.dns_min_ttl());
+        let attach_timeout = span("attach-timeout", options.attach_timeout());
         // Kubelet registers the node under the host's name in lower case.
-        let node_name = options.node_name.unwrap_or_else(|| host_name.to_lowercase());
+        let node_name = options.node_name.clone().unwrap_or_else(|| host_name.to_lowercase());
         if node_name.is_empty() || node_name.contains(|c: char| !c.is_ascii_graphic() || c == '/') {
             let name = node_name.escape_debug();
             faults.add("node-name", format_args!("'{name}' is no name of a node"));
@@ -287,81 +278,74 @@ impl Config {
             let text = "wireguard goes with flow-offload on: its programs stand at the uplink";
             faults.add("encryption", format_args!("{text}"));
         }
+        let host_port = enforcer == Enforcer::AfXdp && options.host_port() == OnOff::On;
+        let options = Options {
+            node_name: Some(node_name.clone()),
+            workers: Some(workers),
+            sessions: Some(sessions),
+            masquerade: Some(network.masquerade),
+            host_port: Some(host_port.into()),
+            flow_offload: Some(flow_offload.into()),
+            ..options
+        };
         let config = Self {
             node_name,
-            manifests: options.manifests,
-            api_server: options.kubeconfig.map(Access::Kubeconfig),
-            socket: options.socket.unwrap_or_else(|| DEFAULT_SOCKET.into()),
-            listen: options
-                .listen
-                .unwrap_or_else(|| DEFAULT_LISTEN.parse().expect("a socket address")),
-            listen_names: options.listen_names,
-            web_page: options.web_page == Some(OnOff::On),
+            manifests: options.manifests.clone(),
+            api_server: options.kubeconfig.clone().map(Access::Kubeconfig),
+            socket: options.socket(),
+            listen: options.listen(),
+            listen_names: options.listen_names.clone(),
+            web_page: options.web_page() == OnOff::On,
             metrics,
-            state_dir: options.state_dir.unwrap_or_else(|| DEFAULT_STATE_DIR.into()),
+            state_dir: options.state_dir(),
             takeover_wait: options.takeover_wait.map(|span| span.0),
-            aggregate: options.aggregate == Some(Aggregate::Endpoints),
+            aggregate: options.aggregate() == Aggregate::Endpoints,
             cores,
             workers,
-            rx_mode: match options.rx_mode {
-                Some(RxMode::Polling) => SwitchRxMode::Polling,
-                None | Some(RxMode::Adaptive) => SwitchRxMode::Adaptive,
-                Some(RxMode::Interrupt) => SwitchRxMode::Interrupt,
+            rx_mode: match options.rx_mode() {
+                RxMode::Polling => SwitchRxMode::Polling,
+                RxMode::Adaptive => SwitchRxMode::Adaptive,
+                RxMode::Interrupt => SwitchRxMode::Interrupt,
             },
             enforcer,
-            pod_networks: options.pod_networks,
-            host_network_policies: options.host_network_policies == Some(OnOff::On),
-            socket_policies: options.socket_policies.unwrap_or(SocketPolicies::Off),
-            socket_error: options.socket_error.unwrap_or(SocketError::Eperm),
-            cgroup_root: options.cgroup_root.unwrap_or_else(|| DEFAULT_CGROUP_ROOT.into()),
-            bpf_fs: options.bpf_fs.unwrap_or_else(|| DEFAULT_BPF_FS.into()),
-            denied_reply: options.denied_reply.unwrap_or_default(),
-            node_readiness: options.node_readiness == Some(OnOff::On),
-            default_stage: match options.stage_all {
-                Some(OnOff::On) => Stage::Staged,
-                Some(OnOff::Off) | None => Stage::Enforced,
+            pod_networks: options.pod_networks.clone(),
+            host_network_policies: options.host_network_policies() == OnOff::On,
+            socket_policies: options.socket_policies(),
+            socket_error: options.socket_error(),
+            cgroup_root: options.cgroup_root(),
+            bpf_fs: options.bpf_fs(),
+            denied_reply: options.denied_reply(),
+            node_readiness: options.node_readiness() == OnOff::On,
+            default_stage: match options.stage_all() {
+                OnOff::On => Stage::Staged,
+                OnOff::Off => Stage::Enforced,
             },
             umem_frames,
             umem_frames_without_offload,
-            hugepages: options.hugepages.unwrap_or(HugePages::Auto),
+            hugepages: options.hugepages(),
             frames_per_port,
             max_ports,
             sessions,
             timeouts,
-            session_accounting: options.session_accounting == Some(OnOff::On),
+            session_accounting: options.session_accounting() == OnOff::On,
             dns_min_ttl,
             attach_timeout,
-            host_port: enforcer == Enforcer::AfXdp && options.host_port != Some(OnOff::Off),
-            node_addresses: options.node_addresses,
+            host_port,
+            node_addresses: options.node_addresses.clone(),
             mtu,
             network,
             flow_offload,
-            flow_offload_grace: options
-                .flow_offload_grace
-                .map_or(flow_offload::Options::default().grace, |span| span.0),
+            flow_offload_grace: options.flow_offload_grace().0,
             flow_export,
             journal: options.journal,
-            verify_decisions: options.verify_decisions.unwrap_or(0),
+            verify_decisions: options.verify_decisions(),
             hubble,
-            log_level: options.log_level.unwrap_or(LogLevel::Info),
-            log_format: options.log_format.unwrap_or(LogFormat::Text),
+            log_level: options.log_level(),
+            log_format: options.log_format(),
+            options,
         };
         faults.into_result().map(|()| config)
     }
-}
-
-/// Timeouts of sessions by the names of their options.
-fn each_timeout(timeouts: &mut Timeouts) -> [(&'static str, &mut Duration); 8] {
-    [
-        ("tcp-established-timeout", &mut timeouts.tcp_established),
-        ("tcp-transient-timeout", &mut timeouts.tcp_transient),
-        ("tcp-closed-timeout", &mut timeouts.tcp_closed),
-        ("udp-timeout", &mut timeouts.udp),
-        ("dns-timeout", &mut timeouts.dns),
-        ("icmp-timeout", &mut timeouts.icmp),
-        ("other-timeout", &mut timeouts.other),
-        ("unanswered-timeout", &mut timeouts.opening),
-    ]
 }
 
 #[derive(Default)]

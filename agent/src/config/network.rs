@@ -54,9 +54,9 @@ impl Network {
             faults.add("uplink", format_args!("'{name}' is no name of an interface"));
         }
         let vxlan = Vxlan {
-            network: options.vxlan_network.unwrap_or(4096),
-            port: options.vxlan_port.unwrap_or(4789),
-            group: options.vxlan_group == Some(OnOff::On),
+            network: options.vxlan_network(),
+            port: options.vxlan_port(),
+            group: options.vxlan_group() == OnOff::On,
         };
         faults.range("vxlan-network", vxlan.network.into(), 1, (1 << 24) - 1);
         faults.range("vxlan-port", vxlan.port.into(), 1, u16::MAX.into());
@@ -67,16 +67,14 @@ impl Network {
         if masquerade == Masquerade::Direct && uplink.is_none() {
             faults.add("masquerade", format_args!("direct needs an uplink"));
         }
-        let link_local = options.link_local_destinations.clone();
-        let Networks(link_local) =
-            link_local.unwrap_or_else(|| Networks(vec![snapshot::METADATA_SERVICE.into()]));
+        let Networks(link_local) = options.link_local_destinations();
         for net in link_local.iter().filter(|net| !LINK_LOCAL.contains(*net)) {
             let words = format_args!("{net} is not in {LINK_LOCAL}");
             faults.add("link-local-destinations", words);
         }
-        let PortSpan(first, last) = options.translation_ports.unwrap_or(PortSpan(61_000, 65_535));
-        let encryption = options.encryption.unwrap_or_default();
-        let wireguard_port = options.encryption_port.unwrap_or(51_871);
+        let PortSpan(first, last) = options.translation_ports();
+        let encryption = options.encryption();
+        let wireguard_port = options.encryption_port();
         faults.range("encryption-port", wireguard_port.into(), 1, u16::MAX.into());
         if encryption == Encryption::WireGuard {
             if uplink.is_none() {
@@ -89,14 +87,14 @@ impl Network {
         }
         Self {
             uplink,
-            underlay: match options.underlay.unwrap_or_default() {
+            underlay: match options.underlay() {
                 Underlay::Vxlan => DataplaneUnderlay::Overlay(vxlan),
                 Underlay::Routed => DataplaneUnderlay::Routed,
             },
             masquerade,
             translation_ports: first..=last,
             link_local_destinations: link_local,
-            external_ips: options.external_ips.clone().unwrap_or_default().0,
+            external_ips: options.external_ips().0,
             service_networks: options.service_networks.clone(),
             encryption,
             wireguard_port,
@@ -111,31 +109,5 @@ impl Network {
     /// Whether the uplink is to be found.
     pub fn finds_uplink(&self) -> bool {
         self.uplink.as_deref() == Some(AUTO)
-    }
-
-    /// Every option by name with the value in force.
-    pub(super) fn describe(&self) -> Vec<(&'static str, String)> {
-        let mut described = vec![("uplink", self.uplink.clone().unwrap_or_default())];
-        match &self.underlay {
-            DataplaneUnderlay::Overlay(vxlan) => described.extend([
-                ("underlay", "vxlan".to_owned()),
-                ("vxlan-network", vxlan.network.to_string()),
-                ("vxlan-port", vxlan.port.to_string()),
-                ("vxlan-group", super::describe::on_off(vxlan.group)),
-            ]),
-            _ => described.push(("underlay", "routed".to_owned())),
-        }
-        let (first, last) = (self.translation_ports.start(), self.translation_ports.end());
-        let networks: Vec<String> = self.service_networks.iter().map(IpNet::to_string).collect();
-        described.extend([
-            ("masquerade", format!("{:?}", self.masquerade).to_lowercase()),
-            ("translation-ports", PortSpan(*first, *last).to_string()),
-            ("link-local-destinations", Networks(self.link_local_destinations.clone()).to_string()),
-            ("external-ips", Networks(self.external_ips.clone()).to_string()),
-            ("service-networks", networks.join(",")),
-            ("encryption", format!("{:?}", self.encryption).to_lowercase()),
-            ("encryption-port", self.wireguard_port.to_string()),
-        ]);
-        described
     }
 }

@@ -131,10 +131,12 @@ fn a_file_may_say_everything() {
         .map(|(name, value)| (name, value.replace(['[', ']', '\'', ' '], "")))
         .collect();
     for (name, value) in &described {
-        match said.get(name) {
+        match said.get(name.as_str()) {
             Some(said) => assert_eq!(value, said, "{name}"),
             // Those that go with another source or enforcer.
-            None => assert!(["kubeconfig", "enforcer", "pod-networks"].contains(name), "{name}"),
+            None => {
+                assert!(["kubeconfig", "enforcer", "pod-networks"].contains(&&**name), "{name}")
+            }
         }
     }
     assert_eq!(described.len(), said.len() + 3);

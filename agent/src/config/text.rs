@@ -1,11 +1,53 @@
 //! Values of options that have a text form of their own.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use cli_runtime::{Networks, Span};
+use control::model::DeniedReply;
+use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
+
+/// The value of an option as it is written.
+pub(super) trait Text {
+    fn text(&self) -> String;
+}
+
+macro_rules! text_by_display {
+    ($($type:ty),* $(,)?) => {
+        $(impl Text for $type {
+            fn text(&self) -> String {
+                self.to_string()
+            }
+        })*
+    };
+}
+
+text_by_display![
+    Bytes,
+    Cores,
+    DeniedReply,
+    HubbleAddress,
+    IpAddr,
+    IpNet,
+    Networks,
+    OnOff,
+    PortSpan,
+    SocketAddr,
+    Span,
+    String,
+    u16,
+    u32,
+    usize,
+];
+
+impl Text for PathBuf {
+    fn text(&self) -> String {
+        self.display().to_string()
+    }
+}
 
 /// A switch: `on` or `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +177,12 @@ impl FromStr for OnOff {
             "off" | "false" | "no" => Ok(Self::Off),
             other => Err(format!("'{}' is neither on nor off", other.escape_debug())),
         }
+    }
+}
+
+impl From<bool> for OnOff {
+    fn from(on: bool) -> Self {
+        if on { Self::On } else { Self::Off }
     }
 }
 
