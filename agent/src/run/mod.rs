@@ -87,8 +87,8 @@ pub use error::StartError;
 pub use http::{AUDIENCE, FOLDER};
 pub use input::Input;
 pub use kernel::{
-    HostEnd, HostNetwork, InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink, Undo,
-    WithoutPorts,
+    HostEnd, HostNetwork, InterfaceEvent, Interfaces, KernelError, KernelInterfaces, Opened,
+    OpenedUplink, Undo, WithoutPorts,
 };
 pub use other_switch::other_switch;
 pub use policies::POLICY_COLUMNS;
@@ -131,7 +131,7 @@ pub fn start(
 ) -> Result<Running, StartError> {
     // Held until all is removed.
     let _lock = Arc::clone(&input.lock);
-    let undo = interfaces.undo().map_err(StartError::Failed)?;
+    let undo = interfaces.undo()?;
     start_parts(input, interfaces, memory, frames).inspect_err(|_| {
         if let Err(left) = undo() {
             tracing::warn!("left by the start: {left}");
@@ -149,11 +149,9 @@ fn start_parts(
     let listener = TcpListener::bind(config.listen)
         .map_err(|error| StartError::Failed(format!("listen: {}: {error}", config.listen)))?;
     let report = events.clone();
-    interfaces
-        .watch(Box::new(move |event| {
-            let _ = report.send(Event::Interface(event));
-        }))
-        .map_err(StartError::Failed)?;
+    interfaces.watch(Box::new(move |event| {
+        let _ = report.send(Event::Interface(event));
+    }))?;
     let mut cluster = source::ClusterRecord::open(&config.state_dir);
     let refused = match &source {
         source::Source::ApiServer(api_server) => {

@@ -183,7 +183,7 @@ fn switch(
     if config.enforcer == Enforcer::Nftables {
         // Only what the switch itself needs to run without ports.
         let (memory, frames) = dataplane::Memory::heap(FRAME, FRAMES);
-        let interfaces = WithoutPorts::new().map_err(StartError::Failed)?;
+        let interfaces = WithoutPorts::new()?;
         return start(input, Box::new(interfaces), &memory, frames);
     }
     let failed = |error: AfXdpError| {
@@ -198,8 +198,7 @@ fn switch(
     let umem = umem.map_or_else(|| register(config, programs.is_some()), Ok);
     let (umem, memory, frames) = umem.and_then(RegisteredUmem::bind).map_err(failed)?;
     input.config.umem_frames = umem.frames();
-    let interfaces = KernelInterfaces::new(umem, input.config.frames_per_port, programs);
-    let interfaces = interfaces.map_err(StartError::Failed)?;
+    let interfaces = KernelInterfaces::new(umem, input.config.frames_per_port, programs)?;
     start(input, Box::new(interfaces), &memory, frames)
 }
 

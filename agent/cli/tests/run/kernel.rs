@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use agent::run::{HostEnd, HostNetwork, InterfaceEvent, Interfaces, Opened, OpenedUplink, Undo};
+use agent::run::{
+    HostEnd, HostNetwork, InterfaceEvent, Interfaces, KernelError, Opened, OpenedUplink, Undo,
+};
 use dataplane::port::af_xdp::UplinkFilter;
 use dataplane::port::memory::Wire;
 use linux_net::host_port::HostPortConfig;
@@ -197,7 +199,7 @@ impl Kernel {
 }
 
 impl Interfaces for Kernel {
-    fn open(&mut self, interface: &str) -> Result<Opened, String> {
+    fn open(&mut self, interface: &str) -> Result<Opened, KernelError> {
         let state = self.interfaces();
         let found =
             state.interfaces.get(interface).ok_or_else(|| format!("{interface} is not there"))?;
@@ -206,28 +208,28 @@ impl Interfaces for Kernel {
         Ok(Opened { queues, mode, index: found.index, mtu: 1500, kernel_end: None })
     }
 
-    fn undo(&mut self) -> Result<Undo, String> {
+    fn undo(&mut self) -> Result<Undo, KernelError> {
         Ok(Box::new(|| Ok(())))
     }
 
-    fn open_punt_link(&mut self, _queues: u32) -> Result<(Opened, u32), String> {
-        Err("there is no punt link".to_owned())
+    fn open_punt_link(&mut self, _queues: u32) -> Result<(Opened, u32), KernelError> {
+        Err("there is no punt link".into())
     }
 
-    fn describe(&mut self, interface: &str) -> Result<(u32, u16), String> {
+    fn describe(&mut self, interface: &str) -> Result<(u32, u16), KernelError> {
         let index = self.index(interface)?.ok_or_else(|| format!("{interface} is not there"))?;
         Ok((index, 1500))
     }
 
-    fn take_xdp_off(&mut self, _interface: &str) -> Result<(), String> {
+    fn take_xdp_off(&mut self, _interface: &str) -> Result<(), KernelError> {
         Ok(())
     }
 
-    fn addresses(&mut self) -> Result<Vec<IpAddr>, String> {
+    fn addresses(&mut self) -> Result<Vec<IpAddr>, KernelError> {
         Ok(self.interfaces().addresses.clone())
     }
 
-    fn bring_up(&mut self, interface: &str) -> Result<(), String> {
+    fn bring_up(&mut self, interface: &str) -> Result<(), KernelError> {
         let on_up = self.interfaces().on_up.clone();
         let is_right = on_up.is_none_or(|is_right| is_right(interface));
         let mut state = self.lock();
@@ -237,7 +239,7 @@ impl Interfaces for Kernel {
         Ok(())
     }
 
-    fn bring_down(&mut self, interface: &str) -> Result<(), String> {
+    fn bring_down(&mut self, interface: &str) -> Result<(), KernelError> {
         let mut state = self.interfaces();
         let found = state.interfaces.get_mut(interface);
         found.ok_or_else(|| format!("{interface} is not there"))?.up = false;
@@ -245,15 +247,15 @@ impl Interfaces for Kernel {
         Ok(())
     }
 
-    fn index(&mut self, interface: &str) -> Result<Option<u32>, String> {
+    fn index(&mut self, interface: &str) -> Result<Option<u32>, KernelError> {
         Ok(self.interfaces().interfaces.get(interface).map(|found| found.index))
     }
 
-    fn release_host_port(&mut self, _interface: &str) -> Result<(), String> {
+    fn release_host_port(&mut self, _interface: &str) -> Result<(), KernelError> {
         Ok(())
     }
 
-    fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String> {
+    fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, KernelError> {
         Ok(OpenedUplink { port: self.open(interface)?, mac: [2, 0, 0, 0, 0, 2] })
     }
 
@@ -261,39 +263,43 @@ impl Interfaces for Kernel {
         &mut self,
         _interface: &str,
         _offload: Arc<flow_offload::Offload>,
-    ) -> Result<OpenedUplink, String> {
-        Err("there is no flow offload".to_owned())
+    ) -> Result<OpenedUplink, KernelError> {
+        Err("there is no flow offload".into())
     }
 
-    fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), String> {
+    fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), KernelError> {
         self.lock().uplink_filter = Some(filter.clone());
         Ok(())
     }
 
-    fn release_uplink(&mut self) -> Result<(), String> {
+    fn release_uplink(&mut self) -> Result<(), KernelError> {
         Ok(())
     }
 
-    fn watch(&mut self, tell: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {
+    fn watch(&mut self, tell: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), KernelError> {
         self.lock().tell = Some(tell);
         Ok(())
     }
 
-    fn host_network(&self) -> Result<Box<dyn HostNetwork>, String> {
+    fn host_network(&self) -> Result<Box<dyn HostNetwork>, KernelError> {
         Ok(Box::new(self.clone()))
     }
 }
 
 impl HostNetwork for Kernel {
-    fn find_uplink(&mut self, _node_addresses: &[IpAddr]) -> Result<String, String> {
-        Err("no interface is the uplink".to_owned())
+    fn find_uplink(&mut self, _node_addresses: &[IpAddr]) -> Result<String, KernelError> {
+        Err("no interface is the uplink".into())
     }
 
-    fn host_firewall(&mut self, _: &control::View, _: &nftables::Failsafe) -> Result<(), String> {
+    fn host_firewall(
+        &mut self,
+        _: &control::View,
+        _: &nftables::Failsafe,
+    ) -> Result<(), KernelError> {
         Ok(())
     }
 
-    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<HostEnd, String> {
+    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<HostEnd, KernelError> {
         drop(self.answering());
         if self.index(&config.switch_interface)?.is_none() {
             self.add(&config.switch_interface);
@@ -301,32 +307,32 @@ impl HostNetwork for Kernel {
         Ok(HostEnd { mac: HOST_MAC, refused: self.answering().refused.clone() })
     }
 
-    fn filter(&mut self, rules: &filter::Rules) -> Result<(), String> {
+    fn filter(&mut self, rules: &filter::Rules) -> Result<(), KernelError> {
         self.answering().filter = Some(rules.clone());
         Ok(())
     }
 
-    fn masquerade(&mut self, _rules: &masquerade::Rules) -> Result<(), String> {
+    fn masquerade(&mut self, _rules: &masquerade::Rules) -> Result<(), KernelError> {
         drop(self.answering());
         Ok(())
     }
 
-    fn redirect(&mut self, redirects: &Redirects) -> Result<(), String> {
+    fn redirect(&mut self, redirects: &Redirects) -> Result<(), KernelError> {
         let mut state = self.answering();
         if state.failures > 0 {
             state.failures -= 1;
-            return Err("the kernel refuses".to_owned());
+            return Err("the kernel refuses".into());
         }
         state.redirects = Some(redirects.clone());
         Ok(())
     }
 
-    fn release_redirects(&mut self) -> Result<(), String> {
+    fn release_redirects(&mut self) -> Result<(), KernelError> {
         self.answering().redirects = None;
         Ok(())
     }
 
-    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String> {
+    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, KernelError> {
         let neighbour = self.lock().routes.get(&address).copied();
         let neighbour = neighbour.ok_or_else(|| format!("there is no way to {address}"))?;
         Ok(NextHop { link: 1, source: None, neighbour, mac: None })

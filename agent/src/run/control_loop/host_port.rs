@@ -48,7 +48,7 @@ impl HostPort {
             let HostEnd { mac, refused } = network.set_up_host_port(config)?;
             // The loop may have ended.
             let _ = events.send(Event::HostPort(mac));
-            if refused.is_empty() { Ok(()) } else { Err(refused.join("; ")) }
+            if refused.is_empty() { Ok(()) } else { Err(refused.join("; ").into()) }
         };
         let programmer = Programmer::start("host-port", VERIFY, apply);
         let mut port = ManagedPort::new(config.switch_interface.clone());
@@ -79,7 +79,7 @@ impl HostPort {
                 ports.bring_up_with_next_snapshot(self.port.interface.clone());
             }
             Err(error) => {
-                self.port.fail(&error.why, Instant::now());
+                self.port.fail(&error.why.to_string(), Instant::now());
                 ports.changed(Change::Status);
             }
         }

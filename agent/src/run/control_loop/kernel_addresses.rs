@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::ports::{Change, Ports};
 use super::reconciler::{Effects, Reconciler, Signal};
-use crate::run::kernel::{Backoff, InterfaceEvent, Operation};
+use crate::run::kernel::{Backoff, InterfaceEvent, KernelError, Operation};
 
 /// Interval of looking whether something else is to be published.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -53,7 +53,11 @@ impl KernelAddresses {
     }
 
     /// Handles the addresses.
-    pub(super) fn received(&mut self, read: Result<Vec<IpAddr>, String>, effects: &mut Effects) {
+    pub(super) fn received(
+        &mut self,
+        read: Result<Vec<IpAddr>, KernelError>,
+        effects: &mut Effects,
+    ) {
         let is_outdated = std::mem::replace(&mut self.reading, Reading::Done) == Reading::Outdated;
         match read {
             Ok(addresses) if addresses == effects.kernel_addresses => {}

@@ -49,12 +49,12 @@ impl ControlLoop {
             Completion::BroughtUp { attachment, result } => {
                 attachments.switched_on(&attachment, result, effects);
             }
-            Completion::NotBroughtUp { id, why } => self.lose_port(id, &why),
+            Completion::NotBroughtUp { id, why } => self.lose_port(id, &why.to_string()),
             Completion::Addresses(read) => {
                 self.kernel_addresses.received(read, effects);
             }
             Completion::UplinkFilterSet(result) => {
-                self.uplink.iter_mut().for_each(|uplink| uplink.filter_set(result.clone()));
+                self.uplink.iter_mut().for_each(|uplink| uplink.filter_set(&result));
             }
         }
     }

@@ -41,7 +41,7 @@ impl KernelRules {
         interfaces: &dyn Interfaces,
     ) -> Result<Self, StartError> {
         let config = &shared.config;
-        let network = || interfaces.host_network().map_err(StartError::Failed);
+        let network = || interfaces.host_network();
         let nftables = (config.enforcer == Enforcer::Nftables)
             .then(|| NftablesReconciler::start(config))
             .transpose()?;

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::config::Config;
 use crate::run::error::StartError;
-use crate::run::kernel::Programmer;
+use crate::run::kernel::{KernelError, Programmer};
 
 /// Interval of checks for interfaces that no event reported, and for foreign changes.
 const VERIFY: Duration = Duration::from_secs(1);
@@ -99,15 +99,15 @@ impl NftablesReconciler {
 }
 
 impl Kernel {
-    fn apply(&mut self, desired: &Desired) -> Result<(), String> {
+    fn apply(&mut self, desired: &Desired) -> Result<(), KernelError> {
         if !desired.decides {
             return self.close();
         }
         let mut site = self.site();
-        self.locator.locate(&desired.view, &mut site).map_err(|error| error.to_string())?;
+        self.locator.locate(&desired.view, &mut site)?;
         let now = (desired.view.generation, site);
         if self.rendered.as_ref() == Some(&now) {
-            return self.enforcer.verify();
+            return Ok(self.enforcer.verify()?);
         }
         self.rendered = None;
         let ruleset = self.renderer.render(&desired.view, &now.1);
@@ -128,11 +128,11 @@ impl Kernel {
     }
 
     /// Closes the pods' networks, unless rules are in force.
-    fn close(&mut self) -> Result<(), String> {
+    fn close(&mut self) -> Result<(), KernelError> {
         if self.enforcer.is_in_force() {
             return Ok(());
         }
         let site = self.site();
-        self.enforcer.set(self.renderer.render(&View::default(), &site))
+        Ok(self.enforcer.set(self.renderer.render(&View::default(), &site))?)
     }
 }

@@ -86,7 +86,7 @@ impl ControlLoop {
         }
         let kernel_rules = KernelRules::start(&shared, &input.info, &*interfaces)?;
         let network = |is_wanted: bool| match is_wanted {
-            true => interfaces.host_network().map(Some).map_err(StartError::Failed),
+            true => interfaces.host_network().map(Some),
             false => Ok(None),
         };
         let of_host = network(config.host_port)?;

@@ -18,7 +18,8 @@ use crate::config::Network;
 use crate::run::error::StartError;
 use crate::run::events::Event;
 use crate::run::kernel::{
-    Backoff, Destination, Hop, HostNetwork, InterfaceEvent, NextHops, OpenError, Operation,
+    Backoff, Destination, Hop, HostNetwork, InterfaceEvent, KernelError, NextHops, OpenError,
+    Operation,
 };
 use crate::run::port::{ManagedPort, OpenPort, Owner};
 
@@ -84,7 +85,7 @@ impl UplinkPort {
             Err(error) => {
                 // It may be open without being served.
                 ports.request(Operation::ReleaseUplink);
-                self.port.fail(&error.why, Instant::now());
+                self.port.fail(&error.why.to_string(), Instant::now());
                 ports.changed(Change::Status);
             }
         }
@@ -169,7 +170,7 @@ impl UplinkPort {
     }
 
     /// Handles the result of setting the filter.
-    pub(super) fn filter_set(&mut self, result: Result<(), String>) {
+    pub(super) fn filter_set(&mut self, result: &Result<(), KernelError>) {
         if let Err(error) = result {
             tracing::error!("uplink: {error}");
             self.filter_retry.fail(Instant::now());

@@ -28,6 +28,7 @@ use parking_lot::Mutex;
 use super::error::StartError;
 use super::thread::Thread;
 use crate::config::Config;
+use crate::run::kernel::KernelError;
 use plan::{Nodes, Plan, Published};
 
 /// Name of the file with the private key, in the folder of the state.
@@ -190,22 +191,22 @@ impl Encryption {
         mac: Mac,
         mtu: u16,
         offload: &Arc<Offload>,
-    ) -> Result<(), String> {
+    ) -> Result<(), KernelError> {
         // The smaller of both: which one it is follows from the nodes, and pods keep to it.
         let inner = mtu.saturating_sub(overhead(false)).into();
         let open = || {
             let mut netlink = Netlink::open()?;
             WireGuardDevice::open(&mut netlink, WIREGUARD_DEVICE, inner)
         };
-        let named = |error: &dyn std::fmt::Display| format!("encryption: {error}");
-        let (device, link) = open().map_err(|error| named(&error))?;
+        let named = |error: KernelError| error.during("encryption");
+        let (device, link) = open().map_err(|error| named(error.into()))?;
         let uplink = Uplink { index, mac, device: link.index, vxlan_port: self.vxlan_port };
         {
             let mut wanted = self.wanted.lock();
             wanted.offload = Some(Arc::clone(offload));
-            self.set_nodes(&wanted).map_err(|error| named(&error))?;
+            self.set_nodes(&wanted).map_err(|error| named(error.into()))?;
             if wanted.plan.is_known() || !Programs::seals(index) {
-                self.programs.attach(uplink).map_err(|error| named(&error))?;
+                self.programs.attach(uplink).map_err(|error| named(error.into()))?;
             } else {
                 wanted.postponed = Some(uplink);
             }
@@ -213,7 +214,7 @@ impl Encryption {
         *self.device.lock() = Some(device);
         self.configure();
         match self.state.lock().error.clone() {
-            Some(error) => Err(named(&error)),
+            Some(error) => Err(named(error.into())),
             None => Ok(()),
         }
     }

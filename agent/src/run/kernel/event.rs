@@ -7,6 +7,7 @@ use dataplane::wire::Mac;
 use linux_net::{Error, Event, Events, PathEvent, PathEvents};
 use parking_lot::Mutex;
 
+use super::error::KernelError;
 use crate::run::thread::Thread;
 
 /// Events of interfaces, neighbours and routes.
@@ -29,8 +30,8 @@ pub enum InterfaceEvent {
 pub(super) type EventSink = Arc<Mutex<Box<dyn Fn(InterfaceEvent) + Send>>>;
 
 /// Reports neighbours and routes.
-pub(super) fn paths(sink: &EventSink) -> Result<(), String> {
-    let paths = PathEvents::open().map_err(|error| error.to_string())?;
+pub(super) fn paths(sink: &EventSink) -> Result<(), KernelError> {
+    let paths = PathEvents::open()?;
     listen("neighbours", paths, sink, |event| {
         Some(match event {
             PathEvent::Neighbour { link, address, mac } => {
@@ -48,7 +49,7 @@ pub(super) fn listen<E: Event + Send + 'static>(
     events: Events<E>,
     sink: &EventSink,
     translate: impl Fn(E) -> Option<InterfaceEvent> + Send + 'static,
-) -> Result<(), String> {
+) -> Result<(), KernelError> {
     let sink = EventSink::clone(sink);
     let pass_on = move |event: Result<E, Error>| -> Result<(), Error> {
         if let Some(event) = translate(event?) {
@@ -62,5 +63,5 @@ pub(super) fn listen<E: Event + Send + 'static>(
             tracing::error!("{what} are no longer watched: {error}");
         }
     };
-    Thread::start(what, listen).map(Thread::detach).map_err(|error| error.to_string())
+    Ok(Thread::start(what, listen).map(Thread::detach)?)
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use linux_net::{Error, Link, LinkEvent, LinkEvents, Netlink};
 use parking_lot::{Mutex, MutexGuard};
 
+use super::error::KernelError;
 use super::event::{EventSink, InterfaceEvent};
 use crate::run::thread::Thread;
 
@@ -41,15 +42,19 @@ impl Guarded {
 }
 
 /// Watches interfaces on a thread of its own.
-pub(super) fn watch(events: LinkEvents, guarded: Guarded, sink: EventSink) -> Result<(), String> {
-    let netlink = Netlink::open().map_err(|error| error.to_string())?;
+pub(super) fn watch(
+    events: LinkEvents,
+    guarded: Guarded,
+    sink: EventSink,
+) -> Result<(), KernelError> {
+    let netlink = Netlink::open()?;
     let watch = move || {
         if let Err(error) = run(events, netlink, &guarded, &sink) {
             // Workers still notice deleted interfaces, only later.
             tracing::error!("interfaces are no longer watched: {error}");
         }
     };
-    Thread::start("interfaces", watch).map(Thread::detach).map_err(|error| error.to_string())
+    Ok(Thread::start("interfaces", watch).map(Thread::detach)?)
 }
 
 fn run(

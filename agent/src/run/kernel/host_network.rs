@@ -12,6 +12,8 @@ use linux_net::redirect::{Redirector, Redirects};
 use linux_net::{Netlink, NextHop};
 use nftables::{Enforcer, Failsafe, HOST_TABLES, host_ruleset};
 
+use super::error::KernelError;
+
 /// The network configuration of the node itself. Each call brings one part of it into the
 /// given state from any other, and may wait for the kernel.
 pub trait HostNetwork: Send {
@@ -19,53 +21,53 @@ pub trait HostNetwork: Send {
     /// default route.
     ///
     /// # Errors
-    /// In words, if the kernel does not answer or there is no such interface.
-    fn find_uplink(&mut self, node_addresses: &[IpAddr]) -> Result<String, String>;
+    /// If the kernel does not answer or there is no such interface.
+    fn find_uplink(&mut self, node_addresses: &[IpAddr]) -> Result<String, KernelError>;
 
     /// Creates or restores the host port.
     ///
     /// # Errors
-    /// In words, if there is no host port; what the kernel refuses beyond that is in the result.
-    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<HostEnd, String>;
+    /// If there is no host port; what the kernel refuses beyond that is in the result.
+    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<HostEnd, KernelError>;
 
     /// Masquerades what pods send to the world.
     ///
     /// # Errors
-    /// In words.
-    fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String>;
+    /// If the kernel refuses it.
+    fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), KernelError>;
 
     /// Drops tunnel packets and forged sources that the kernel would route.
     ///
     /// # Errors
-    /// In words.
-    fn filter(&mut self, rules: &filter::Rules) -> Result<(), String>;
+    /// If the kernel refuses it.
+    fn filter(&mut self, rules: &filter::Rules) -> Result<(), KernelError>;
 
     /// Redirects to the switch what the node's own processes send to services.
     ///
     /// # Errors
-    /// In words.
-    fn redirect(&mut self, redirects: &Redirects) -> Result<(), String>;
+    /// If the kernel refuses it.
+    fn redirect(&mut self, redirects: &Redirects) -> Result<(), KernelError>;
 
     /// Enforces the host firewalls of a view. The ports of tunnels that the kernel makes are failsafe
     /// ports beside the given ones.
     ///
     /// # Errors
-    /// In words.
-    fn host_firewall(&mut self, view: &View, failsafe: &Failsafe) -> Result<(), String>;
+    /// If the kernel refuses it.
+    fn host_firewall(&mut self, view: &View, failsafe: &Failsafe) -> Result<(), KernelError>;
 
     /// Removes the redirects; translations of open connections stay.
     ///
     /// # Errors
-    /// In words.
-    fn release_redirects(&mut self) -> Result<(), String>;
+    /// If the kernel refuses it.
+    fn release_redirects(&mut self) -> Result<(), KernelError>;
 
     /// Returns the next hop towards `address`. If its MAC address is not known, the kernel resolves
     /// it, and an event reports it. Repeated calls keep the kernel's entry fresh: the kernel does
     /// not see what the switch sends.
     ///
     /// # Errors
-    /// In words, with the address, if there is no route.
-    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String>;
+    /// If there is no route to the address.
+    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, KernelError>;
 }
 
 /// The kernel's end of the host port.
@@ -90,8 +92,8 @@ pub(super) struct KernelNetwork {
 
 impl KernelNetwork {
     /// In the calling thread's network namespace.
-    pub(super) fn open() -> Result<Self, String> {
-        let netlink = Netlink::open().map_err(|error| error.to_string())?;
+    pub(super) fn open() -> Result<Self, KernelError> {
+        let netlink = Netlink::open()?;
         let (masquerader, filter) = (Masquerader::default(), Filter::default());
         let redirector = Redirector::default();
         let host_firewall = Enforcer::new(HOST_TABLES);
@@ -101,41 +103,41 @@ impl KernelNetwork {
 }
 
 impl HostNetwork for KernelNetwork {
-    fn find_uplink(&mut self, node_addresses: &[IpAddr]) -> Result<String, String> {
-        let link = self.netlink.uplink(node_addresses).map_err(|error| error.to_string())?;
+    fn find_uplink(&mut self, node_addresses: &[IpAddr]) -> Result<String, KernelError> {
+        let link = self.netlink.uplink(node_addresses)?;
         link.map(|link| link.name).ok_or_else(|| {
-            "no interface has one of the node's addresses, nor is there a default route".to_owned()
+            "no interface has one of the node's addresses, nor is there a default route".into()
         })
     }
 
-    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<HostEnd, String> {
-        let port = host_port::set_up(config).map_err(|error| error.to_string())?;
+    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<HostEnd, KernelError> {
+        let port = host_port::set_up(config)?;
         let mac = port.host.mac.ok_or_else(|| format!("{} has no MAC", port.host.name))?;
         Ok(HostEnd { mac: mac.0, refused: port.refused })
     }
 
-    fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String> {
-        self.masquerader.set(rules)
+    fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), KernelError> {
+        Ok(self.masquerader.set(rules)?)
     }
 
-    fn filter(&mut self, rules: &filter::Rules) -> Result<(), String> {
-        self.filter.set(rules)
+    fn filter(&mut self, rules: &filter::Rules) -> Result<(), KernelError> {
+        Ok(self.filter.set(rules)?)
     }
 
-    fn redirect(&mut self, redirects: &Redirects) -> Result<(), String> {
-        self.redirector.set(redirects)
+    fn redirect(&mut self, redirects: &Redirects) -> Result<(), KernelError> {
+        Ok(self.redirector.set(redirects)?)
     }
 
-    fn host_firewall(&mut self, view: &View, failsafe: &Failsafe) -> Result<(), String> {
+    fn host_firewall(&mut self, view: &View, failsafe: &Failsafe) -> Result<(), KernelError> {
         if view.has_host_rules() {
             let mut failsafe = failsafe.clone();
-            let links = self.netlink.links().map_err(|error| error.to_string())?;
+            let links = self.netlink.links()?;
             let tunnels = links.iter().filter_map(|link| link.tunnel_port);
             tunnels.for_each(|port| failsafe.add_tunnel(port));
             let ruleset = host_ruleset(view, &failsafe);
             self.has_host_firewall = true;
             self.host_firewall.set(ruleset)?;
-            return self.host_firewall.verify();
+            return Ok(self.host_firewall.verify()?);
         }
         // Once: the first time, an earlier process may have left some.
         if std::mem::replace(&mut self.has_host_firewall, false) && self.host_firewall.is_in_force()
@@ -145,18 +147,18 @@ impl HostNetwork for KernelNetwork {
         Ok(())
     }
 
-    fn release_redirects(&mut self) -> Result<(), String> {
-        self.redirector.release()
+    fn release_redirects(&mut self) -> Result<(), KernelError> {
+        Ok(self.redirector.release()?)
     }
 
-    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String> {
-        self.netlink.next_hop(address).map_err(|error| error.to_string())
+    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, KernelError> {
+        Ok(self.netlink.next_hop(address)?)
     }
 }
 
 /// The kernel's own addresses, but for those of loopback.
-pub(super) fn addresses(netlink: &mut Netlink) -> Result<Vec<IpAddr>, String> {
-    let addresses = netlink.addresses().map_err(|error| error.to_string())?;
+pub(super) fn addresses(netlink: &mut Netlink) -> Result<Vec<IpAddr>, KernelError> {
+    let addresses = netlink.addresses()?;
     let addresses = addresses.into_iter().map(|own| own.address.addr());
     let mut addresses: Vec<_> = addresses.filter(|address| !address.is_loopback()).collect();
     addresses.sort_unstable();

@@ -8,6 +8,7 @@ use dataplane::port::af_xdp::UplinkFilter;
 use dataplane::wire::Mac;
 use flow_offload::Offload;
 
+use super::error::KernelError;
 use super::event::InterfaceEvent;
 use super::host_network::HostNetwork;
 
@@ -36,8 +37,8 @@ pub struct OpenedUplink {
 /// Removes what a start that failed has made.
 ///
 /// # Errors
-/// In words: what is left.
-pub type Undo = Box<dyn FnOnce() -> Result<(), String>>;
+/// Says what is left.
+pub type Undo = Box<dyn FnOnce() -> Result<(), KernelError>>;
 
 /// Operations on the node's interfaces.
 pub trait Interfaces: Send {
@@ -48,68 +49,68 @@ pub trait Interfaces: Send {
     /// Opens a port. Frames that arrive before it is served are dropped.
     ///
     /// # Errors
-    /// In words, with the interface.
-    fn open(&mut self, interface: &str) -> Result<Opened, String>;
+    /// Names the interface.
+    fn open(&mut self, interface: &str) -> Result<Opened, KernelError>;
 
     /// Switches an interface on.
     ///
     /// # Errors
-    /// In words, with the interface.
-    fn bring_up(&mut self, interface: &str) -> Result<(), String>;
+    /// Names the interface.
+    fn bring_up(&mut self, interface: &str) -> Result<(), KernelError>;
 
     /// The kernel's own addresses, but for those of loopback.
     ///
     /// # Errors
     /// If the kernel does not answer.
-    fn addresses(&mut self) -> Result<Vec<IpAddr>, String>;
+    fn addresses(&mut self) -> Result<Vec<IpAddr>, KernelError>;
 
     /// Switches an interface off.
     ///
     /// # Errors
-    /// In words, with the interface.
-    fn bring_down(&mut self, interface: &str) -> Result<(), String>;
+    /// Names the interface.
+    fn bring_down(&mut self, interface: &str) -> Result<(), KernelError>;
 
     /// The number of an interface, `None` if it does not exist.
     ///
     /// # Errors
     /// If the kernel does not answer.
-    fn index(&mut self, interface: &str) -> Result<Option<u32>, String>;
+    fn index(&mut self, interface: &str) -> Result<Option<u32>, KernelError>;
 
     /// Detaches the switch's program from the host port's interface, at the switch's end.
     ///
     /// # Errors
-    /// In words.
-    fn release_host_port(&mut self, interface: &str) -> Result<(), String>;
+    /// If the kernel refuses it.
+    fn release_host_port(&mut self, interface: &str) -> Result<(), KernelError>;
 
     /// Opens a port on an interface that the kernel uses as well. Until a filter is set, all
     /// packets go to the kernel. There is at most one such interface.
     ///
     /// # Errors
-    /// In words, with the interface.
-    fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String>;
+    /// Names the interface.
+    fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, KernelError>;
 
     /// The same by a link of its own, with programs of flow offload between the two.
     ///
     /// # Errors
-    /// In words, with the interface.
+    /// Names the interface.
     fn open_steered_uplink(
         &mut self,
         interface: &str,
         offload: Arc<Offload>,
-    ) -> Result<OpenedUplink, String>;
+    ) -> Result<OpenedUplink, KernelError>;
 
     /// Sets which packets the switch takes from the uplink; setting an equal filter costs nothing.
     ///
     /// # Errors
-    /// In words. Setting it again continues from the state reached.
-    fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), String>;
+    /// If the kernel refuses it. Setting it again continues from the state reached.
+    fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), KernelError>;
 
     /// Returns the uplink to the kernel. Programs of flow offload stay: they forward what the switch
     /// has allowed until the grace ends, and drop its other packets.
     ///
     /// # Errors
-    /// In words, with the interface.
-    fn release_uplink(&mut self) -> Result<(), String>;
+    /// Names the interface.
+    fn release_uplink(&mut self) -> Result<(), KernelError>;
 
     /// The programs of flow offload, with room for so many entries.
     ///
@@ -123,38 +124,38 @@ pub trait Interfaces: Send {
     /// number of the other end. Both stay switched off.
     ///
     /// # Errors
-    /// In words.
-    fn open_punt_link(&mut self, queues: u32) -> Result<(Opened, u32), String>;
+    /// If the kernel refuses it.
+    fn open_punt_link(&mut self, queues: u32) -> Result<(Opened, u32), KernelError>;
 
     /// Number and MTU of an interface.
     ///
     /// # Errors
-    /// In words, with the interface.
-    fn describe(&mut self, interface: &str) -> Result<(u32, u16), String>;
+    /// Names the interface.
+    fn describe(&mut self, interface: &str) -> Result<(u32, u16), KernelError>;
 
     /// Takes the XDP program off an interface that flow offload serves: an earlier process may have
     /// left one.
     ///
     /// # Errors
-    /// In words, with the interface.
-    fn take_xdp_off(&mut self, interface: &str) -> Result<(), String>;
+    /// Names the interface.
+    fn take_xdp_off(&mut self, interface: &str) -> Result<(), KernelError>;
 
     /// Calls `sink` for each event from now on.
     ///
     /// # Errors
-    /// In words.
-    fn watch(&mut self, sink: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String>;
+    /// If the kernel refuses it.
+    fn watch(&mut self, sink: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), KernelError>;
 
     /// Returns an action that removes the switch's own interfaces and tables that are made after this
     /// call, except tables that enforce policies.
     ///
     /// # Errors
-    /// In words, if the kernel does not answer.
-    fn undo(&mut self) -> Result<Undo, String>;
+    /// If the kernel does not answer.
+    fn undo(&mut self) -> Result<Undo, KernelError>;
 
     /// The configuration of the same network, for another thread.
     ///
     /// # Errors
-    /// In words, if the kernel gives no socket.
-    fn host_network(&self) -> Result<Box<dyn HostNetwork>, String>;
+    /// If the kernel gives no socket.
+    fn host_network(&self) -> Result<Box<dyn HostNetwork>, KernelError>;
 }

@@ -13,6 +13,7 @@ use linux_net::host_port::HostPortConfig;
 use linux_net::punt;
 use linux_net::{Footprint, Link, LinkEvents, MAX_MTU, Netlink, SINGLE_FRAME_MTU};
 
+use super::error::KernelError;
 use super::event::{EventSink, InterfaceEvent, paths};
 use super::guard::{self, Guarded};
 use super::host_network::{HostNetwork, KernelNetwork, addresses};
@@ -62,8 +63,8 @@ impl KernelInterfaces {
         umem: Umem,
         frames_per_port: u32,
         programs: Option<flow_offload::Kernel>,
-    ) -> Result<Self, String> {
-        let netlink = Netlink::open().map_err(|error| error.to_string())?;
+    ) -> Result<Self, KernelError> {
+        let netlink = Netlink::open()?;
         let guarded = Guarded::default();
         let ahead = HashMap::new();
         Ok(Self { umem, frames_per_port, netlink, uplink: None, guarded, programs, ahead })
@@ -85,11 +86,11 @@ impl KernelInterfaces {
         interface: &str,
         fill: u32,
         reported: Option<u32>,
-    ) -> Result<Opened, String> {
-        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
+    ) -> Result<Opened, KernelError> {
+        let link = self.netlink.link(interface)?;
         let options = PortOptions { fill, fallback: Fallback::Drop };
         let ports = self.umem.open_queues(interface, &options);
-        let ports = ports.map_err(|error| error.to_string())?;
+        let ports = ports?;
         let mode = ports.first().map(AfXdpPort::mode);
         self.guard(interface, reported.unwrap_or(link.index));
         // An earlier process may have used flow offload.
@@ -126,7 +127,7 @@ impl Interfaces for KernelInterfaces {
         self.ahead = links.into_iter().map(|link| (link.name.clone(), link)).collect();
     }
 
-    fn open(&mut self, interface: &str) -> Result<Opened, String> {
+    fn open(&mut self, interface: &str) -> Result<Opened, KernelError> {
         let host_port = HostPortConfig::default();
         let is_host_port = interface == host_port.switch_interface;
         let kernel_end = match is_host_port {
@@ -146,63 +147,62 @@ impl Interfaces for KernelInterfaces {
         self.programs.take().map_or_else(|| flow_offload::Kernel::load(entries), Ok)
     }
 
-    fn open_punt_link(&mut self, queues: u32) -> Result<(Opened, u32), String> {
-        let link =
-            punt::set_up(queues, self.longest_packet()).map_err(|error| error.to_string())?;
+    fn open_punt_link(&mut self, queues: u32) -> Result<(Opened, u32), KernelError> {
+        let link = punt::set_up(queues, self.longest_packet())?;
         let fill = self.umem.frames() / PUNT_LINK / queues.max(1);
         let fill = fill.max(self.frames_per_port);
         // Once open, this end drops the frames that no worker reads.
         Ok((self.open_with(punt::SWITCH_END, fill, None)?, link.kernel.index))
     }
 
-    fn describe(&mut self, interface: &str) -> Result<(u32, u16), String> {
-        let link = self.link(interface).map_err(|error| error.to_string())?;
+    fn describe(&mut self, interface: &str) -> Result<(u32, u16), KernelError> {
+        let link = self.link(interface)?;
         Ok((link.index, mtu_of(&link)))
     }
 
-    fn take_xdp_off(&mut self, interface: &str) -> Result<(), String> {
+    fn take_xdp_off(&mut self, interface: &str) -> Result<(), KernelError> {
         self.release_host_port(interface)
     }
 
-    fn addresses(&mut self) -> Result<Vec<IpAddr>, String> {
+    fn addresses(&mut self) -> Result<Vec<IpAddr>, KernelError> {
         addresses(&mut self.netlink)
     }
 
-    fn bring_up(&mut self, interface: &str) -> Result<(), String> {
+    fn bring_up(&mut self, interface: &str) -> Result<(), KernelError> {
         let up = self.link(interface).and_then(|link| match link.up {
             true => Ok(()),
             false => self.netlink.set_up(link.index),
         });
-        up.map_err(|error| format!("switch on {interface}: {error}"))
+        up.map_err(|error| KernelError::from(error).during(format!("switch on {interface}")))
     }
 
-    fn bring_down(&mut self, interface: &str) -> Result<(), String> {
+    fn bring_down(&mut self, interface: &str) -> Result<(), KernelError> {
         let down = self.netlink.link(interface).and_then(|link| self.netlink.set_down(link.index));
-        down.map_err(|error| format!("switch off {interface}: {error}"))
+        down.map_err(|error| KernelError::from(error).during(format!("switch off {interface}")))
     }
 
-    fn index(&mut self, interface: &str) -> Result<Option<u32>, String> {
-        let link = self.netlink.find_link(interface).map_err(|error| error.to_string())?;
+    fn index(&mut self, interface: &str) -> Result<Option<u32>, KernelError> {
+        let link = self.netlink.find_link(interface)?;
         Ok(link.map(|link| link.index))
     }
 
-    fn release_host_port(&mut self, interface: &str) -> Result<(), String> {
-        let link = self.link(interface).map_err(|error| error.to_string())?;
+    fn release_host_port(&mut self, interface: &str) -> Result<(), KernelError> {
+        let link = self.link(interface)?;
         self.guarded.lock().remove(&link.index);
         match link.xdp_program {
-            Some(_) => Umem::detach(interface).map_err(|error| error.to_string()),
+            Some(_) => Ok(Umem::detach(interface)?),
             None => Ok(()),
         }
     }
 
-    fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String> {
-        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
+    fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, KernelError> {
+        let link = self.netlink.link(interface)?;
         let mac = link.mac.ok_or_else(|| format!("{interface} has no MAC address"))?.0;
         if let Err(error) = linux_net::keep_vlan_tags(interface) {
             tracing::warn!("uplink: {error}; frames of its VLANs look like untagged ones");
         }
         let opened = self.umem.open_uplink(interface, self.frames_per_port);
-        let (program, ports) = opened.map_err(|error| error.to_string())?;
+        let (program, ports) = opened?;
         let port = as_one(ports, Some(program.mode()), &link);
         self.uplink = Some(OpenUplink::new(&link, Steering::Xdp(program)));
         self.guard(interface, link.index);
@@ -213,19 +213,19 @@ impl Interfaces for KernelInterfaces {
         &mut self,
         interface: &str,
         offload: Arc<Offload>,
-    ) -> Result<OpenedUplink, String> {
-        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
+    ) -> Result<OpenedUplink, KernelError> {
+        let link = self.netlink.link(interface)?;
         let mac = link.mac.ok_or_else(|| format!("{interface} has no MAC address"))?.0;
         let queues = punt::receive_queues(interface);
         // Its link is made anew.
         self.guarded.lock().retain(|_, program| program.reported != link.index);
         let pair = punt::set_up_uplink(queues, self.longest_packet());
-        let pair = pair.map_err(|error| error.to_string())?;
+        let pair = pair?;
         let mut opened =
             self.open_with(punt::UPLINK_SWITCH_END, self.frames_per_port, Some(link.index))?;
         opened.queues = opened.queues.into_iter().map(|it| offload.uplink_queue(it)).collect();
         let steered = offload.set_uplink(link.index, pair.kernel.index);
-        steered.map_err(|error| error.to_string())?;
+        steered?;
         [punt::UPLINK_KERNEL_END, punt::UPLINK_SWITCH_END]
             .into_iter()
             .try_for_each(|end| self.bring_up(end))?;
@@ -234,7 +234,7 @@ impl Interfaces for KernelInterfaces {
         Ok(OpenedUplink { port, mac })
     }
 
-    fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), String> {
+    fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), KernelError> {
         let uplink = self.uplink.as_mut().ok_or("there is no uplink")?;
         if uplink.filter.as_ref() == Some(filter) {
             return Ok(());
@@ -244,15 +244,15 @@ impl Interfaces for KernelInterfaces {
         // which the kernel would answer.
         match &mut uplink.steering {
             Steering::Xdp(program) => {
-                program.set(filter).map_err(|error| error.to_string())?;
+                program.set(filter)?;
                 flow_offload::Kernel::release(uplink.index);
             }
             Steering::FlowOffload(offload) => {
-                offload.set_uplink_filter(filter).map_err(|error| error.to_string())?;
+                offload.set_uplink_filter(filter)?;
                 let name = &uplink.name;
-                let foreign = Umem::foreign_program(name).map_err(|error| error.to_string())?;
+                let foreign = Umem::foreign_program(name)?;
                 if foreign.is_none() {
-                    Umem::detach(name).map_err(|error| error.to_string())?;
+                    Umem::detach(name)?;
                 }
             }
         }
@@ -260,29 +260,29 @@ impl Interfaces for KernelInterfaces {
         Ok(())
     }
 
-    fn release_uplink(&mut self) -> Result<(), String> {
+    fn release_uplink(&mut self) -> Result<(), KernelError> {
         match self.uplink.take() {
             Some(OpenUplink { index, steering: Steering::Xdp(program), .. }) => {
                 self.guarded.lock().remove(&index);
-                program.detach().map_err(|error| error.to_string())
+                Ok(program.detach()?)
             }
             Some(OpenUplink { steering: Steering::FlowOffload(_), .. }) | None => Ok(()),
         }
     }
 
-    fn watch(&mut self, sink: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {
-        let links = LinkEvents::open().map_err(|error| error.to_string())?;
+    fn watch(&mut self, sink: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), KernelError> {
+        let links = LinkEvents::open()?;
         let sink: EventSink = std::sync::Arc::new(parking_lot::Mutex::new(sink));
         guard::watch(links, self.guarded.clone(), EventSink::clone(&sink))?;
         paths(&sink)
     }
 
-    fn undo(&mut self) -> Result<Undo, String> {
-        let before = Footprint::read().map_err(|error| error.to_string())?;
-        Ok(Box::new(move || before.restore()))
+    fn undo(&mut self) -> Result<Undo, KernelError> {
+        let before = Footprint::read()?;
+        Ok(Box::new(move || Ok(before.restore()?)))
     }
 
-    fn host_network(&self) -> Result<Box<dyn HostNetwork>, String> {
+    fn host_network(&self) -> Result<Box<dyn HostNetwork>, KernelError> {
         Ok(Box::new(KernelNetwork::open()?))
     }
 }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! - `operation`: operations on interfaces and their completions; `operations`: the thread that performs them,
-//! - `backoff`: retry timers,
+//! - `backoff`: retry timers, `error`: why an operation failed,
 //! - `interfaces`: operations on interfaces, a trait replaced in tests; `kernel_interfaces`: the real ones,
 //! - `host_network`: the node's own network, a trait and the kernel behind it,
 //! - `event`: what the kernel reports,
@@ -17,6 +17,7 @@
 //! - `next_hops`: the next hops towards other nodes.
 
 mod backoff;
+mod error;
 mod event;
 mod guard;
 mod host_network;
@@ -29,6 +30,7 @@ mod programmer;
 mod without_ports;
 
 pub(super) use backoff::Backoff;
+pub use error::KernelError;
 pub use event::InterfaceEvent;
 pub use host_network::{HostEnd, HostNetwork};
 pub use interfaces::{Interfaces, Opened, OpenedUplink, Undo};

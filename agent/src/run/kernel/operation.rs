@@ -12,6 +12,7 @@ use dataplane::wire::Mac;
 use flow_offload::Offload;
 use local_api::{Answer, AttachPod, Attachment};
 
+use super::error::KernelError;
 use super::interfaces::Opened;
 use crate::run::encryption::Encryption;
 
@@ -95,22 +96,22 @@ pub(crate) enum Completion {
     /// Completes [`Operation::Open`]; the MAC address is that of an uplink.
     Opened { ticket: u64, result: Result<(Opened, Option<Mac>), OpenError> },
     /// Completes [`Operation::OpenPuntLink`].
-    PuntLinkOpened(Result<(Opened, flow_offload::Kernel), String>),
+    PuntLinkOpened(Result<(Opened, flow_offload::Kernel), KernelError>),
     /// Completes [`Operation::Find`]; the number is `None` if there is no such interface.
-    Found { index: Result<Option<u32>, String>, purpose: Purpose },
+    Found { index: Result<Option<u32>, KernelError>, purpose: Purpose },
     /// Completes [`Operation::BringUp`].
-    BroughtUp { attachment: Attachment, result: Result<(), String> },
+    BroughtUp { attachment: Attachment, result: Result<(), KernelError> },
     /// Failure of [`Operation::BringUp`] for a port that is served.
-    NotBroughtUp { id: PortId, why: String },
+    NotBroughtUp { id: PortId, why: KernelError },
     /// Completes [`Operation::ReadAddresses`].
-    Addresses(Result<Vec<IpAddr>, String>),
+    Addresses(Result<Vec<IpAddr>, KernelError>),
     /// Completes [`Operation::SetUplinkFilter`].
-    UplinkFilterSet(Result<(), String>),
+    UplinkFilterSet(Result<(), KernelError>),
 }
 
 /// Why a port did not open.
 pub(crate) struct OpenError {
-    pub(in crate::run) why: String,
+    pub(in crate::run) why: KernelError,
     /// Whether the interface does not exist any more.
     pub(in crate::run) is_gone: bool,
 }

@@ -20,6 +20,7 @@ use flow_offload::Offload;
 use linux_net::punt;
 use parking_lot::Mutex;
 
+use super::error::KernelError;
 use super::interfaces::{Interfaces, Opened, OpenedUplink};
 use super::operation::{BringUpFor, Completion, OpenError, Operation, Program, Way};
 use super::programmer::Programming;
@@ -166,7 +167,7 @@ fn group(
 }
 
 /// Attaches the programs at all interfaces of a group that are switched on; the result of each.
-fn attach_programs(group: &[Operation]) -> BTreeMap<PortId, Result<(), String>> {
+fn attach_programs(group: &[Operation]) -> BTreeMap<PortId, Result<(), KernelError>> {
     let programs = group.iter().filter_map(|operation| match operation {
         Operation::BringUp { program, .. } => program.as_ref(),
         _ => None,
@@ -178,7 +179,7 @@ fn attach_programs(group: &[Operation]) -> BTreeMap<PortId, Result<(), String>> 
         let ports: Vec<_> = programs.iter().map(|it| (it.id, it.index)).collect();
         let results = programs[0].offload.attach_ports(&ports);
         let named = ports.into_iter().zip(results);
-        named.map(|((id, _), it)| (id, it.map_err(|error| error.to_string()))).collect::<Vec<_>>()
+        named.map(|((id, _), it)| (id, it.map_err(KernelError::from))).collect::<Vec<_>>()
     };
     of_one.flat_map(attach).collect()
 }
@@ -186,7 +187,7 @@ fn attach_programs(group: &[Operation]) -> BTreeMap<PortId, Result<(), String>> 
 fn perform(
     interfaces: &mut dyn Interfaces,
     operation: Operation,
-    attached: &mut BTreeMap<PortId, Result<(), String>>,
+    attached: &mut BTreeMap<PortId, Result<(), KernelError>>,
 ) -> Option<Completion> {
     let done = match operation {
         Operation::Open { ticket, interface, expected, way } => {
@@ -224,7 +225,9 @@ fn perform(
         Operation::ReleaseUplink => interfaces.release_uplink(),
         Operation::OffloadHost { offload, kernel_end } => {
             let set = offload.set_host(kernel_end);
-            set.map_err(|error| format!("the node's packets are not offloaded: {error}"))
+            set.map_err(|error| {
+                KernelError::from(error).during("the node's packets are not offloaded")
+            })
         }
         Operation::ReleaseHostPort { interface } => interfaces.release_host_port(&interface),
     };
@@ -243,7 +246,8 @@ fn open(
     if let Some(expected) = expected {
         let is_gone = interfaces.index(interface).is_ok_and(|now| now != Some(expected));
         if is_gone {
-            return Err(OpenError { why: format!("interface {interface} is gone"), is_gone });
+            let why = format!("interface {interface} is gone").into();
+            return Err(OpenError { why, is_gone });
         }
     }
     let opened = match way {
@@ -259,11 +263,11 @@ fn open(
         }
         Way::Program { offload, id, tag, mac } => {
             let opened = interfaces.describe(interface).and_then(|(index, mtu)| {
-                offload.add_port(id, index, tag, mac).map_err(|error| error.to_string())?;
+                offload.add_port(id, index, tag, mac)?;
                 let (queues, mode) = (Vec::new(), BEHIND_PROGRAM.to_owned());
                 Ok(Opened { queues, mode, index, mtu, kernel_end: None })
             });
-            let named = |why| format!("open {interface}: {why}");
+            let named = |why: KernelError| why.during(format!("open {interface}"));
             opened.map(|opened| (opened, None)).map_err(named)
         }
     };
@@ -276,7 +280,7 @@ fn encrypt(
     opened: OpenedUplink,
     offload: &Arc<Offload>,
     encryption: Option<&Encryption>,
-) -> Result<OpenedUplink, String> {
+) -> Result<OpenedUplink, KernelError> {
     let Opened { index, mtu, .. } = opened.port;
     match encryption {
         Some(encryption) => encryption.attach(index, opened.mac, mtu, offload)?,
@@ -288,11 +292,11 @@ fn encrypt(
 fn bring_up(
     interfaces: &mut dyn Interfaces,
     interface: &str,
-    attached: Option<Result<(), String>>,
-) -> Result<(), String> {
+    attached: Option<Result<(), KernelError>>,
+) -> Result<(), KernelError> {
     if let Some(attached) = attached {
         // The program is in place before that of an earlier process is detached.
-        attached.map_err(|error| format!("open {interface}: {error}"))?;
+        attached.map_err(|error| error.during(format!("open {interface}")))?;
         interfaces.take_xdp_off(interface)?;
     }
     interfaces.bring_up(interface)
@@ -302,10 +306,10 @@ fn open_punt_link(
     interfaces: &mut dyn Interfaces,
     queues: u32,
     entries: u32,
-) -> Result<(Opened, flow_offload::Kernel), String> {
+) -> Result<(Opened, flow_offload::Kernel), KernelError> {
     let text = |error: flow_offload::Error| {
         let system = rustix::system::uname();
-        format!("Linux {}: {error}", system.release().to_string_lossy())
+        KernelError::from(error).during(format!("Linux {}", system.release().to_string_lossy()))
     };
     let kernel = interfaces.load_programs(entries).map_err(text)?;
     let (mut opened, kernel_end) = interfaces.open_punt_link(queues)?;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::backoff::Backoff;
+use super::error::KernelError;
 use crate::run::error::StartError;
 use crate::run::thread::Thread;
 
@@ -80,7 +81,7 @@ impl<D: Clone + PartialEq + Send + 'static> Programmer<D> {
     pub(in crate::run) fn start(
         name: &'static str,
         verify_every: Duration,
-        apply: impl FnMut(&D) -> Result<(), String> + Send + 'static,
+        apply: impl FnMut(&D) -> Result<(), KernelError> + Send + 'static,
     ) -> Result<Self, StartError> {
         let state =
             State { desired: None, version: 0, tried: 0, verify: false, stop: false, error: None };
@@ -171,7 +172,7 @@ fn run<D: Clone>(
     name: &str,
     shared: &Shared<D>,
     mut timer: Timer,
-    mut apply: impl FnMut(&D) -> Result<(), String>,
+    mut apply: impl FnMut(&D) -> Result<(), KernelError>,
 ) {
     let mut state = shared.state.lock();
     loop {
@@ -185,7 +186,7 @@ fn run<D: Clone>(
                 state.verify = false;
                 let result = MutexGuard::unlocked(&mut state, || apply(&desired));
                 timer.applied(result.is_ok(), Instant::now());
-                let error = result.err();
+                let error = result.err().map(|error| error.to_string());
                 match (&error, &state.error) {
                     (Some(new), old) if Some(new) != old.as_ref() => {
                         tracing::error!("{name}: {new}")
@@ -216,7 +217,7 @@ mod tests {
             attempts.send(*desired).unwrap();
             let fails = desired % 2 == 1 && !failed;
             failed |= fails;
-            if fails { Err("odd".to_owned()) } else { Ok(()) }
+            if fails { Err("odd".into()) } else { Ok(()) }
         };
         (Programmer::start("test", verify_every, apply).unwrap(), attempted)
     }

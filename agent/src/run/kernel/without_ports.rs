@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dataplane::port::af_xdp::UplinkFilter;
 
+use super::error::KernelError;
 use super::event::{EventSink, InterfaceEvent, listen, paths};
 use super::host_network::{HostNetwork, KernelNetwork, addresses};
 use super::interfaces::{Interfaces, Opened, OpenedUplink, Undo};
@@ -21,46 +22,46 @@ impl WithoutPorts {
     ///
     /// # Errors
     /// If the kernel gives no netlink socket.
-    pub fn new() -> Result<Self, String> {
-        Ok(Self { netlink: Netlink::open().map_err(|error| error.to_string())? })
+    pub fn new() -> Result<Self, KernelError> {
+        Ok(Self { netlink: Netlink::open()? })
     }
 }
 
 impl Interfaces for WithoutPorts {
-    fn open(&mut self, _: &str) -> Result<Opened, String> {
-        Err(REFUSED.to_owned())
+    fn open(&mut self, _: &str) -> Result<Opened, KernelError> {
+        Err(REFUSED.into())
     }
 
-    fn open_punt_link(&mut self, _: u32) -> Result<(Opened, u32), String> {
-        Err(REFUSED.to_owned())
+    fn open_punt_link(&mut self, _: u32) -> Result<(Opened, u32), KernelError> {
+        Err(REFUSED.into())
     }
 
-    fn describe(&mut self, _: &str) -> Result<(u32, u16), String> {
-        Err(REFUSED.to_owned())
+    fn describe(&mut self, _: &str) -> Result<(u32, u16), KernelError> {
+        Err(REFUSED.into())
     }
 
-    fn take_xdp_off(&mut self, _: &str) -> Result<(), String> {
-        Err(REFUSED.to_owned())
+    fn take_xdp_off(&mut self, _: &str) -> Result<(), KernelError> {
+        Err(REFUSED.into())
     }
 
-    fn bring_up(&mut self, _: &str) -> Result<(), String> {
-        Err(REFUSED.to_owned())
+    fn bring_up(&mut self, _: &str) -> Result<(), KernelError> {
+        Err(REFUSED.into())
     }
 
-    fn addresses(&mut self) -> Result<Vec<std::net::IpAddr>, String> {
+    fn addresses(&mut self) -> Result<Vec<std::net::IpAddr>, KernelError> {
         addresses(&mut self.netlink)
     }
 
-    fn bring_down(&mut self, _: &str) -> Result<(), String> {
-        Err(REFUSED.to_owned())
+    fn bring_down(&mut self, _: &str) -> Result<(), KernelError> {
+        Err(REFUSED.into())
     }
 
-    fn index(&mut self, interface: &str) -> Result<Option<u32>, String> {
-        let link = self.netlink.find_link(interface).map_err(|error| error.to_string())?;
+    fn index(&mut self, interface: &str) -> Result<Option<u32>, KernelError> {
+        let link = self.netlink.find_link(interface)?;
         Ok(link.map(|link| link.index))
     }
 
-    fn release_host_port(&mut self, _: &str) -> Result<(), String> {
+    fn release_host_port(&mut self, _: &str) -> Result<(), KernelError> {
         Ok(())
     }
 
@@ -68,24 +69,24 @@ impl Interfaces for WithoutPorts {
         &mut self,
         _: &str,
         _: Arc<flow_offload::Offload>,
-    ) -> Result<OpenedUplink, String> {
-        Err(REFUSED.to_owned())
+    ) -> Result<OpenedUplink, KernelError> {
+        Err(REFUSED.into())
     }
 
-    fn open_uplink(&mut self, _: &str) -> Result<OpenedUplink, String> {
-        Err(REFUSED.to_owned())
+    fn open_uplink(&mut self, _: &str) -> Result<OpenedUplink, KernelError> {
+        Err(REFUSED.into())
     }
 
-    fn set_uplink_filter(&mut self, _: &UplinkFilter) -> Result<(), String> {
+    fn set_uplink_filter(&mut self, _: &UplinkFilter) -> Result<(), KernelError> {
         Ok(())
     }
 
-    fn release_uplink(&mut self) -> Result<(), String> {
+    fn release_uplink(&mut self) -> Result<(), KernelError> {
         Ok(())
     }
 
-    fn watch(&mut self, sink: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {
-        let links = LinkEvents::open().map_err(|error| error.to_string())?;
+    fn watch(&mut self, sink: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), KernelError> {
+        let links = LinkEvents::open()?;
         let sink: EventSink = std::sync::Arc::new(parking_lot::Mutex::new(sink));
         listen("interfaces", links, &sink, |event| {
             Some(match event {
@@ -98,11 +99,11 @@ impl Interfaces for WithoutPorts {
         paths(&sink)
     }
 
-    fn undo(&mut self) -> Result<Undo, String> {
+    fn undo(&mut self) -> Result<Undo, KernelError> {
         Ok(Box::new(|| Ok(())))
     }
 
-    fn host_network(&self) -> Result<Box<dyn HostNetwork>, String> {
+    fn host_network(&self) -> Result<Box<dyn HostNetwork>, KernelError> {
         Ok(Box::new(KernelNetwork::open()?))
     }
 }

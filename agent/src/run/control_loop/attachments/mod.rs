@@ -16,7 +16,7 @@ use local_api::{Answer, ApiError, AttachPod, AttachedPod, Attachment, ErrorKind}
 use super::ports::Change;
 use super::reconciler::{Effects, Reconciler, Signal};
 use crate::run::error::StartError;
-use crate::run::kernel::{OpenError, Operation, Purpose};
+use crate::run::kernel::{KernelError, OpenError, Operation, Purpose};
 use crate::run::pods::{Attached, Pods, key_of};
 use crate::run::port::{ManagedPort, OpenPort, Owner, State};
 use crate::run::records::Records;
@@ -83,7 +83,7 @@ impl Attachments {
     pub(super) fn attach_known(
         &mut self,
         (pod, reply): (AttachPod, Sender<Answer>),
-        index: &Result<Option<u32>, String>,
+        index: &Result<Option<u32>, KernelError>,
         on: &mut Effects,
     ) {
         let attachment = pod.attachment();
@@ -132,7 +132,7 @@ impl Attachments {
                 }
             }
             Err(error) if !is_attached => {
-                self.refuse(attachment, ErrorKind::Internal, &error.why, on)
+                self.refuse(attachment, ErrorKind::Internal, &error.why.to_string(), on)
             }
             Err(error) if error.is_gone => {
                 on.ports.switch().depart(attached.pod.addresses.iter().map(|it| (*it).into()));
@@ -140,7 +140,7 @@ impl Attachments {
                 self.drop_pod(attachment, &why, on);
             }
             Err(error) => {
-                attached.port.fail(&error.why, Instant::now());
+                attached.port.fail(&error.why.to_string(), Instant::now());
                 attached.port.log(&attached.name);
                 on.ports.changed(Change::Status);
             }
@@ -151,7 +151,7 @@ impl Attachments {
     pub(super) fn lost_found(
         &mut self,
         attachment: &Attachment,
-        index: &Result<Option<u32>, String>,
+        index: &Result<Option<u32>, KernelError>,
         on: &mut Effects,
     ) {
         let Some(attached) = on.pods.find(attachment) else { return };

@@ -7,6 +7,7 @@ use local_api::{Answer, ApiError, AttachPod, AttachedPod, Attachment, ErrorKind}
 use super::{Attachments, answer};
 use crate::run::control_loop::ports::Change;
 use crate::run::control_loop::reconciler::Effects;
+use crate::run::kernel::KernelError;
 use crate::run::pods::Attached;
 use crate::run::port::Owner;
 use crate::run::waiting::Waiting;
@@ -75,7 +76,7 @@ impl Attachments {
     pub(in crate::run::control_loop) fn switched_on(
         &mut self,
         attachment: &Attachment,
-        result: Result<(), String>,
+        result: Result<(), KernelError>,
         on: &mut Effects,
     ) {
         let Some(attached) = on.pods.find_mut(attachment) else { return };
@@ -83,7 +84,7 @@ impl Attachments {
             return;
         }
         if let Err(error) = result {
-            return self.refuse(attachment, ErrorKind::Internal, &error, on);
+            return self.refuse(attachment, ErrorKind::Internal, &error.to_string(), on);
         }
         let Some(waiting) = attached.waiting.take() else { return };
         tracing::info!(

@@ -8,7 +8,7 @@ use flow_offload::{Kernel, Offload, Options};
 use super::opening::Request;
 use super::punt_link::PuntLink;
 use super::{Ports, Served};
-use crate::run::kernel::{Opened, Operation};
+use crate::run::kernel::{KernelError, Opened, Operation};
 use crate::run::port::{OpenPort, Owner};
 use crate::run::shared_status::FlowOffload;
 
@@ -27,7 +27,7 @@ impl Ports {
     /// sockets, and the status names the reason.
     pub(in crate::run::control_loop) fn punt_link_opened(
         &mut self,
-        result: Result<(Opened, Kernel), String>,
+        result: Result<(Opened, Kernel), KernelError>,
     ) {
         let started = result.and_then(|(opened, kernel)| self.run_offload(opened, kernel));
         let (punt_link, state) = match started {
@@ -38,7 +38,7 @@ impl Ports {
             }
             Err(why) => {
                 tracing::warn!("flow offload is off: {why}");
-                (PuntLink::Off, FlowOffload::Unavailable(why))
+                (PuntLink::Off, FlowOffload::Unavailable(why.to_string()))
             }
         };
         self.shared.set_flow_offload(state);
@@ -52,16 +52,13 @@ impl Ports {
         &mut self,
         opened: Opened,
         kernel: Kernel,
-    ) -> Result<(PortId, Arc<Offload>), String> {
+    ) -> Result<(PortId, Arc<Offload>), KernelError> {
         let grace = self.shared.config.flow_offload_grace;
         let trunk = self.serve_punt_link(opened)?.id;
         let queues = self.shared.config.workers as u32;
         let options = Options { grace, queues, ..Options::default() };
         let offload = Offload::start(kernel, Arc::clone(self.switch()), options);
-        let offload = offload.map_err(|error| {
-            self.remove(trunk);
-            error.to_string()
-        })?;
+        let offload = offload.inspect_err(|_| self.remove(trunk))?;
         Ok((trunk, Arc::new(offload)))
     }
 
@@ -84,7 +81,7 @@ impl Ports {
     }
 
     /// Hands the punt link to the workers.
-    fn serve_punt_link(&mut self, opened: Opened) -> Result<OpenPort, String> {
+    fn serve_punt_link(&mut self, opened: Opened) -> Result<OpenPort, KernelError> {
         let interface = linux_net::punt::SWITCH_END.to_owned();
         let request = Request::new(Owner::PuntLink, interface, None, None);
         self.serve(&request, opened).map_err(|error| error.why)

@@ -20,8 +20,8 @@ use local_api::Attachment;
 
 use crate::run::error::StartError;
 use crate::run::kernel::{
-    BringUpFor, Completion, InterfaceEvent, InterfaceThread, Interfaces, OpenError, Operation,
-    Program, Programming, Purpose,
+    BringUpFor, Completion, InterfaceEvent, InterfaceThread, Interfaces, KernelError, OpenError,
+    Operation, Program, Programming, Purpose,
 };
 use crate::run::port::Owner;
 use crate::run::shared_status::{LostPort, SharedStatus};
@@ -205,7 +205,7 @@ impl Ports {
 
     /// Returns whether the interface of an open port was deleted, given the number that its name has
     /// now.
-    pub(super) fn is_deleted(&self, id: PortId, now: &Result<Option<u32>, String>) -> bool {
+    pub(super) fn is_deleted(&self, id: PortId, now: &Result<Option<u32>, KernelError>) -> bool {
         let served = self.served.get(&id);
         served.is_some_and(|served| now.as_ref().is_ok_and(|now| *now != Some(served.index)))
     }

@@ -5,7 +5,7 @@ use dataplane::wire::Mac;
 
 use super::punt_link::PuntLink;
 use super::{Change, Ports, Served};
-use crate::run::kernel::{OpenError, Opened, Operation, Way};
+use crate::run::kernel::{KernelError, OpenError, Opened, Operation, Way};
 use crate::run::port::{ManagedPort, OpenPort, Owner};
 use crate::run::shared_status::FlowOffload;
 
@@ -66,13 +66,13 @@ impl Ports {
                 self.kernel.request(Operation::Open { ticket, interface, expected, way });
             }
             Err(why) => {
-                let why = format!("open {interface}: {why}");
+                let why = why.during(format!("open {interface}"));
                 self.refused.push((ticket, OpenError { why, is_gone: false }));
             }
         }
     }
 
-    fn way(&mut self, ticket: u64) -> Result<Way, String> {
+    fn way(&mut self, ticket: u64) -> Result<Way, KernelError> {
         let Some(request) = self.requests.get(&ticket) else { return Ok(Way::Sockets) };
         let (Some(mac), Some((trunk, offload))) = (request.mac, self.punt_link.running()) else {
             self.room_for_queues(1)?;
@@ -86,7 +86,8 @@ impl Ports {
                     };
                     return Err(format!(
                         "encryption needs flow offload, which is not there: {why}"
-                    ));
+                    )
+                    .into());
                 }
                 (Owner::Uplink, None) => Way::Uplink,
                 _ => Way::Sockets,
@@ -134,7 +135,7 @@ impl Ports {
         let result = match result {
             Ok(opened) if request.is_cancelled || is_lost => {
                 self.kernel.request(Operation::Close(opened));
-                let why = "its XDP program was detached while it opened".to_owned();
+                let why = "its XDP program was detached while it opened".into();
                 Err(OpenError { why, is_gone: false })
             }
             Ok(opened) => self.serve(&request, opened),
@@ -164,7 +165,7 @@ impl Ports {
             Ok(id) => id,
             Err(why) => {
                 self.kernel.request(Operation::Close(opened));
-                let why = format!("open {}: {why}", request.interface);
+                let why = why.during(format!("open {}", request.interface));
                 return Err(OpenError { why, is_gone: false });
             }
         };
@@ -180,15 +181,15 @@ impl Ports {
         Ok(OpenPort { id, index, mtu, mode, queues })
     }
 
-    fn free_port_id(&self) -> Result<PortId, String> {
+    fn free_port_id(&self) -> Result<PortId, KernelError> {
         self.switch().free_port_id().ok_or_else(|| {
-            format!("all {} ports are taken (max-ports)", self.shared.config.max_ports)
+            format!("all {} ports are taken (max-ports)", self.shared.config.max_ports).into()
         })
     }
 
     /// Checks that `more` queues leave a quarter of the UMEM free. Each queue posts frames to its
     /// fill ring; with all frames posted, no packet could be in flight.
-    fn room_for_queues(&self, more: usize) -> Result<(), String> {
+    fn room_for_queues(&self, more: usize) -> Result<(), KernelError> {
         let config = &self.shared.config;
         let open: usize = self.served.values().map(|served| served.queues).sum();
         let kept = (open + more) as u64 * u64::from(config.frames_per_port);
@@ -196,7 +197,8 @@ impl Ports {
             return Err(format!(
                 "{open} queues of ports keep {} frames each, and {} of umem-frames are all there are",
                 config.frames_per_port, config.umem_frames
-            ));
+            )
+            .into());
         }
         Ok(())
     }
