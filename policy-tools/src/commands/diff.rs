@@ -4,12 +4,11 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use acl::Origin;
-use control::manifests::Parsed;
 use serde_json::json;
 
-use super::input::{load_sharing, stdin_once};
+use super::input::{load_by, stdin_once};
 use super::{Ended, print};
-use crate::input::Manifests;
+use crate::input::{Manifests, Reading};
 use crate::policy::diff::{Change, Difference, both, compare};
 use cli_runtime::{NO, Networks};
 
@@ -74,14 +73,15 @@ impl Diff {
     /// Runs the command.
     pub(super) fn run(&self) -> Ended {
         stdin_once([&self.old, &self.new])?;
-        let parsed = Parsed::default();
-        let read = |path| self.read(path, &parsed);
+        let reading = Reading::default();
+        let read = |path| self.read(path, &reading);
         let (old, new) = match both(|| read(&self.old), || read(&self.new)) {
             (Ok(old), Ok(new)) => (old, new),
             (old, new) => {
                 return Err([old.err(), new.err()].into_iter().flatten().flatten().collect());
             }
         };
+        drop(reading);
         let compared = compare(old, new).map_err(|problem| vec![problem])?;
         let differences = compared.differences;
         let text = match self.output {
@@ -98,7 +98,7 @@ impl Diff {
     }
 
     /// Reads one version.
-    fn read(&self, path: &Path, parsed: &Parsed) -> Result<Manifests, Vec<String>> {
+    fn read(&self, path: &Path, reading: &Reading) -> Result<Manifests, Vec<String>> {
         let words = path.to_str().filter(|_| !path.exists());
         let on_top = match words.map(|words| words.strip_prefix("live")) {
             Some(Some("")) => Some(Vec::new()),
@@ -106,14 +106,14 @@ impl Diff {
             _ => None,
         };
         let Some(on_top) = on_top else {
-            return load_sharing(&[path.to_owned()], None, &Networks::default(), false, parsed);
+            return load_by(&[path.to_owned()], None, &Networks::default(), false, reading);
         };
         let usual = || std::env::home_dir().map(|home| home.join(".kube/config"));
         let named = || std::env::var_os("KUBECONFIG").map(PathBuf::from);
         let kubeconfig = self.kubeconfig.clone().or_else(named).or_else(usual);
         let missing = || vec!["--kubeconfig: which cluster is live?".to_owned()];
         let kubeconfig = kubeconfig.ok_or_else(missing)?;
-        load_sharing(&on_top, Some(&kubeconfig), &Networks::default(), false, parsed)
+        load_by(&on_top, Some(&kubeconfig), &Networks::default(), false, reading)
     }
 }
 

@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use control::manifests::Parsed;
 use control::read_bounded;
 use local_api::{Client, ClientError, DEFAULT_SOCKET, ObserveFilters, Request};
 use observe::verdicts::Event;
 
-use crate::input::{Manifests, name};
+use crate::input::{Manifests, Reading, name};
 use crate::policy::flows;
 use crate::probe::names::{Names, Resolved, resolved};
 use crate::probe::report;
@@ -85,18 +84,19 @@ pub(super) fn load(
     external_ips: &Networks,
     verbose: bool,
 ) -> Result<Manifests, Vec<String>> {
-    load_sharing(paths, cluster, external_ips, verbose, &Parsed::default())
+    let reading = Reading { sources: true, ..Reading::default() };
+    load_by(paths, cluster, external_ips, verbose, &reading)
 }
 
-/// The same; what `parsed` has is not parsed again.
-pub(super) fn load_sharing(
+/// The same, read in this way.
+pub(super) fn load_by(
     paths: &[PathBuf],
     cluster: Option<&Path>,
     external_ips: &Networks,
     verbose: bool,
-    parsed: &Parsed,
+    reading: &Reading,
 ) -> Result<Manifests, Vec<String>> {
-    let mut manifests = Manifests::load_over(paths, cluster, parsed)?;
+    let mut manifests = Manifests::load_over(paths, cluster, reading)?;
     manifests.permit_external_ips(&external_ips.0);
     let others = manifests.other_kinds.iter().filter(|_| verbose);
     for note in manifests.skipped.iter().chain(others) {

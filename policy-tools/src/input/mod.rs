@@ -43,7 +43,7 @@ pub struct Manifests {
     pub representative_namespaces: BTreeSet<Arc<str>>,
     /// Nodes that stand for those that could exist, in words.
     pub representative_nodes: BTreeMap<Arc<str>, String>,
-    /// Policies and namespaces as the files have them, the later of the same name last.
+    /// Policies and namespaces as the files have them, the later of the same name last; see [`Reading::sources`].
     pub sources: Vec<Value>,
     /// Input that was left out, in words.
     pub skipped: Vec<String>,
@@ -51,6 +51,15 @@ pub struct Manifests {
     pub other_kinds: Option<String>,
     /// Folders that another program has to render: a file of each, and what to run.
     pub(crate) unrendered: Vec<(PathBuf, String)>,
+}
+
+/// How manifests are read.
+#[derive(Debug, Default)]
+pub struct Reading {
+    /// Documents that are parsed once, by readers that share them.
+    pub parsed: Parsed,
+    /// Whether policies and namespaces are kept as the files have them, too.
+    pub sources: bool,
 }
 
 /// The text without a leading byte order mark.
@@ -71,22 +80,22 @@ impl Manifests {
     /// # Errors
     /// All faults; half-read policies give no verdicts.
     pub fn load(paths: &[PathBuf]) -> Result<Self, Vec<String>> {
-        Self::load_over(paths, None, &Parsed::default())
+        Self::load_over(paths, None, &Reading { sources: true, ..Reading::default() })
     }
 
     /// Reads files and folders on top of the live cluster that a kubeconfig leads to: an object of
-    /// the files replaces the cluster's. What `parsed` has is not parsed again.
+    /// the files replaces the cluster's.
     ///
     /// # Errors
     /// As [`load`](Self::load), and why the cluster cannot be read.
     pub fn load_over(
         paths: &[PathBuf],
         cluster: Option<&Path>,
-        parsed: &Parsed,
+        reading: &Reading,
     ) -> Result<Self, Vec<String>> {
         // Below a cluster, files are read twice.
         let staged = Staged::new(paths, cluster, cluster.is_some())?;
-        let (mut found, faults, _) = Self::read_staged(&staged, parsed);
+        let (mut found, faults, _) = Self::read_staged(&staged, reading);
         let unrendered = found.unrendered.iter();
         let unrendered = unrendered.map(|(file, note)| format!("{}: {note}", file.display()));
         if !faults.is_empty() {
@@ -108,9 +117,10 @@ impl Manifests {
     /// Reads what was fetched as far as it can, with what is wrong and the files that hold objects.
     pub(crate) fn read_staged(
         staged: &Staged,
-        parsed: &Parsed,
+        reading: &Reading,
     ) -> (Self, Vec<Fault>, BTreeSet<PathBuf>) {
         let mut found = Self::default();
+        let parsed = &reading.parsed;
         let mut workloads = Workloads::default();
         let mut files = BTreeSet::new();
         let mut paths = staged.paths.clone();
@@ -141,9 +151,8 @@ impl Manifests {
             files.insert(file.to_path_buf());
             found.note_service(&value);
             let kind = value["kind"].as_str().unwrap_or_default();
-            if kind == Kind::Namespace.name()
-                || Kind::ALL.iter().any(|it| it.closes() && it.name() == kind)
-            {
+            let is_kept = |it: &Kind| it.closes() || *it == Kind::Namespace;
+            if reading.sources && Kind::ALL.iter().any(|it| is_kept(it) && it.name() == kind) {
                 found.sources.push(value.clone());
             }
             let value = workloads.adapt(value);

@@ -161,7 +161,10 @@ pub fn port_ranges<'a>(
 
 /// An address of every part into which the networks of these policies cut the space of one family,
 /// with a name for the part.
-pub fn outside(objects: &[Object], v4: bool) -> BTreeMap<IpAddr, String> {
+pub fn outside<'a>(
+    objects: impl IntoIterator<Item = &'a Object>,
+    v4: bool,
+) -> BTreeMap<IpAddr, String> {
     let mut nets = networks(objects);
     nets.retain(|net| net.addr().is_ipv4() == v4);
     let usual: &[&str] = match v4 {
@@ -196,7 +199,7 @@ pub fn around<'a>(nets: impl IntoIterator<Item = &'a IpNet>, address: IpAddr) ->
 }
 
 /// Every network that a policy names, exceptions too.
-pub fn networks(objects: &[Object]) -> BTreeSet<IpNet> {
+pub fn networks<'a>(objects: impl IntoIterator<Item = &'a Object>) -> BTreeSet<IpNet> {
     let mut nets = BTreeSet::new();
     each_rule(objects, |rule| {
         for peer in rule.peers.iter().flatten() {
@@ -220,7 +223,10 @@ pub struct Policy<'a> {
 }
 
 /// Visits every policy.
-pub fn each_policy(objects: &[Object], mut visit: impl FnMut(Policy<'_>)) {
+pub fn each_policy<'a>(
+    objects: impl IntoIterator<Item = &'a Object>,
+    mut visit: impl FnMut(Policy<'a>),
+) {
     fn rules(list: &[ClusterRule]) -> Vec<&PolicyRule> {
         list.iter().map(|it| &it.rule).collect()
     }
@@ -255,7 +261,10 @@ pub fn each_policy(objects: &[Object], mut visit: impl FnMut(Policy<'_>)) {
 }
 
 /// Visits every rule of every policy.
-pub fn each_rule(objects: &[Object], mut visit: impl FnMut(&PolicyRule)) {
+pub fn each_rule<'a>(
+    objects: impl IntoIterator<Item = &'a Object>,
+    mut visit: impl FnMut(&'a PolicyRule),
+) {
     each_policy(objects, |it| it.ingress.into_iter().chain(it.egress).for_each(&mut visit));
 }
 

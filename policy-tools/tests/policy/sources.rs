@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use control::manifests::Parsed;
-use policy_tools::input::Manifests;
+use policy_tools::input::{Manifests, Reading};
 use policy_tools::policy::diff::{Change, compare};
 use policy_tools::policy::lint::{Linted, Options, lint};
 use serde_json::json;
@@ -29,7 +28,7 @@ fn server() -> ApiServer {
 
 /// Files on top of a live cluster.
 fn over(paths: &[PathBuf], kubeconfig: &Path) -> Result<Manifests, Vec<String>> {
-    Manifests::load_over(paths, Some(kubeconfig), &Parsed::default())
+    Manifests::load_over(paths, Some(kubeconfig), &Reading::default())
 }
 
 fn policy(port: u16) -> serde_json::Value {

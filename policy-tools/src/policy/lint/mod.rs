@@ -20,13 +20,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use control::manifests::{self, Parsed};
+use control::manifests;
 use control::model::Labels;
 use serde::Serialize;
 
 use crate::input::located::{Located, documents};
 use crate::input::staged::Staged;
-use crate::input::{Manifests, is_of_cluster};
+use crate::input::{Manifests, Reading, is_of_cluster};
 use crate::probe::complete::complete;
 
 use ignore::Comments;
@@ -118,7 +118,7 @@ pub struct Linted {
 pub fn lint(paths: &[PathBuf], options: &Options<'_>) -> Result<Linted, Vec<String>> {
     let staged = Staged::new(paths, options.cluster, true)?;
     let (mut manifests, mut faults, mut files) =
-        Manifests::read_staged(&staged, &Parsed::default());
+        Manifests::read_staged(&staged, &Reading::default());
     if let Some(live) = &staged.live {
         files.remove(live);
         faults.retain(|fault| fault.file.as_ref() != Some(live));

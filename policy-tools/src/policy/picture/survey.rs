@@ -49,7 +49,7 @@ pub fn picture(mut manifests: Manifests, options: &Options) -> Result<Picture, S
     let survey = Survey::new(Matrix::new(manifests.control().view())?, &manifests);
     let mut picture = Picture { nodes: survey.nodes.clone(), edges: Vec::new() };
     let allowed = survey.allowed(options);
-    let general = General::new(&manifests, &manifests.objects);
+    let general = General::new(&manifests, &Selectors::of(&manifests.objects));
     let allowed = summarize(&mut picture.nodes, allowed, &general);
     picture.add_edges(allowed, false);
     let denied = options.observed.iter().filter(|flow| flow.denied);

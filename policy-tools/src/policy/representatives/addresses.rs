@@ -51,13 +51,13 @@ impl Parts {
         pod_networks: &[IpNet],
         families: &[bool],
     ) -> Result<Self, String> {
-        let nets: Vec<IpNet> = networks(objects).into_iter().collect();
+        let nets: Vec<IpNet> = networks(&*objects).into_iter().collect();
         if nets.is_empty() {
             return Ok(Self::default());
         }
         let pod_networks = pod_networks_of(objects, pod_networks);
         let mut blocks: Vec<Block> = Vec::new();
-        each_rule(objects, |rule| blocks.extend(rule.peers.iter().flatten().filter_map(block)));
+        each_rule(&*objects, |rule| blocks.extend(rule.peers.iter().flatten().filter_map(block)));
         blocks.sort();
         blocks.dedup();
         let taken = taken(objects);

@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use control::Object;
 use control::model::Pod;
 
 use super::Selectors;
@@ -16,9 +15,9 @@ type Selected = (bool, Arc<str>, BTreeSet<(Arc<str>, Arc<str>)>);
 pub struct General(HashMap<String, Selected>);
 
 impl General {
-    /// Of the pods of manifests, and the selectors of these policies.
-    pub fn new(names: &Manifests, policies: &[Object]) -> Self {
-        let keys = Selectors::of(policies).keys();
+    /// Of the pods of manifests, and the selectors of policies.
+    pub fn new(names: &Manifests, selectors: &Selectors) -> Self {
+        let keys = selectors.keys();
         let of_pod = |pod: &Pod| {
             let labels = pod.labels.iter().filter(|(key, _)| keys.contains(*key));
             let labels = labels.map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect();

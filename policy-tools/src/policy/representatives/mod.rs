@@ -61,7 +61,7 @@ pub struct Selectors {
 
 impl Selectors {
     /// Those of policies.
-    pub fn of(objects: &[Object]) -> Self {
+    pub fn of<'a>(objects: impl IntoIterator<Item = &'a Object>) -> Self {
         let (mut found, mut nodes) = (BTreeSet::new(), BTreeSet::new());
         let mut nodes_of_pods = BTreeSet::new();
         for object in objects {
