@@ -58,7 +58,7 @@ fn mistakes_and_their_places() {
         ),
         (
             "  podSelector: {matchLabels: {app: backend}}\n  ingress:\n  - ports:\n    - port: htp\n",
-            "unknown-port-name 4:13 no container of the 1 selected pods has a TCP port htp; did you \
+            "unknown-port-name 4:13 no container of the selected pod has a TCP port htp; did you \
              mean http?",
         ),
         (

@@ -48,7 +48,7 @@ fn the_port_of_a_service_is_not_that_of_its_pods() {
     assert_eq!(
         ingress("9090"),
         [
-            "port-of-no-container NetworkPolicy shop/web: no container of the 1 selected pods has TCP port \
+            "port-of-no-container NetworkPolicy shop/web: no container of the selected pod has TCP port \
           9090, only TCP 8080"
         ]
     );
@@ -60,7 +60,7 @@ fn the_port_of_a_service_is_not_that_of_its_pods() {
     assert_eq!(
         said(&web(to_db)),
         [
-            "port-of-no-container NetworkPolicy shop/web: no container of the 1 pods that the peers select has \
+            "port-of-no-container NetworkPolicy shop/web: no container of the pod that the peers select has \
           TCP port 5433, only TCP 5432"
         ]
     );

@@ -139,7 +139,7 @@ fn twelve_mistakes_and_what_is_said_about_them() {
             "shop/policies.yaml",
             "        - port: redis".into(),
             "        - port: reddis".into(),
-            "unknown-port-name NetworkPolicy shop-data/cart-cache: no container of the 1 selected pods \
+            "unknown-port-name NetworkPolicy shop-data/cart-cache: no container of the selected pod \
              has a TCP port reddis; did you mean redis?",
         ),
         (

@@ -26,9 +26,11 @@ impl Findings<'_> {
         }
         for (n, ports) in rule.ports.iter().flatten().enumerate() {
             let place = format!("{path}.ports[{n}].port");
-            let which = match direction {
-                Direction::Ingress => format!("the {} selected pods", meant.len()),
-                Direction::Egress => format!("the {} pods that the peers select", meant.len()),
+            let which = match (direction, meant.len()) {
+                (Direction::Ingress, 1) => "the selected pod".to_owned(),
+                (Direction::Ingress, count) => format!("the {count} selected pods"),
+                (Direction::Egress, 1) => "the pod that the peers select".to_owned(),
+                (Direction::Egress, count) => format!("the {count} pods that the peers select"),
             };
             match &ports.port {
                 PortSpec::All => {}
