@@ -279,6 +279,11 @@ mod tests {
         for bad in ["0", "65536", "-1", "1.5", "1e99", "true", "[80]", "\"\"", "\"80\"", "null"] {
             assert!(with("TCP", bad).is_err(), "{bad}");
         }
+        // What is taken for a name that nothing has would make any statement about it hold.
+        for bad in ["\"1-52\"", "\"HTTP\"", "\"80,443\"", "\"-a\"", "\"a b\""] {
+            assert!(with("TCP", bad).is_err(), "{bad}");
+        }
+        assert_eq!(with("TCP", "\"p-1\""), Ok(Some(Port::Name("p-1".into()))));
         assert_eq!(with("ICMP", "null"), Ok(None));
         assert_eq!(with("ICMP", "0"), Ok(None));
         assert!(with("ICMP", "99999").is_err());

@@ -132,13 +132,21 @@ pub(crate) fn port(value: &Value) -> Result<Port, String> {
     }
 }
 
-/// Port names have at least one letter (RFC 6335, section 5.1), so a number that was put
-/// between quotes cannot be one.
+/// Names of container ports (RFC 6335, section 5.1) and of a service's ports (RFC 1123) are labels; those here have a
+/// letter at least, so that neither a number in quotes nor a range is one.
 fn named_port(name: &str) -> Result<Port, String> {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if name.is_empty() {
         Err("is empty".into())
     } else if name.bytes().all(|byte| byte.is_ascii_digit()) {
         Err(format!("{name:?} is text; a port number stands without quotes"))
+    } else if name.len() > 63
+        || !name.bytes().all(is_inner)
+        || !name.bytes().any(|byte| byte.is_ascii_lowercase())
+        || name.starts_with('-')
+        || name.ends_with('-')
+    {
+        Err(format!("{name:?} is neither a port number nor a port name (a-z, 0-9 and '-' inside)"))
     } else {
         Ok(Port::Name(name.into()))
     }
