@@ -268,8 +268,7 @@ mod tests {
         );
         assert_eq!(
             faults(&content),
-            ["f.yaml: document 2 (Pod x/b): metadata.labels.on: \
-              invalid type: integer `1`, expected a string"]
+            ["f.yaml: document 2 (Pod x/b): metadata.labels.on: 1 is not text; put it in quotes"]
         );
     }
 
@@ -318,8 +317,10 @@ mod tests {
         );
         assert_eq!(
             faults(&content),
-            ["f.yaml: document 1 (Pod default/a): metadata.labels.canary: \
-              invalid type: boolean `true`, expected a string"]
+            [
+                "f.yaml: document 1 (Pod default/a): metadata.labels.canary: true is not text (nor are yes, no, \
+              on and off without quotes); put it in quotes"
+            ]
         );
         let (Object::Pod(pod), _) = &content.objects[0] else { panic!("{content:?}") };
         assert!(!pod.is_on_pod_network());

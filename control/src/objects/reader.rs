@@ -88,8 +88,40 @@ pub(super) fn typed<T: DeserializeOwned>(value: &Value, field: &str) -> Result<T
             (field, path) if path.starts_with('[') => format!("{field}{path}"),
             (field, path) => format!("{field}.{path}"),
         };
-        FieldFault::new(field, error.into_inner().to_string())
+        FieldFault::new(field, in_words(&error.into_inner().to_string()))
     })
+}
+
+/// A message of serde about a value of another type than is wanted, without the names of types.
+fn in_words(message: &str) -> String {
+    let of_types =
+        message.strip_prefix("invalid type: ").and_then(|it| it.split_once(", expected "));
+    let Some((found, wanted)) = of_types else { return message.to_owned() };
+    let found = match found {
+        "sequence" => "a list",
+        "map" => "an object",
+        text if text.starts_with("string ") => &text["string ".len()..],
+        scalar => scalar.split('`').nth(1).unwrap_or(scalar),
+    };
+    match wanted {
+        "a string" if ["true", "false"].contains(&found) => format!(
+            "{found} is not text (nor are yes, no, on and off without quotes); put it in quotes"
+        ),
+        "a string" if found.parse::<f64>().is_ok() => {
+            format!("{found} is not text; put it in quotes")
+        }
+        "a string" => format!("{found} is not text"),
+        "a boolean" => format!("{found} is neither true nor false"),
+        "a sequence" => format!("{found} is not a list"),
+        "IntOrString" => format!("{found} is neither a number nor text"),
+        number if number.starts_with(['i', 'u', 'f']) && number[1..].parse::<u8>().is_ok() => {
+            format!("{found} is not a number")
+        }
+        kind if kind == "a map" || kind.starts_with(|it: char| it.is_ascii_uppercase()) => {
+            format!("{found} is not an object with fields")
+        }
+        other => format!("{found} is not {other}"),
+    }
 }
 
 /// An IP address; the IPv4-mapped form is refused because its two readings differ.
@@ -181,6 +213,8 @@ pub(super) fn elements(value: &Value) -> impl Iterator<Item = &Value> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn here() -> String {
@@ -207,9 +241,37 @@ mod tests {
     }
 
     #[test]
+    fn faults_have_no_words_of_parsers() {
+        type Pod = k8s_openapi::api::core::v1::Pod;
+        for (pod, said) in [
+            (json!({"metadata": []}), "metadata: a list is not an object with fields"),
+            (
+                json!({"metadata": {"labels": "x"}}),
+                "metadata.labels: \"x\" is not an object with fields",
+            ),
+            (
+                json!({"metadata": {"labels": {"a": {}}}}),
+                "metadata.labels.a: an object is not text",
+            ),
+            (json!({"spec": {"containers": "x"}}), "spec.containers: \"x\" is not a list"),
+            (
+                json!({"spec": {"hostNetwork": "no"}}),
+                "spec.hostNetwork: \"no\" is neither true nor false",
+            ),
+            (json!({"spec": {"priority": "x"}}), "spec.priority: \"x\" is not a number"),
+            (
+                json!({"metadata": {"labels": {"a": 1.5}}}),
+                "metadata.labels.a: 1.5 is not text; put it in quotes",
+            ),
+        ] {
+            assert_eq!(typed::<Pod>(&pod, "").unwrap_err().to_string(), said);
+        }
+    }
+
+    #[test]
     fn faults_name_the_nested_field() {
         let fault = typed::<k8s_openapi::api::core::v1::Pod>(
-            &serde_json::json!({"metadata": {"labels": {"app": 1}}}),
+            &json!({"metadata": {"labels": {"app": 1}}}),
             "",
         );
         assert_eq!(fault.unwrap_err().field, "metadata.labels.app");
