@@ -1,5 +1,6 @@
 //! Configuration files.
 
+use clap::Args;
 use serde_saphyr::Error;
 
 use super::Options;
@@ -27,7 +28,8 @@ fn words(error: &Error) -> String {
         Error::SerdeUnknownField { field, expected, .. } => {
             let near = expected.iter().map(|it| (strsim::osa_distance(field, it), it)).min();
             let near = near.filter(|(distance, _)| *distance <= 2 || distance * 4 <= field.len());
-            let hint = near.map_or_else(String::new, |(_, it)| format!("; did you mean {it}?"));
+            let near = of_alias(field).or_else(|| near.map(|(_, it)| (*it).to_owned()));
+            let hint = near.map_or_else(String::new, |it| format!("; did you mean {it}?"));
             format!("{field}: is no option{hint}")
         }
         Error::SerdeUnknownVariant { variant, expected, .. } => {
@@ -41,4 +43,11 @@ fn words(error: &Error) -> String {
     };
     let place = error.location().map(|it| format!(" (line {}, column {})", it.line(), it.column()));
     problem + &place.unwrap_or_default()
+}
+
+/// The option of which the flag has this other name.
+fn of_alias(name: &str) -> Option<String> {
+    let command = Options::augment_args(clap::Command::new(""));
+    let is_it = |it: &&clap::Arg| it.get_all_aliases().is_some_and(|all| all.contains(&name));
+    command.get_arguments().find(is_it)?.get_long().map(str::to_owned)
 }

@@ -173,6 +173,11 @@ fn faults_name_their_place() {
         fault("worker: 2\n"),
         "worker: is no option; did you mean workers? (line 1, column 1)"
     );
+    // The flag may be written --node.
+    assert_eq!(
+        fault("node: n1\n"),
+        "node: is no option; did you mean node-name? (line 1, column 1)"
+    );
     assert_eq!(fault("mtu: 1400\nmtu: 1500\n"), "mtu: is given twice (line 2, column 1)");
     let level = fault("log-level: loud");
     assert!(level.starts_with("\"loud\" is none of error, warn"), "{level}");
