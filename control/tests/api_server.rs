@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::double::{Double, Step, both_ways, event, node, policy};
+use crate::double::{Double, Odd, Step, both_ways, event, node, policy};
 use control::api_server::{Access, Event, Pace, connect, watch};
 use control::{Control, Scope};
 use tokio::sync::mpsc;
@@ -11,6 +11,7 @@ both_ways! {
     lists_are_streamed_and_watches_follow,
     an_expired_version_lists_again_and_what_went_meanwhile_is_gone,
     dropped_connections_errors_and_slow_bodies_lose_nothing,
+    the_status_of_an_error_counts_whatever_its_body_is,
     an_older_server_is_listed_by_pages,
     a_part_of_a_list_is_not_current,
     a_kind_that_is_not_installed_is_gone_on_without_and_found_later,
@@ -131,6 +132,34 @@ fn dropped_connections_errors_and_slow_bodies_lose_nothing() {
     let asked = double.asked("nodes");
     assert!(asked[1].contains("sendInitialEvents") && asked[2].ends_with("limit=500"), "{asked:?}");
     assert!(asked[5].contains("resourceVersion=9"), "resumed after the cut");
+}
+
+fn the_status_of_an_error_counts_whatever_its_body_is() {
+    for odd in [Odd::Endless, Odd::Long, Odd::Hangs] {
+        // Each failure leaves more time for the next answer.
+        let double = Double::new(vec![("nodes", vec![Step::Odd(503, odd); 40])]);
+        follow(&double, &mut Control::new(Scope::All), |_, told| {
+            told.iter().any(|event| match event {
+                Event::Trouble(control::Kind::Node, text) if text.starts_with("503") => {
+                    assert!(text.len() < 2000, "{odd:?}: {} bytes for the log", text.len());
+                    true
+                }
+                _ => false,
+            })
+        });
+        let list = |name: &str, version| {
+            Step::Stream(vec![event("ADDED", node(name, 1)), event("END", node("", version))])
+        };
+        let expired = Step::Odd(410, odd);
+        let double = Double::new(vec![("nodes", vec![list("old", 5), expired, list("new", 20)])]);
+        let mut control = Control::new(Scope::All);
+        follow(&double, &mut control, |_, told| {
+            let lists =
+                told.iter().filter(|it| matches!(it, Event::Resync(control::Kind::Node, ..)));
+            synced(told) && lists.count() == 2
+        });
+        assert_eq!(nodes(&mut control), ["new"], "{odd:?}");
+    }
 }
 
 fn an_older_server_is_listed_by_pages() {

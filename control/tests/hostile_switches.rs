@@ -25,27 +25,30 @@ fn read_request(stream: &TcpStream) -> Option<String> {
     Some(first)
 }
 
-fn respond(mut stream: TcpStream, answer: fn(&mut TcpStream) -> std::io::Result<()>) -> Option<()> {
+/// The bytes of an answer of the switch, after its status.
+type Body = fn(&mut TcpStream) -> std::io::Result<()>;
+
+fn respond(mut stream: TcpStream, code: u16, answer: Body) -> Option<()> {
     let request = read_request(&stream)?;
-    let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n";
+    let head = "Content-Type: application/json\r\nConnection: close\r\n";
     let body = if request.contains("/proxy/") {
-        write!(stream, "{head}\r\n").ok()?;
+        write!(stream, "HTTP/1.1 {code} Whatever\r\n{head}\r\n").ok()?;
         return answer(&mut stream).ok();
     } else if request.contains("/token") {
         r#"{"status":{"token":"t"}}"#
     } else {
         r#"{"items":[{"metadata":{"name":"p","namespace":"n"},"spec":{"nodeName":"n1"}}]}"#
     };
-    write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).ok()
+    write!(stream, "HTTP/1.1 200 OK\r\n{head}Content-Length: {}\r\n\r\n{body}", body.len()).ok()
 }
 
 /// The one switch of a cluster, whose answers are these bytes.
-async fn switches(answer: fn(&mut TcpStream) -> std::io::Result<()>) -> (TempDir, Switches) {
+async fn switches(code: u16, answer: Body) -> (TempDir, Switches) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || respond(stream, answer));
+            std::thread::spawn(move || respond(stream, code, answer));
         }
     });
     let folder = TempDir::new("hostile-switch");
@@ -86,7 +89,7 @@ fn without_end(stream: &mut TcpStream) -> std::io::Result<()> {
 #[test]
 fn a_line_without_an_end_ends_the_lines() {
     runs(async {
-        let (_folder, switches) = switches(without_end).await;
+        let (_folder, switches) = switches(200, without_end).await;
         let mut lines = switches.lines(&switches.all()[0], "/podgate/v1/journal").await.unwrap();
         assert_eq!(lines.next().await.unwrap().unwrap()["lost"], 1);
         let error = lines.next().await.unwrap_err();
@@ -97,7 +100,7 @@ fn a_line_without_an_end_ends_the_lines() {
 #[test]
 fn a_page_without_an_end_is_an_error() {
     runs(async {
-        let (_folder, switches) = switches(without_end).await;
+        let (_folder, switches) = switches(200, without_end).await;
         let pages = switches.pages(switches.all(), "/podgate/v1/policies").await;
         let error = pages[0].as_ref().unwrap_err();
         // On a busy machine the time ends first.
@@ -108,10 +111,19 @@ fn a_page_without_an_end_is_an_error() {
 #[test]
 fn an_answer_that_is_no_json_is_an_error() {
     runs(async {
-        let (_folder, switches) = switches(|stream| stream.write_all(b"\xff\n[[[[")).await;
+        let (_folder, switches) = switches(200, |stream| stream.write_all(b"\xff\n[[[[")).await;
         let mut lines = switches.lines(&switches.all()[0], "/x").await.unwrap();
         assert!(lines.next().await.unwrap_err().starts_with("answer: "));
         let pages = switches.pages(switches.all(), "/x").await;
         assert!(pages[0].as_ref().unwrap_err().starts_with("answer: "));
+    });
+}
+
+#[test]
+fn an_error_without_an_end_is_an_error_with_its_status() {
+    runs(async {
+        let (_folder, switches) = switches(503, without_end).await;
+        let error = switches.lines(&switches.all()[0], "/podgate/v1/journal").await.err().unwrap();
+        assert!(error.starts_with("503") && error.len() < 2000, "{} bytes", error.len());
     });
 }

@@ -4,10 +4,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kube::Config;
+use kube::client::{Client, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use tower::util::AndThenLayer;
 
 use super::call::with_causes;
+use super::error_body;
 use crate::open_regular;
 
 /// The source of address and credentials.
@@ -110,10 +113,7 @@ pub async fn connect(access: &Access) -> Result<Connection, AccessError> {
             let kubeconfig = kubeconfig.map_err(|error| failed(&error))?;
             let options = KubeConfigOptions { context: context.clone(), ..Default::default() };
             let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
-            let mut config = config.map_err(|error| failed(&error))?;
-            // Whoever waits for an answer repeats the command.
-            config.default_retry = false;
-            config
+            config.map_err(|error| failed(&error))?
         }
         Access::Kubeconfig(path) => {
             let unusable = |path: &Path, error: &std::io::Error| {
@@ -132,8 +132,11 @@ pub async fn connect(access: &Access) -> Result<Connection, AccessError> {
         }
     };
     config.connect_timeout = Some(CONNECT);
+    // Each caller repeats its requests at a pace of its own; kube's retries would hide the status from it.
+    config.default_retry = false;
     let namespace = config.default_namespace.clone();
     let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
-    let client = Client::try_from(config).map_err(|error| failed(&error))?;
+    let builder = ClientBuilder::try_from(config).map_err(|error| failed(&error))?;
+    let client = builder.with_layer(&AndThenLayer::new(error_body::bounded)).build();
     Ok(Connection { client, server, namespace })
 }

@@ -6,6 +6,9 @@ use std::time::Duration;
 use kube::Client;
 use serde_json::Value;
 
+use super::answer::whole;
+use super::trouble::brief;
+
 /// Why a request failed.
 pub(super) enum Failure {
     /// The status code and message of the API server.
@@ -29,7 +32,9 @@ impl fmt::Display for Failure {
 impl From<kube::Error> for Failure {
     fn from(error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) => Self::Refused(status.code, status.message.clone()),
+            kube::Error::Api(status) => {
+                Self::Refused(status.code, brief(&status.message).to_owned())
+            }
             error => Self::Broken(with_causes(&error)),
         }
     }
@@ -62,7 +67,7 @@ pub(super) async fn send(
     request: http::Request<Vec<u8>>,
     timeout: Duration,
 ) -> Result<Value, Failure> {
-    match tokio::time::timeout(timeout, client.request(request)).await {
+    match tokio::time::timeout(timeout, whole(client, request)).await {
         Ok(answer) => Ok(answer?),
         Err(_) => Err(Failure::Late(timeout)),
     }

@@ -3,6 +3,7 @@
 use kube::Client;
 use serde_json::Value;
 
+use super::answer::whole;
 use super::call::with_causes;
 
 /// The namespace that every cluster has.
@@ -17,7 +18,7 @@ const NAMESPACE: &str = "kube-system";
 pub async fn cluster_uid(client: &Client) -> Result<Option<String>, String> {
     let path = format!("/api/v1/namespaces?fieldSelector=metadata.name%3D{NAMESPACE}");
     let request = http::Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
-    match client.request::<Value>(request).await {
+    match whole(client, request).await {
         Ok(list) => Ok(uid(&list)),
         Err(kube::Error::Api(status)) if status.code < 500 && status.code != 429 => Ok(None),
         Err(error) => Err(with_causes(&error)),

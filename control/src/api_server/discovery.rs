@@ -8,6 +8,7 @@ use kube::Client;
 use serde_json::Value;
 use tokio::time::timeout;
 
+use super::answer::whole;
 use crate::Kind;
 
 /// Timeout of a request; events of the kind wait for its answer.
@@ -72,7 +73,7 @@ async fn verbs(client: &Client, version: &str, kind: Kind) -> Option<Vec<String>
 /// The outer `None`: no answer; the inner one: it is not there.
 async fn get(client: &Client, path: &str) -> Option<Option<Value>> {
     let request = http::Request::get(path).body(Vec::new()).ok()?;
-    match timeout(PATIENCE, client.request::<Value>(request)).await.ok()? {
+    match timeout(PATIENCE, whole(client, request)).await.ok()? {
         Ok(value) => Some(Some(value)),
         Err(kube::Error::Api(status)) if status.code == 404 => Some(None),
         Err(_) => None,

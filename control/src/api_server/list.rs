@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::Connection;
+use super::answer::whole;
 use super::call::with_causes;
 use super::discovery::{self, Served};
 use crate::Kind;
@@ -24,7 +25,7 @@ pub async fn list(connection: &Connection, kind: Kind) -> Result<Vec<Value>, Str
         let path = format!("/{root}/{version}/{}?limit={PAGE}{page}", kind.plural());
         let request = http::Request::get(path).body(Vec::new());
         let request = request.map_err(|error| error.to_string())?;
-        let answer = connection.client.request::<Value>(request).await;
+        let answer = whole::<Value>(&connection.client, request).await;
         let mut answer = match answer {
             Ok(answer) => answer,
             Err(kube::Error::Api(status)) if status.code == 404 && kind.may_be_absent() => {

@@ -13,6 +13,7 @@
 //! - `driver`: the requests of one kind, one after the other,
 //! - `failures`: waits between requests; what wakes all kinds after an outage,
 //! - `deletions`: deletions that may be those of a whole kind,
+//! - `error_body`: bounds of what an answer that is an error says,
 //! - `discovery`: the versions in which a kind is served,
 //! - `cluster`: the identity of the cluster,
 //! - `initial_sync`: what is reported before every kind is listed,
@@ -37,6 +38,7 @@ mod cluster;
 mod deletions;
 mod discovery;
 mod driver;
+mod error_body;
 mod failures;
 mod initial_sync;
 mod json;

@@ -5,8 +5,10 @@
 //! conditions only ours is touched, and a condition that is there already changes nothing.
 
 use kube::Client;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
+use super::answer::whole;
 use super::warning::path;
 use crate::ObjectRef;
 use crate::model::{Condition, ConditionKind};
@@ -45,7 +47,8 @@ pub async fn report(
         "metadata": {"name": object.name},
         "status": {"conditions": [written]},
     });
-    match client.request_text(apply(&(path(object) + "/status"), manager, &fields)?).await {
+    let request = apply(&(path(object) + "/status"), manager, &fields)?;
+    match whole::<IgnoredAny>(client, request).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(kube::Error::Api(status)) => Err(format!("{} {}", status.code, status.message)),

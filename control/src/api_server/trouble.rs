@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde_json::Value;
 
+/// Bytes of a message that are kept.
+const LONGEST: usize = 1024;
+
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
@@ -39,13 +42,13 @@ impl Trouble {
     /// Classifies an HTTP status or an ERROR event.
     pub(super) fn status(code: u16, message: &str, retry_after: u32) -> Self {
         let seconds = u64::from(retry_after.min(60));
+        let is_about_lists = message.contains("sendInitialEvents");
+        let message = brief(message);
         match code {
             410 => Self::Expired,
             404 => Self::Absent,
             406 | 415 => Self::NotAcceptable(format!("{code} {message}")),
-            400 | 422 if message.contains("sendInitialEvents") => {
-                Self::NotStreaming(message.to_owned())
-            }
+            400 | 422 if is_about_lists => Self::NotStreaming(message.to_owned()),
             429 | 500..=599 if seconds > 0 => Self::Later(format!("{code} {message}"), seconds),
             _ => Self::Other(format!("{code} {message}")),
         }
@@ -65,6 +68,11 @@ impl Trouble {
     pub(super) fn is_news(&self) -> bool {
         !matches!(self, Self::Expired | Self::Absent | Self::NotStreaming(_))
     }
+}
+
+/// The beginning of a message, for a line of the log.
+pub(super) fn brief(message: &str) -> &str {
+    &message[..message.floor_char_boundary(LONGEST)]
 }
 
 impl fmt::Display for Trouble {

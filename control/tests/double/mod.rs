@@ -31,10 +31,23 @@ pub(crate) enum Step {
     Silence,
     /// This status.
     Status(u16),
+    /// This status, and a body that is not that of the API server.
+    Odd(u16, Odd),
     /// Answers as a server without streaming lists.
     NoStreaming,
     /// A page of a list and its continue token.
     Page(Vec<Value>, &'static str),
+}
+
+/// The body of an error.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Odd {
+    /// It has no end.
+    Endless,
+    /// A message of 8 MB.
+    Long,
+    /// It begins, and nothing follows.
+    Hangs,
 }
 
 /// A line of a watch; kind `END` is the bookmark that ends the initial events.
@@ -251,6 +264,18 @@ fn play(out: &mut Out, step: Step) -> std::io::Result<()> {
             thread::park();
         },
         Step::Status(code) => whole(out, code, &status(code, "refused")),
+        Step::Odd(code, Odd::Long) => whole(out, code, &status(code, &"x".repeat(8 << 20))),
+        Step::Odd(code, odd) => {
+            let head = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+            write!(out.stream, "HTTP/1.1 {code} Whatever\r\n{head}")?;
+            chunk(out, b"{\"message\": \"")?;
+            while matches!(odd, Odd::Endless) {
+                chunk(out, &[b'x'; 1 << 14])?;
+            }
+            loop {
+                thread::park();
+            }
+        }
         Step::NoStreaming => {
             let message = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch";
             whole(out, 422, &status(422, message))

@@ -91,7 +91,7 @@ async fn list(client: &Client, part: &str, version: Option<&str>) -> Result<List
 /// The objects at a path.
 pub(super) async fn fetch(client: &Client, path: &str) -> Result<List, String> {
     let request = http::Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
-    match timeout(LIST, client.request::<List>(request)).await {
+    match timeout(LIST, answer::whole(client, request)).await {
         Ok(Ok(list)) => Ok(list),
         Ok(Err(error)) => Err(super::super::call::with_causes(&error)),
         Err(_) => Err(format!("no list within {LIST:?}")),
