@@ -7,6 +7,8 @@
 //! - packets for the overlay's port that leave outside of tunnels: routed ones, which the kernel may
 //!   masquerade as the node, and those of processes (a tunnel device of the kernel's own is
 //!   no process);
+//! - packets for the overlay's port that reach the kernel: the switch takes its own from the uplink, and a tunnel device
+//!   of somebody else on that port, such as one that another network left, would believe what they say;
 //! - packets routed to the host port whose source is the node's own or a pod's.
 //!
 //! The table outlives the process, so that a restart leaves no gap.
@@ -33,11 +35,12 @@ impl nft::WholeTable for Rules {
 
     fn script(&self) -> String {
         const ROUTED_IN: &str = "iifname != \"podgate-host\" oifname \"podgate-host\"";
-        let (mut forward, mut output) = (String::new(), String::new());
+        let [mut forward, mut output, mut input] = [const { String::new() }; 3];
         if let Some(port) = self.tunnel_port {
             let stray = format!("    oifname != \"podgate-host\" udp dport {port}");
             forward += &format!("{stray} drop\n");
             output += &format!("{stray} meta skuid 0-4294967295 drop\n");
+            input += &format!("    udp dport {port} drop\n");
         }
         forward += &format!("    {ROUTED_IN} fib saddr type local drop\n");
         for (family, v6) in [("ip", false), ("ip6", true)] {
@@ -45,13 +48,15 @@ impl nft::WholeTable for Rules {
                 forward += &format!("    {ROUTED_IN} {family} saddr {{ {networks} }} drop\n");
             }
         }
-        let chain = |hook: &str, rules: &str| {
+        let chain = |hook: &str, rules: String| {
             format!(
                 "  chain {hook} {{\n    type filter hook {hook} priority filter; policy accept;\n\
                  {rules}  }}\n"
             )
         };
-        nft::replaced(Self::TABLE, &(chain("forward", &forward) + &chain("output", &output)))
+        let chains = [("forward", forward), ("output", output), ("input", input)];
+        let chains: String = chains.into_iter().map(|(hook, rules)| chain(hook, rules)).collect();
+        nft::replaced(Self::TABLE, &chains)
     }
 }
 
@@ -68,6 +73,7 @@ mod tests {
         for line in [
             "    oifname != \"podgate-host\" udp dport 4789 drop",
             "    oifname != \"podgate-host\" udp dport 4789 meta skuid 0-4294967295 drop",
+            "    udp dport 4789 drop",
             "    iifname != \"podgate-host\" oifname \"podgate-host\" fib saddr type local drop",
             "    iifname != \"podgate-host\" oifname \"podgate-host\" ip saddr { 10.1.0.0/23 } drop",
             "    iifname != \"podgate-host\" oifname \"podgate-host\" ip6 saddr { fd01::/64 } drop",

@@ -630,6 +630,53 @@ fn the_kernel_routes_no_forged_sources_to_pods_and_no_tunnel_packets() {
     assert_eq!(sources.map(is_routed), [false, false, true]);
 }
 
+/// Somebody's VXLAN device on the port of the switch's overlay believes what comes to an address that the uplink's program
+/// passes to the kernel.
+#[test]
+fn a_tunnel_device_on_the_overlays_port_gets_nothing() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("nft"), "nft is not installed");
+    let (node, outside) = (testkit::Namespace::new("stray"), testkit::Namespace::new("stray-o"));
+    let name = outside.name();
+    node.exec(words(&format!("ip link add eth0 type veth peer name eth0 netns {name}")));
+    for (namespace, own) in [(&node, 1), (&outside, 9)] {
+        namespace.exec(words("ip link set eth0 up"));
+        namespace.exec(words(&format!("ip address add 192.0.2.{own}/24 dev eth0")));
+        namespace.exec(words(&format!("ip address add 2001:db8::{own}/64 dev eth0 nodad")));
+    }
+    for (device, local) in [("flannel.1", "192.0.2.1"), ("flannel-v6.1", "2001:db8::1")] {
+        node.exec(words(&format!(
+            "ip link add {device} type vxlan id 7 local {local} dstport 4789 nolearning"
+        )));
+        node.exec(words(&format!("ip link set {device} address 02:00:00:00:07:07 up")));
+    }
+    node.exec(words("ip route add 10.2.0.0/24 dev flannel.1"));
+    let victim = node.enter(|| std::net::UdpSocket::bind("192.0.2.1:9").unwrap());
+    // A pod of another node, as a process of this one sees it.
+    let inner = packet::udp("10.2.0.9:5", "192.0.2.1:9").payload(b"forged");
+    let inner = inner.to_mac([2, 0, 0, 0, 7, 7]).build();
+    let wrapped = [&[8, 0, 0, 0, 0, 0, 7, 0][..], &inner].concat();
+    let send = || {
+        for (from, to) in [("0.0.0.0:0", "192.0.2.1:4789"), ("[::]:0", "[2001:db8::1]:4789")] {
+            let socket = outside.enter(|| std::net::UdpSocket::bind(from).unwrap());
+            // The kernel may report that nothing takes it.
+            let _ = socket.send_to(&wrapped, to);
+        }
+    };
+    let received = |patience: Duration| {
+        victim.set_read_timeout(Some(patience)).unwrap();
+        let mut bytes = [0; 16];
+        victim.recv(&mut bytes).is_ok_and(|length| bytes[..length] == *b"forged")
+    };
+    send();
+    let long = Duration::from_secs(20);
+    assert!(received(long) && received(long), "the attack is one, over each family");
+    let rules = filter::Rules { tunnel_port: Some(4789), pods: Vec::new() };
+    node.enter(|| filter::Filter::default().set(&rules)).unwrap();
+    send();
+    assert!(!received(Duration::from_millis(500)));
+}
+
 /// Something else made the kernel track connections while this one was open, and the server sent first.
 #[test]
 fn a_connection_that_conntrack_took_for_the_other_ends_is_turned_round() {

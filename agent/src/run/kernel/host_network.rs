@@ -84,6 +84,8 @@ pub(super) struct KernelNetwork {
     netlink: Netlink,
     masquerader: Masquerader,
     filter: Filter,
+    /// The rules of the filter that were set last.
+    filtered: Option<filter::Rules>,
     redirector: Redirector,
     host_firewall: Enforcer,
     /// Whether there may be tables of host firewalls.
@@ -97,8 +99,29 @@ impl KernelNetwork {
         let (masquerader, filter) = (Masquerader::default(), Filter::default());
         let redirector = Redirector::default();
         let host_firewall = Enforcer::new(HOST_TABLES);
-        let has_host_firewall = true;
-        Ok(Self { netlink, masquerader, filter, redirector, host_firewall, has_host_firewall })
+        Ok(Self {
+            netlink,
+            masquerader,
+            filter,
+            filtered: None,
+            redirector,
+            host_firewall,
+            has_host_firewall: true,
+        })
+    }
+
+    /// Logs which tunnel devices get nothing by the filter's rules.
+    fn warn_of_tunnels(&mut self, rules: &filter::Rules) -> Result<(), KernelError> {
+        let Some(port) = rules.tunnel_port else { return Ok(()) };
+        let links = self.netlink.links()?;
+        for link in links.iter().filter(|link| link.tunnel_port == Some(port)) {
+            tracing::warn!(
+                "{}: a tunnel device of the kernel on the overlay's port {port} gets no packets; delete it, or \
+                 change --vxlan-port on all nodes",
+                link.name
+            );
+        }
+        Ok(())
     }
 }
 
@@ -121,7 +144,11 @@ impl HostNetwork for KernelNetwork {
     }
 
     fn filter(&mut self, rules: &filter::Rules) -> Result<(), KernelError> {
-        Ok(self.filter.set(rules)?)
+        self.filter.set(rules)?;
+        if std::mem::replace(&mut self.filtered, Some(rules.clone())).as_ref() != Some(rules) {
+            self.warn_of_tunnels(rules)?;
+        }
+        Ok(())
     }
 
     fn redirect(&mut self, redirects: &Redirects) -> Result<(), KernelError> {
