@@ -130,11 +130,15 @@ pub(crate) fn chains(conditions: Conditions) -> Vec<(Family, String, Chain)> {
             "drop".to_owned(),
         ],
     );
+    let into_tunnels = tunnels.then_some(INTO_TUNNELS).into_iter();
     add(
         inet,
         "postrouting",
         "type filter hook postrouting priority 300",
-        vec!["oifname @pod-interfaces goto to-interface".to_owned()],
+        into_tunnels
+            .chain(["oifname @pod-interfaces goto to-interface"])
+            .map(str::to_owned)
+            .collect(),
     );
     add(
         inet,
@@ -150,11 +154,14 @@ pub(crate) fn chains(conditions: Conditions) -> Vec<(Family, String, Chain)> {
         ],
     );
     for (hook, properties) in FILTER {
-        let mut rules = match hook {
-            "input" => vec!["iifname \"lo\" accept".to_owned()],
-            "output" => vec!["oifname \"lo\" accept".to_owned()],
-            _ => Vec::new(),
+        let own: &[&str] = match hook {
+            "input" => &["iifname \"lo\" accept"],
+            // Tunnels of this node are reached by it too.
+            "output" if tunnels => &[OUTSIDE_TUNNELS, "oifname \"lo\" accept"],
+            "output" => &["oifname \"lo\" accept"],
+            _ => &[],
         };
+        let mut rules: Vec<String> = own.iter().copied().map(str::to_owned).collect();
         if tunnels {
             rules.extend(outside_tunnels(hook).map(str::to_owned));
         }
@@ -263,6 +270,15 @@ pub(crate) fn chains(conditions: Conditions) -> Vec<(Family, String, Chain)> {
     );
     chains
 }
+
+/// Marks what a process sends by a tunnel device, or by a device that may stand on one. The mark stays on the packet that the
+/// tunnel makes of it, as its socket does, and a process sets none without `CAP_NET_ADMIN` or `CAP_NET_RAW`.
+const INTO_TUNNELS: &str = "meta skuid 0-4294967295 \
+    meta oifkind { \"vxlan\", \"geneve\", \"bridge\", \"openvswitch\", \"vlan\", \"vrf\" } meta mark set meta mark | 0x1000";
+/// Drops what a process sends to a tunnel's port itself. What the kernel sends without a socket, such as neighbour
+/// discovery in a tunnel, has no user.
+const OUTSIDE_TUNNELS: &str =
+    "udp dport @tunnel-ports meta skuid 0-4294967295 meta mark & 0x1000 == 0 drop";
 
 /// A tunnel device accepts packets from any sender and trusts their inner source address. So no pod of the cluster
 /// sends to this node's, and none of this node's pods to another's.

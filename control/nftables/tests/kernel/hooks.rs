@@ -358,6 +358,55 @@ fn no_pod_speaks_to_the_tunnels_of_a_node() {
     assert!(arrives(&case, "world", &wrapped(WORLD, NODE)), "tunnels go on");
 }
 
+/// Nor does a process of the host network: what it says by the tunnel has its own address.
+#[test]
+fn no_process_speaks_to_the_tunnels_of_a_node_itself() {
+    testkit::requires_root!();
+    let mut case = Case::new(Network::Routed);
+    let mac = "02:00:00:00:09:09";
+    let gateways = [("10.9.0.1", "10.9.0.0/24"), ("fd09::1", "fd09::/64")];
+    let node = |words: &str| case.lab.node.exec(words.split(' '));
+    node("ip link set lo up");
+    node("ip address add 192.0.2.1/32 dev lo");
+    node("ip address add 2001:db8::1/128 dev lo nodad");
+    node("ip link add flannel.1 mtu 1430 type vxlan id 1 local 192.0.2.1 dstport 8472 nolearning");
+    node("ip link set flannel.1 up");
+    node(&format!("bridge fdb add {mac} dev flannel.1 dst {WORLD} self permanent"));
+    for (gateway, network) in gateways {
+        node(&format!("ip neigh add {gateway} lladdr {mac} dev flannel.1 nud permanent"));
+        node(&format!("ip route add {network} via {gateway} dev flannel.1 onlink"));
+    }
+    case.enforce_with(|site| {
+        site.node = Some("n1".into());
+        site.tunnel_ports = [8472].into();
+    });
+    let send = |to: &str, port: u16, text: &[u8]| {
+        case.lab.node.enter(|| {
+            let local = if to.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
+            let socket = std::net::UdpSocket::bind(local).unwrap();
+            socket.send_to(text, (to, port)).map_err(|error| error.kind())
+        })
+    };
+    let denied = Err(std::io::ErrorKind::PermissionDenied);
+    for to in [WORLD, NODE, "127.0.0.1", "::1", WORLD_V6] {
+        assert_eq!(send(to, 8472, b"forged"), denied, "{to}");
+        assert_eq!(send(to, 8473, b"another port"), Ok(12), "{to}");
+    }
+    // The tunnel goes on, for processes and for what the kernel sends.
+    for (gateway, _) in gateways {
+        case.lab.received("world");
+        assert_eq!(send(gateway, 5, gateway.as_bytes()), Ok(gateway.len()));
+        testkit::eventually("the tunnel's packet", || {
+            let received = case.lab.received("world");
+            received.iter().any(|it| holds(it, gateway.as_bytes())).then_some(())
+        });
+    }
+}
+
+fn holds(packet: &[u8], text: &[u8]) -> bool {
+    packet.windows(text.len()).any(|it| it == text)
+}
+
 /// It does not forward its own packets.
 #[test]
 fn nobody_sends_with_the_cluster_nodes_address() {
