@@ -56,6 +56,8 @@ const MOST_HEAD: usize = 8 * 1024;
 const GUARDED_PATIENCE: Duration = Duration::from_secs(20);
 /// Longest body of a request: an API server sends two objects, each of at most 3 MiB.
 const MOST_BODY: usize = 8 << 20;
+/// Posts that are answered at a time: their threads go on when the client does not wait.
+const POSTS: usize = 2;
 /// Wait after a failed accept, such as for want of a file descriptor.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -96,7 +98,8 @@ impl Server {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let feeds = Arc::new(Semaphore::new(FEEDS));
-        let site = Arc::new(Site { pages, guard, feeds });
+        let posts = Arc::new(Semaphore::new(POSTS));
+        let site = Arc::new(Site { pages, guard, feeds, posts });
         let thread = Background::start(name, accept(listener, site))?;
         Ok(Self { address, _thread: thread })
     }
@@ -112,6 +115,7 @@ struct Site {
     pages: Arc<dyn Pages>,
     guard: Option<Guard>,
     feeds: Arc<Semaphore>,
+    posts: Arc<Semaphore>,
 }
 
 async fn accept(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
@@ -206,13 +210,18 @@ async fn admit(site: &Site, request: &Request<Incoming>) -> Result<(), Page> {
     }
 }
 
-/// Passes the body of a request on.
-async fn posted(post: Post, body: Incoming) -> Page {
+/// Passes the body of a request on, when it is its turn.
+async fn posted(post: Post, body: Incoming, turns: Arc<Semaphore>) -> Page {
     let body = match Limited::new(body, MOST_BODY).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => return Page::new(400, format!("body: {error}\n")),
     };
-    let answered = tokio::task::spawn_blocking(move || post(&body)).await;
+    let Ok(turn) = turns.acquire_owned().await else { return Page::new(503, "ends\n") };
+    let answer = move || {
+        let _turn = turn;
+        post(&body)
+    };
+    let answered = tokio::task::spawn_blocking(answer).await;
     answered.unwrap_or_else(|error| Page::new(500, format!("{error}\n")))
 }
 
@@ -229,7 +238,7 @@ async fn answer(
     let post = (*request.method() == Method::POST).then(|| site.pages.post(path)).flatten();
     let page = match (admit(site, &request).await, post) {
         (Err(refusal), _) => refusal,
-        (Ok(()), Some(post)) => posted(post, request.into_body()).await,
+        (Ok(()), Some(post)) => posted(post, request.into_body(), Arc::clone(&site.posts)).await,
         (Ok(()), None) => {
             if site.guard.is_some() {
                 admitted.set();

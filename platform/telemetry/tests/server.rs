@@ -2,10 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use telemetry::{Page, Pages, Server};
+use telemetry::{Page, Pages, Post, Server};
 
 struct Book;
 
@@ -168,4 +169,50 @@ fn dropping_it_frees_the_port() {
     let _waiting = open(address, "GET ");
     drop(server);
     TcpListener::bind(address).unwrap();
+}
+
+/// Answers a post when the lock is free.
+#[derive(Default)]
+struct Slow {
+    is_open: Mutex<()>,
+    begun: AtomicUsize,
+}
+
+struct Webhook(Arc<Slow>);
+
+impl Pages for Webhook {
+    fn page(&self, _: &str, _: &str) -> Option<Page> {
+        Some(Page::new(200, "ok\n"))
+    }
+
+    fn post(&self, _: &str) -> Option<Post> {
+        let slow = Arc::clone(&self.0);
+        Some(Box::new(move |body| {
+            slow.begun.fetch_add(1, Ordering::SeqCst);
+            let _open = slow.is_open.lock().unwrap();
+            Page::new(200, format!("{}\n", body.len()))
+        }))
+    }
+}
+
+/// Their answers are computed on threads, which go on when they leave.
+#[test]
+fn posts_whose_clients_leave_keep_few_threads() {
+    let slow = Arc::new(Slow::default());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = Server::start(listener, Arc::new(Webhook(Arc::clone(&slow)))).unwrap();
+    let post = "POST /validate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nabcd";
+    let closed = slow.is_open.lock().unwrap();
+    for _ in 0..100 {
+        drop(open(server.address(), post));
+        // Connections are accepted in turn.
+        ask(server.address(), "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    }
+    assert!(slow.begun.load(Ordering::SeqCst) <= 2);
+    drop(closed);
+    testkit::eventually("an answer", || {
+        let mut answer = String::new();
+        open(server.address(), post).read_to_string(&mut answer).ok()?;
+        answer.ends_with("\r\n\r\n4\n").then_some(())
+    });
 }
