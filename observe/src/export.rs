@@ -50,48 +50,101 @@ const IDLE: Duration = Duration::from_millis(500);
 /// Wait after a failure before the file is opened again.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Reads a filter: terms such as `verdict=dropped namespace=shop not`, named as the flags of
-/// `podgate observe`.
+/// Names of terms: those of the flags of `podgate observe` but for the span of time.
+pub const TERMS: [&str; 32] = [
+    "verdict",
+    "pod",
+    "from-pod",
+    "to-pod",
+    "namespace",
+    "from-namespace",
+    "to-namespace",
+    "label",
+    "from-label",
+    "to-label",
+    "workload",
+    "from-workload",
+    "to-workload",
+    "ip",
+    "from-ip",
+    "to-ip",
+    "fqdn",
+    "from-fqdn",
+    "to-fqdn",
+    "service",
+    "from-service",
+    "to-service",
+    "protocol",
+    "port",
+    "from-port",
+    "to-port",
+    "tcp-flags",
+    "traffic-direction",
+    "reason",
+    "policy",
+    "node",
+    NOT,
+];
+const NOT: &str = "not";
+
+/// Reads a filter: terms such as `verdict=dropped to-label=app=db not`, with the values that the flags take. A
+/// term that is repeated asks for one of its values.
 ///
 /// # Errors
 /// Names the term.
 pub fn filter(text: &str) -> Result<Filter, String> {
-    const TERMS: [&str; 11] = [
-        "verdict",
-        "from-pod",
-        "to-pod",
-        "protocol",
-        "namespace",
-        "from-ip",
-        "to-ip",
-        "reason",
-        "policy",
-        "to-service",
-        "port",
-    ];
-    let mut fields = Map::from_iter([("follow".to_owned(), true.into())]);
     // Pods are named with their namespace; a name alone is one of any.
-    fields.insert("all_namespaces".to_owned(), true.into());
-    for term in text.split_whitespace() {
-        let (name, value) = term.split_once('=').unwrap_or((term, ""));
-        let value: Value = match (name, value) {
-            ("not", "") => true.into(),
-            ("port", port) => {
-                port.parse::<u16>().map_err(|_| format!("{term}: is no port"))?.into()
+    let mut fields: Map<String, Value> = ["follow", "all_namespaces"]
+        .map(|name| (name.to_owned(), true.into()))
+        .into_iter()
+        .collect();
+    for (name, value) in terms(text)? {
+        let field = match name {
+            NOT => {
+                fields.insert(NOT.to_owned(), true.into());
+                continue;
             }
-            (name, value) if TERMS.contains(&name) && !value.is_empty() => value.into(),
-            _ => {
-                let known = TERMS.join("=…, ");
-                return Err(format!("'{}' is none of {known}=…, not", term.escape_debug()));
-            }
+            "traffic-direction" => "direction".to_owned(),
+            name => name.replace('-', "_"),
         };
-        if fields.insert(name.replace('-', "_"), value).is_some() {
-            return Err(format!("{name} is given twice"));
+        let value: Value = match name {
+            "port" | "from-port" | "to-port" => {
+                value.parse::<u16>().map_err(|_| format!("{name}={value}: is no port"))?.into()
+            }
+            _ => value.into(),
+        };
+        if let Value::Array(values) =
+            fields.entry(field).or_insert_with(|| Value::Array(Vec::new()))
+        {
+            values.push(value);
         }
     }
     let filters: ObserveFilters =
         serde_json::from_value(Value::Object(fields)).map_err(|error| error.to_string())?;
     Filter::new(filters).map_err(|error| error.message)
+}
+
+/// The terms, each with its value. Words that begin no term belong to the selector before them, as in
+/// `label=tier in (a, b)`.
+fn terms(text: &str) -> Result<Vec<(&str, String)>, String> {
+    let mut terms: Vec<(&str, String)> = Vec::new();
+    for word in text.split_whitespace() {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        match terms.last_mut() {
+            _ if TERMS.contains(&name) && value.is_empty() == (name == NOT) => {
+                terms.push((name, value.to_owned()));
+            }
+            Some((selector, text)) if selector.ends_with("label") => {
+                text.push(' ');
+                text.push_str(word);
+            }
+            _ => {
+                let known = TERMS.join(", ");
+                return Err(format!("'{}' is none of {known}, with =VALUE", word.escape_debug()));
+            }
+        }
+    }
+    Ok(terms)
 }
 
 /// Writes what the observer gets until the broker ends it.
@@ -284,12 +337,31 @@ mod tests {
             ("not port=80", true),
             ("to-pod=default/db", true),
             ("to-pod=db", true),
+            ("port=80 port=6379", true),
+            ("from-port=80 port=6379", false),
+            ("tcp-flags=SYN", true),
+            ("tcp-flags=SYN,ACK tcp-flags=RST", false),
+            ("label=app in (db, api)", false),
+            ("not label=app in (db, api) port=80", true),
+            ("workload=db", false),
+            ("service=shop/db", false),
+            ("fqdn=*.example.com", false),
+            ("ip=0.0.0.0/0", true),
         ] {
             assert_eq!(filter(text).unwrap().matches(&denied()), expected, "{text}");
         }
-        for text in
-            ["colour=red", "port=x", "verdict=maybe", "port=1 port=2", "from-ip=db", "since=1h"]
-        {
+        for text in [
+            "colour=red",
+            "port=x",
+            "verdict=maybe",
+            "from-ip=db",
+            "since=1h",
+            "not=port",
+            "port",
+            "label=a in b",
+            "traffic-direction=up",
+            "service=db",
+        ] {
             assert!(filter(text).is_err(), "{text}");
         }
     }

@@ -160,7 +160,8 @@ fn start_parts(
         _ => None,
     };
     let broker = EventBroker::new(&config.node_name, config.workers);
-    if config.hubble.listen.is_some() {
+    let export = config.flow_export.export();
+    if config.hubble.listen.is_some() || export.is_some_and(|it| it.filter.needs_labels()) {
         broker.directory().keep_labels();
     }
     let (switch, unsaved) = workers::start_workers(&config, memory, frames, &broker)?;

@@ -338,7 +338,7 @@ fn verdicts_are_exported_as_observe_prints_them() {
     let path = files.path("flows.json");
     let options = Options {
         flow_export: Some(path.clone()),
-        flow_export_filter: Some("verdict=dropped port=6379".into()),
+        flow_export_filter: Some("verdict=dropped port=6379 to-label=role in (db)".into()),
         ..Options::default()
     };
     let config = Config::resolve(options, "node-a", &BTreeSet::new()).unwrap();
