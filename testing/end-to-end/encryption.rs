@@ -88,6 +88,29 @@ fn what_pods_of_two_nodes_say_is_encrypted_through_restarts() {
     }
 }
 
+#[test]
+fn what_pods_say_is_encrypted_between_addresses_of_ipv6() {
+    requires_the_machine!("boringtun-cli");
+    for (underlay, mtu) in UNDERLAYS.into_iter().zip([1350, 1420]) {
+        let lan = Lan::encrypted_over_v6(&["--underlay", underlay]);
+        let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
+        let captures = lan.capture();
+        let (client, server) = (one.pod("client", "client"), two.pod("server", "server"));
+        for to in [server.v4(), server.v6()] {
+            let (mut near, mut far) =
+                one.eventually("an encrypted connection", || talk(&client, &server, to));
+            for _ in 0..20 {
+                assert!(says(&mut near, &mut far) && says(&mut far, &mut near), "{underlay} {to}");
+            }
+        }
+        assert!(!saw(&captures, SECRET), "{underlay}");
+        assert_eq!(one.status()["pod_mtu"], mtu, "{underlay}");
+        let peer = two.status()["encryption"]["peers"]["node1"].clone();
+        assert!(peer["received_bytes"].as_u64().unwrap() > 0, "{underlay}: {peer}");
+        assert_eq!(two.status()["encryption"]["dropped"]["clear-text"], 0, "{underlay}");
+    }
+}
+
 /// The packets of an attacker on the underlay: as node 1 would send them without encryption.
 fn forged(lan: &Lan, from: IpAddr, to: IpAddr, underlay: &str) -> Vec<u8> {
     let mac = |path: &str| -> [u8; 6] {

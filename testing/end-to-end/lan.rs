@@ -35,6 +35,12 @@ struct Links {
     mtu: u32,
     /// Of each end of a veth pair, in either direction.
     queues: u8,
+    /// Whether the nodes' first addresses, which tunnels are between, are of IPv6.
+    is_v6: bool,
+}
+
+impl Links {
+    const PLAIN: Self = Self { mtu: 1500, queues: 1, is_v6: false };
 }
 
 impl Lan {
@@ -48,29 +54,38 @@ impl Lan {
     pub(crate) fn with_queues(queues: u8, arguments: &[&str]) -> Self {
         // What encapsulation adds has to fit.
         let arguments = [&["--uplink", "eth0"], arguments].concat();
-        Self::start_as(Links { mtu: 1500, queues }, 1450, &arguments)
+        Self::start_as(Links { queues, ..Links::PLAIN }, 1450, &arguments)
     }
 
     /// The same with an API server on the host outside in place of manifests.
     pub(crate) fn with_api_server() -> Self {
-        Self::make(Links { mtu: 1500, queues: 1 }, 1450, &["--uplink", "eth0"], true, false)
+        Self::make(Links::PLAIN, 1450, &["--uplink", "eth0"], true, false)
     }
 
     /// The same with encryption between the nodes, and these further arguments.
     pub(crate) fn encrypted(arguments: &[&str]) -> Self {
+        Self::encrypted_as(Links::PLAIN, 1390, arguments)
+    }
+
+    /// The same over IPv6.
+    pub(crate) fn encrypted_over_v6(arguments: &[&str]) -> Self {
+        Self::encrypted_as(Links { is_v6: true, ..Links::PLAIN }, 1350, arguments)
+    }
+
+    fn encrypted_as(links: Links, pods: u32, arguments: &[&str]) -> Self {
         let arguments = [&["--uplink", "eth0", "--encryption", "wireguard"], arguments].concat();
-        Self::make(Links { mtu: 1500, queues: 1 }, 1390, &arguments, true, true)
+        Self::make(links, pods, &arguments, true, true)
     }
 
     /// The same for pods of another CNI plugin.
     pub(crate) fn with_nftables() -> Self {
-        Self::start_as(Links { mtu: 1500, queues: 1 }, 1450, &["--enforcer", "nftables"])
+        Self::start_as(Links::PLAIN, 1450, &["--enforcer", "nftables"])
     }
 
     /// The same with an underlay and pods of these MTUs.
     pub(crate) fn start_with_mtu(underlay: u32, pods: u32, arguments: &[&str]) -> Self {
         let arguments = [&["--uplink", "eth0"], arguments].concat();
-        Self::start_as(Links { mtu: underlay, queues: 1 }, pods, &arguments)
+        Self::start_as(Links { mtu: underlay, ..Links::PLAIN }, pods, &arguments)
     }
 
     fn start_as(links: Links, pods: u32, arguments: &[&str]) -> Self {
@@ -110,12 +125,15 @@ impl Lan {
         }
         for number in [1, 2] {
             let network = 76 + number;
+            let mut addresses = [format!("192.0.2.{number}"), format!("2001:db8::{number}")];
+            if links.is_v6 {
+                addresses.reverse();
+            }
+            let addresses = addresses.map(|it| json!({"type": "InternalIP", "address": it}));
             let object = json!({"apiVersion": "v1", "kind": "Node",
                 "metadata": {"name": format!("node{number}")},
                 "spec": {"podCIDRs": [format!("10.{network}.0.0/24"), format!("fd{network}::/64")]},
-                "status": {"addresses": [
-                    {"type": "InternalIP", "address": format!("192.0.2.{number}")},
-                    {"type": "InternalIP", "address": format!("2001:db8::{number}")}]}});
+                "status": {"addresses": addresses}});
             match &server {
                 Some(server) => server.apply(object),
                 None => write(manifests.path(), &format!("node{number}"), &object),
@@ -157,7 +175,7 @@ impl Lan {
             &self.bridge,
             &self.nodes[usize::from(number) - 1].namespace,
             number,
-            Links { mtu: 1500, queues },
+            Links { queues, ..Links::PLAIN },
         );
     }
 
@@ -212,7 +230,7 @@ pub(crate) fn ip(namespace: &Namespace, words: &str) {
 
 /// Gives a namespace an `eth0` on the bridge.
 fn join(bridge: &Namespace, namespace: &Namespace, number: u8, links: Links) {
-    let Links { mtu, queues } = links;
+    let Links { mtu, queues, .. } = links;
     let end = format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
     let namespace_name = namespace.name();
     ip(namespace, "link set lo up");

@@ -3,13 +3,12 @@
 use std::net::IpAddr;
 
 use dataplane::port::af_xdp::Umem;
+use dataplane::wire::vxlan::Vxlan;
 use linux_net::{Link, Netlink};
 
 use crate::preflight::Wanted;
 use crate::preflight::finding::{Finding, Level};
 
-/// Bytes of a tunnel's headers over IPv4.
-const TUNNEL: u32 = 50;
 /// Smallest MTU that IPv6 works with (RFC 8200, section 5).
 const LEAST_MTU: u32 = 1280;
 
@@ -44,14 +43,11 @@ pub(crate) fn pod_mtu(wanted: &Wanted) -> Option<u32> {
 }
 
 fn largest(link: &Link, wanted: &Wanted) -> u32 {
-    let tunnel = if wanted.tunnels { TUNNEL } else { 0 };
-    link.mtu.saturating_sub(tunnel + encryption(wanted))
-}
-
-/// Bytes that encryption adds, by the family of the node's first address.
-fn encryption(wanted: &Wanted) -> u32 {
+    // Tunnels are between the nodes' first addresses.
     let is_v6 = wanted.node_addresses.first().is_some_and(IpAddr::is_ipv6);
-    if wanted.encryption { encryption::overhead(is_v6).into() } else { 0 }
+    let tunnel = if wanted.tunnels { Vxlan::overhead(!is_v6) as u32 } else { 0 };
+    let encryption = if wanted.encryption { encryption::overhead(is_v6).into() } else { 0 };
+    link.mtu.saturating_sub(tunnel + encryption)
 }
 
 fn find(wanted: &Wanted) -> Result<Option<Link>, linux_net::Error> {
@@ -121,6 +117,8 @@ mod tests {
         assert_eq!(largest(&link(1500), &routed), 1500);
         let encrypted = Wanted { encryption: true, ..wanted() };
         assert_eq!(largest(&link(1500), &encrypted), 1390);
+        let over_v6 = Wanted { node_addresses: vec!["2001:db8::1".parse().unwrap()], ..encrypted };
+        assert_eq!(largest(&link(1500), &over_v6), 1350);
         assert_eq!(rate_mtu(&link(1300), &wanted()).level, Level::Warning);
         assert_eq!(rate_mtu(&link(9000), &wanted()).level, Level::Good);
     }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::View;
+use dataplane::wire::vxlan::Vxlan;
 use dataplane::{PortId, Snapshot, Underlay};
 
 use super::ControlLoop;
@@ -18,8 +19,6 @@ use crate::run::status::WaitingStatus;
 use observe::verdicts::Names;
 use snapshot::{HOST, NodePort, PortRole, UPLINK};
 
-/// Bytes of a tunnel's headers over IPv4.
-const TUNNEL_BYTES: u32 = 50;
 /// The mode of pods whose policies nftables enforces.
 pub(in crate::run) const NFTABLES: &str = "nftables";
 
@@ -185,8 +184,11 @@ impl ControlLoop {
     /// Returns the part of an uplink's MTU that is left for pods; an uplink that is not served has
     /// none.
     fn pod_mtu(&self, uplink: u16) -> Option<u32> {
+        // Tunnels are between the nodes' first addresses.
+        let own = self.effects.control.view().nodes.get(self.effects.node());
+        let is_v6 = own.and_then(|own| own.addresses.first()).is_some_and(IpAddr::is_ipv6);
         let tunnel = match self.effects.shared.config.network.underlay {
-            Underlay::Overlay(_) => TUNNEL_BYTES,
+            Underlay::Overlay(_) => Vxlan::overhead(!is_v6) as u32,
             Underlay::Routed | Underlay::Plain => 0,
         };
         let encryption = self.effects.shared.encryption.as_ref().map_or(0, |it| it.overhead());
