@@ -21,6 +21,15 @@ fn closed() -> String {
     .to_string()
 }
 
+/// Denies all connections of the client.
+fn silent() -> String {
+    let client = json!({"matchLabels": {"role": "client"}});
+    json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "silent", "namespace": "default"},
+        "spec": {"podSelector": client, "policyTypes": ["Egress"]}})
+    .to_string()
+}
+
 fn namespace(reply: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata":
         {"name": "default", "annotations": {"podgate.io/denied-reply": reply}}})
@@ -123,12 +132,16 @@ fn a_client_on_another_cluster_node_is_told_too() {
 
 #[test]
 fn nftables_replies_as_the_switch_does() {
-    requires_the_machine!();
+    requires_the_machine!("nft", "/usr/lib/cni/bridge", "/usr/lib/cni/ptp");
+    ["ptp", "bridge"].into_iter().for_each(nftables_replies);
+}
+
+fn nftables_replies(plugin: &str) {
     let node = ClusterNode::start(&["--enforcer", "nftables", "--denied-reply", "reject"]);
     let folder = TempDir::new("ipam");
     let forwarding = ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"];
     node.namespace.exec(["sysctl", "-qw"].into_iter().chain(forwarding));
-    let pod = |name: &str| Foreign::new(&node, "ptp", folder.path(), name);
+    let pod = |name: &str| Foreign::new(&node, plugin, folder.path(), name);
     let (db, client) = (pod("db"), pod("client"));
     db.serve();
     for (pod, role) in [(&db, "db"), (&client, "client")] {
@@ -139,44 +152,74 @@ fn nftables_replies_as_the_switch_does() {
         let connect = || TcpStream::connect_timeout(&to, PATIENCE);
         linux_net::in_namespace(client.namespace.path(), connect).unwrap()
     };
-    let mut live = node.eventually("the pods are open", || dial(false).ok());
-    // Both ends of two further connections.
-    let at = SocketAddr::new(db.address(false), 6379);
-    let listener =
-        linux_net::in_namespace(db.namespace.path(), || TcpListener::bind(at).unwrap()).unwrap();
-    let pair = || {
-        let connect = || TcpStream::connect_timeout(&at, PATIENCE).unwrap();
+    node.eventually("the pods are open", || dial(false).ok());
+    // Behind a service, as kube-proxy translates it.
+    let service: IpAddr = "10.96.0.1".parse().unwrap();
+    let translate = format!("ip daddr {service} dnat to {}", db.address(false));
+    for command in [
+        "add table ip proxy",
+        "add chain ip proxy pre { type nat hook prerouting priority dstnat; }",
+        &format!("add rule ip proxy pre {translate}"),
+    ] {
+        node.namespace.exec(["nft", command]);
+    }
+    let listeners = [false, true].map(|v6| {
+        let at = SocketAddr::new(db.address(v6), 6379);
+        linux_net::in_namespace(db.namespace.path(), || TcpListener::bind(at).unwrap()).unwrap()
+    });
+    let pair = |to: IpAddr| {
+        let connect = || TcpStream::connect_timeout(&SocketAddr::new(to, 6379), PATIENCE).unwrap();
         let near = linux_net::in_namespace(client.namespace.path(), connect).unwrap();
-        let (far, _) = listener.accept().unwrap();
-        near.set_read_timeout(Some(PATIENCE)).unwrap();
-        far.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (far, _) = listeners[usize::from(to.is_ipv6())].accept().unwrap();
         (near, far)
     };
-    let ((mut near, mut far), (mut idle, mut probing)) = (pair(), pair());
+    let addresses = [db.address(false), db.address(true), service];
+    // Of each address two connections: the client sends on the first, the server on the second.
+    let connections = addresses.map(|to| [(to, pair(to)), (to, pair(to))]);
+    let (_idle, mut probing) = pair(db.address(false));
     node.write("policy", &closed());
     node.eventually("the denial is in force", || {
         (dial(false).err()?.kind() == ErrorKind::ConnectionRefused).then_some(())
     });
     assert_eq!(dial(true).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     assert_eq!(ask(&client.namespace, db.address(false)), ErrorKind::HostUnreachable);
-    live.write_all(b"x").unwrap();
-    live.set_read_timeout(Some(PATIENCE)).unwrap();
-    assert_eq!(live.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-    // Each end is told by what it sends itself, in either direction, and not by what the other one sends.
-    let mut byte = [0];
-    let told = |end: &mut TcpStream| end.read(&mut [0]).unwrap_err().kind();
-    near.write_all(b"x").unwrap();
-    assert_eq!(told(&mut near), ErrorKind::ConnectionReset);
-    far.set_nonblocking(true).unwrap();
-    assert_eq!(far.read(&mut byte).unwrap_err().kind(), ErrorKind::WouldBlock, "not told yet");
-    far.set_nonblocking(false).unwrap();
-    far.write_all(b"y").unwrap();
-    assert_eq!(told(&mut far), ErrorKind::ConnectionReset);
+    // Whichever end sends, both are told; what is sent after the policy reaches nobody.
+    for [(to, (near, far)), (_, (near_2, far_2))] in connections {
+        for (mut sender, mut other) in [(near, far), (far_2, near_2)] {
+            sender.write_all(b"x").unwrap();
+            let from = sender.local_addr().unwrap();
+            assert_eq!(told(&mut sender), ErrorKind::ConnectionReset, "{plugin} {to}, {from} sent");
+            assert_eq!(told(&mut other), ErrorKind::ConnectionReset, "{plugin} {to}, {from} sent");
+        }
+    }
     // An end that only waits is told by its own keepalive probe.
-    idle.write_all(b"x").unwrap();
-    assert_eq!(told(&mut idle), ErrorKind::ConnectionReset);
     keep_alive(&probing);
     assert_eq!(told(&mut probing), ErrorKind::ConnectionReset);
+    // Nor does a process of the node wait on when its pod may no longer reach it.
+    let route = client.namespace.exec(["ip", "-j", "route", "get", "198.51.100.1"]);
+    let route: Value = serde_json::from_str(&route).unwrap();
+    let at = SocketAddr::new(route[0]["gateway"].as_str().unwrap().parse().unwrap(), 6379);
+    let listen = || TcpListener::bind(at).unwrap();
+    let listener = linux_net::in_namespace(node.namespace.path(), listen).unwrap();
+    let connect = || TcpStream::connect_timeout(&at, PATIENCE);
+    let dial = || linux_net::in_namespace(client.namespace.path(), connect).unwrap();
+    let pair = || (dial().unwrap(), listener.accept().unwrap().0);
+    let ((near, far), (near_2, far_2)) = (pair(), pair());
+    node.write("silent", &silent());
+    node.eventually("the denial is in force", || {
+        (dial().err()?.kind() == ErrorKind::ConnectionRefused).then_some(())
+    });
+    for (mut sender, mut other) in [(near, far), (far_2, near_2)] {
+        sender.write_all(b"x").unwrap();
+        assert_eq!(told(&mut sender), ErrorKind::ConnectionReset, "{at}");
+        assert_eq!(told(&mut other), ErrorKind::ConnectionReset, "{at}");
+    }
+}
+
+/// The error by which a waiting end learns that its connection has ended.
+fn told(end: &mut TcpStream) -> ErrorKind {
+    end.set_read_timeout(Some(PATIENCE)).unwrap();
+    end.read(&mut [0]).unwrap_err().kind()
 }
 
 /// Has the kernel probe an idle connection after a second.

@@ -93,20 +93,25 @@ pub(crate) fn chains(conditions: Conditions) -> Vec<(Family, String, Chain)> {
         chains.push((family, name.to_owned(), Chain { properties, rules: Arc::from(rules) }));
     };
     let inet = Family::Inet;
+    let resets = rejects.then(|| format!("iifname \"lo\" {}", reject::RESETS));
     add(
         inet,
         "prerouting",
         "type filter hook prerouting priority raw",
-        vec![
-            "iifname @pod-interfaces goto from-interface".to_owned(),
-            // Table bridge has looked at those of its ports; a pod that is not found yet says
-            // where it is by these.
-            format!("{DISCOVERY} accept"),
-            format!("{REPORTS} accept"),
-            "ip saddr @pods-4 iifname . ip saddr != @ends-4 drop".to_owned(),
-            "ip6 saddr @pods-6 iifname . ip6 saddr != @ends-6 drop".to_owned(),
-            "iifname @pod-bridges goto from-bridge".to_owned(),
-        ],
+        [
+            resets.into_iter().collect(),
+            vec![
+                "iifname @pod-interfaces goto from-interface".to_owned(),
+                // Table bridge has looked at those of its ports; a pod that is not found yet says
+                // where it is by these.
+                format!("{DISCOVERY} accept"),
+                format!("{REPORTS} accept"),
+                "ip saddr @pods-4 iifname . ip saddr != @ends-4 drop".to_owned(),
+                "ip6 saddr @pods-6 iifname . ip6 saddr != @ends-6 drop".to_owned(),
+                "iifname @pod-bridges goto from-bridge".to_owned(),
+            ],
+        ]
+        .concat(),
     );
     add(
         inet,
@@ -440,8 +445,8 @@ fn input() -> Vec<String> {
 
 fn output(rejects: bool) -> Vec<String> {
     // The node's own errors come from its address on a pod's interface, which may be one of the pods' networks.
-    let mut rules = tracked(RELATED);
-    rules.extend(rejects.then(|| reject::RESETS.to_owned()));
+    let mut rules: Vec<String> = rejects.then(|| reject::RESETS.to_owned()).into_iter().collect();
+    rules.extend(tracked(RELATED));
     rules.push(format!("{UNSEEN} goto replies-node"));
     rules.push("ct direction original accept".to_owned());
     rules.push("goto replies-node".to_owned());

@@ -11,6 +11,7 @@
 //! |---|---|
 //! | sets, maps and chains as values; transactions between two of them | `ruleset.rs` |
 //! | a rule list as a chain, for each direction of a connection | `rules.rs` |
+//! | replies to denied packets | `reject.rs` |
 //! | base chains: hooks, dispatch, address checks | `base.rs` |
 //! | the view on the interfaces that are there | `render.rs` |
 //! | where pods' interfaces are | `locate.rs` |
@@ -39,6 +40,7 @@ pub use control::Failsafe;
 pub use enforcer::Enforcer;
 pub use host::{HOST_TABLES, host_ruleset};
 pub use locate::Locator;
+pub use reject::{ABORT, RESET};
 pub use render::{Attachment, Renderer, Site};
 pub use rules::{LOG_BYTES, LOG_GROUP};
 pub use ruleset::{Ruleset, TABLES, Transactions};

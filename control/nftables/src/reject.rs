@@ -4,20 +4,33 @@
 //! |---|---|---|
 //! | `clients-F` | address | pods of the cluster, which `reject` replies to (see [`clients`]) |
 //! | `replied-F` | address | senders that had a reply, with their rates |
+//! | `aborted-F` | address | senders whose connections were ended at the other end, with their rates |
 //!
 //! A TCP reset goes to the sender of each denied packet, any other reply to the initiator alone. The
 //! kernel takes it for a packet of the connection, so that it comes from the address that the initiator
-//! dialed where a service was translated, and passes the hook `output` as `related`.
+//! dialed where a service was translated.
+//!
+//! The other end of a live TCP connection gets a reset too, in the name of the sender: the kernel's
+//! `reject` answers the sender alone, and conntrack has no sequence numbers. So the headers of the denied
+//! packet are logged, and the process that reads the log sends the reset by a raw socket.
 
 use control::model::DeniedReply;
 
-use crate::rules::Way;
+use crate::rules::{LOG_BYTES, LOG_GROUP, Way};
 use crate::ruleset::{Chain, Family};
 
 /// Replies to one sender, as the switch limits its own.
 const RATE: &str = "limit rate 1000/second burst 50 packets";
-/// Accepts the resets that these chains generate.
-pub(crate) const RESETS: &str = "ct state related tcp flags & rst == rst accept";
+/// Accepts resets of the node: those of these chains, of which conntrack finds some invalid since their
+/// destinations are translated already. They say no more than that a connection has ended.
+pub(crate) const RESETS: &str = "tcp flags & (fin | syn | rst) == rst accept";
+/// Prefix of logged packets whose connections are to be reset at the other end.
+pub const ABORT: &str = "podgate abort";
+/// Prefix of logged packets whose sender is to be reset. A reset of the kernel that leaves by a bridge is not
+/// translated back, so a client that dialed a service takes it for another connection's.
+pub const RESET: &str = "podgate reset";
+/// Matches packets of connections that had a packet in either direction.
+const LIVE: &str = "meta l4proto tcp ct state established";
 const DROP: &str = "drop";
 
 /// The verdict on what a list denies.
@@ -40,22 +53,38 @@ pub(crate) fn chains() -> Vec<(Family, String, Chain)> {
     let tcp_alone = text("meta l4proto != tcp drop");
     let clients = ["ip saddr @clients-4 goto reply", "ip6 saddr @clients-6 goto reply", DROP];
     let clients = clients.map(text);
+    // Beside pods, processes of this node.
+    let others = ["ip daddr @clients-4", "ip6 daddr @clients-6", "fib daddr type local"];
+    let others = others.map(|other| format!("{LIVE} {other} jump abort"));
+    let in_cluster = |rules: &[String]| [&others[..], rules].concat();
     let to_clients = [std::slice::from_ref(&tcp_alone), &clients].concat();
+    let everywhere = |rules: &[String]| [&[format!("{LIVE} jump abort")], rules].concat();
+    let log = |prefix: &str| {
+        format!("log prefix \"{prefix}\" group {LOG_GROUP} snaplen {LOG_BYTES} queue-threshold 1")
+    };
+    let aborts = [("ip", 4), ("ip6", 6)].map(|(family, v)| {
+        format!("update @aborted-{v} {{ {family} saddr {RATE} }} {}", log(ABORT))
+    });
+    let translated = format!("{LIVE} ct direction original ct status dnat {}", log(RESET));
     let limited = [
         format!("update @replied-4 {{ ip saddr {RATE} }} goto reply-now"),
         format!("update @replied-6 {{ ip6 saddr {RATE} }} goto reply-now"),
         text(DROP),
     ];
     vec![
-        chain("reject-original", &clients),
-        chain("reject-reply", &to_clients),
-        chain("reject-all-original", &[text("goto reply")]),
-        chain("reject-all-reply", &[tcp_alone, text("goto reply")]),
+        chain("reject-original", &in_cluster(&clients)),
+        chain("reject-reply", &in_cluster(&to_clients)),
+        chain("reject-all-original", &everywhere(&[text("goto reply")])),
+        chain("reject-all-reply", &everywhere(&[tcp_alone, text("goto reply")])),
+        chain("abort", &aborts),
         chain("reply", &limited),
         chain(
             "reply-now",
-            &["meta l4proto tcp reject with tcp reset", "reject with icmpx admin-prohibited"]
-                .map(text),
+            &[
+                translated,
+                text("meta l4proto tcp reject with tcp reset"),
+                text("reject with icmpx admin-prohibited"),
+            ],
         ),
     ]
 }
@@ -72,10 +101,9 @@ pub(crate) fn clients() -> Vec<(Family, &'static str, String, &'static str)> {
 
 /// The other sets: table, kind, name and properties.
 pub(crate) fn sets() -> Vec<(Family, &'static str, String, &'static str)> {
-    const REPLIED: [(&str, &str); 2] = [
-        ("replied-4", "type ipv4_addr; size 65536; flags dynamic, timeout; timeout 10s"),
-        ("replied-6", "type ipv6_addr; size 65536; flags dynamic, timeout; timeout 10s"),
-    ];
-    let all = REPLIED.into_iter();
+    const V4: &str = "type ipv4_addr; size 65536; flags dynamic, timeout; timeout 10s";
+    const V6: &str = "type ipv6_addr; size 65536; flags dynamic, timeout; timeout 10s";
+    let all =
+        [("replied-4", V4), ("replied-6", V6), ("aborted-4", V4), ("aborted-6", V6)].into_iter();
     all.map(|(name, properties)| (Family::Inet, "set", name.to_owned(), properties)).collect()
 }

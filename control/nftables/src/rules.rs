@@ -21,8 +21,8 @@ pub(crate) type Families = [bool; 2];
 
 /// The group of nfnetlink_log that denials are logged to, with the deciding policy as prefix.
 pub const LOG_GROUP: u16 = 4790;
-/// Bytes logged of a packet: its headers.
-pub const LOG_BYTES: u32 = 96;
+/// Bytes logged of a packet: its headers, which have 120 bytes at most without extensions.
+pub const LOG_BYTES: u32 = 128;
 /// Packets that one rule logs.
 const LOG_RATE: &str = "limit rate 20/second burst 50 packets";
 
@@ -206,7 +206,7 @@ mod tests {
             text(Way::Original, [true, true]),
             "ip saddr @peers-1-4 meta l4proto 6 th dport 80-90 goto next comment \"a\"\n\
              ip6 saddr @peers-1-6 meta l4proto 6 th dport 80-90 goto next comment \"a\"\n\
-             ip saddr @peers-2-4 meta l4proto 17 th dport 53 limit rate 20/second burst 50 packets log prefix \"b   c\" group 4790 snaplen 96\n\
+             ip saddr @peers-2-4 meta l4proto 17 th dport 53 limit rate 20/second burst 50 packets log prefix \"b   c\" group 4790 snaplen 128\n\
              ip saddr @peers-2-4 meta l4proto 17 th dport 53 drop comment \"b   c\"\n\
              goto next\n\
              drop"
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(
             text(Way::Reply, [true, false]),
             "ip daddr @peers-1-4 meta l4proto 6 th sport 80-90 goto next comment \"a\"\n\
-             ip daddr @peers-2-4 meta l4proto 17 th sport 53 limit rate 20/second burst 50 packets log prefix \"b   c\" group 4790 snaplen 96\n\
+             ip daddr @peers-2-4 meta l4proto 17 th sport 53 limit rate 20/second burst 50 packets log prefix \"b   c\" group 4790 snaplen 128\n\
              ip daddr @peers-2-4 meta l4proto 17 th sport 53 drop comment \"b   c\"\n\
              goto next\n\
              drop"

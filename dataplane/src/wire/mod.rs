@@ -239,6 +239,13 @@ pub(crate) struct Plain {
     pub(crate) may_be_partial: bool,
 }
 
+/// An IP packet as a frame without MAC addresses.
+pub fn frame_of(packet: &[u8]) -> Vec<u8> {
+    let is_v6 = packet.first().is_some_and(|byte| byte >> 4 == 6);
+    let ethertype = if is_v6 { [0x86, 0xdd] } else { [0x08, 0x00] };
+    [&[0; 12], &ethertype[..], packet].concat()
+}
+
 /// Parses and checks a whole frame.
 pub fn parse(frame: &[u8]) -> Result<Headers, Outcome> {
     parse_prefix(frame, frame.len())

@@ -9,7 +9,7 @@ use acl::{Direction, Origin};
 use crossbeam_queue::ArrayQueue;
 use dataplane::counters::Cell;
 use dataplane::session::Tuples;
-use dataplane::wire::{Headers, Role, parse_prefix, protocol};
+use dataplane::wire::{Headers, Role, frame_of, parse_prefix, protocol};
 use dataplane::worker::Inspect;
 use dataplane::{Memory, Outcome, Packet, PortId, PortKind, Snapshot, StagedDecision, Verdict};
 
@@ -208,10 +208,7 @@ impl Seen {
 
     /// A packet that the kernel denied by a policy, from its IP header on.
     pub(super) fn denied_by_kernel(by: Origin, packet: &[u8]) -> Self {
-        // The graph's parser starts at the Ethernet header.
-        let kind =
-            if packet.first().is_some_and(|byte| byte >> 4 == 6) { [0x86, 0xdd] } else { [8, 0] };
-        let frame = [&[0; 12], &kind[..], packet].concat();
+        let frame = frame_of(packet);
         let length = frame.len().max(usize::from(u16::MAX));
         let outcome = Outcome::PolicyDenied;
         Self {

@@ -18,8 +18,8 @@ pub const SWITCH: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::IPC_LOCK);
 
-/// Capabilities of enforcement by nftables: rules, netlink and sysctls of the network.
-pub const NFTABLES: CapabilitySet = CapabilitySet::NET_ADMIN;
+/// Capabilities of enforcement by nftables: rules, netlink and sysctls of the network; raw sockets for resets.
+pub const NFTABLES: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW);
 
 /// The same, and `BPF` for programs at pods' cgroups.
 pub const NFTABLES_AND_SOCKETS: CapabilitySet = NFTABLES.union(CapabilitySet::BPF);

@@ -60,6 +60,7 @@ mod reconciler;
 mod redirects;
 mod replies;
 mod reports;
+mod resets;
 mod saving;
 mod socket_policies;
 mod source;

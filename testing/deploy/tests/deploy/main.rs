@@ -484,8 +484,8 @@ fn beside_another_cni_plugin_nothing_is_installed_for_the_runtime() {
     each_container(&mut daemonset, |it| containers.push(it.clone()));
     assert_eq!(containers.len(), 1);
     let privileges = &containers[0]["securityContext"]["capabilities"];
-    assert_eq!(*privileges, json!({"drop": ["ALL"], "add": ["NET_ADMIN"]}));
-    assert_eq!(confine::capabilities::NFTABLES.bits().count_ones(), 1);
+    assert_eq!(*privileges, json!({"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]}));
+    assert_eq!(confine::capabilities::NFTABLES.bits().count_ones(), 2);
     let names = |list: &Value| -> Vec<String> {
         list.as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect()
     };
