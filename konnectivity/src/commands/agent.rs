@@ -9,6 +9,7 @@ use crate::agent::{Agent, HttpProxy, Limits, Options, ServerCount};
 use crate::kubernetes::{Cluster, LeaseOptions};
 use crate::server::StartError;
 use crate::{Identifiers, TlsFiles};
+use cli_runtime::counted;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{LogFlags, OwnFlags, SpareFlags, address, flags, input, kubeconfig, run_role};
@@ -148,7 +149,10 @@ async fn serve(args: &Args) -> Result<(), StartError> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    tracing::info!("draining, {} connections are open; the next signal ends", agent.targets());
+    tracing::info!(
+        "draining, {} open; the next signal ends",
+        counted(agent.targets(), "connection")
+    );
     agent.drain();
     tokio::select! {
         () = agent.drained() => tracing::info!("drained"),

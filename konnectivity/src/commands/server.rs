@@ -9,6 +9,7 @@ use crate::kubernetes::{Cluster, LeaseOptions};
 use crate::server::{Frontend, Limits, Mode, Options, Server, StartError, Strategy, TokenAuth};
 use crate::{TlsFiles, TlsPolicy};
 use clap::Subcommand;
+use cli_runtime::counted;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{LogFlags, OwnFlags, SpareFlags, address, check, flags, input, kubeconfig, run_role};
@@ -201,7 +202,7 @@ async fn serve(flags: &Flags) -> Result<(), StartError> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    tracing::info!("ending, {} connections are open", server.established());
+    tracing::info!("ending, {} open", counted(server.established(), "connection"));
     tokio::select! {
         () = server.stop(flags.graceful_shutdown_timeout) => {}
         _ = terminate.recv() => {}

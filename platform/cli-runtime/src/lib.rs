@@ -52,6 +52,12 @@ pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
+/// A number with what it counts: `1 warning`, `2 warnings`.
+pub fn counted<N: Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
+    let plural = if count == N::from(1) { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
 /// Writes an answer to stdout. A reader that has closed the pipe is the end, not an error.
 pub fn print(text: &str) -> ExitCode {
     match write(text) {

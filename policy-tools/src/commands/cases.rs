@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::input::{Input, Resolve, read};
-use super::{counted, print};
+use super::print;
 use crate::input::Manifests;
 use crate::policy::run::Outcome;
 use crate::policy::xml;
 use crate::probe::Names;
-use cli_runtime::NO;
+use cli_runtime::{NO, counted};
 use std::process::ExitCode;
 
 /// Files of cases about manifests.

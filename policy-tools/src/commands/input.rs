@@ -15,7 +15,7 @@ use crate::input::{Manifests, Reading, name};
 use crate::policy::flows;
 use crate::probe::names::{Names, Resolved, resolved};
 use crate::probe::report;
-use cli_runtime::{Networks, Span, UNUSABLE};
+use cli_runtime::{Networks, Span, UNUSABLE, counted};
 
 /// The objects that a command is about.
 #[derive(Debug, clap::Args)]
@@ -202,7 +202,8 @@ impl Observed {
                 Ok(event) => events.push(event),
                 Err(_) => match value["lost"].as_u64() {
                     Some(lost) => {
-                        eprintln!("podgate: {lost} verdicts came too fast and do not count")
+                        let lost = counted(lost, "verdict");
+                        eprintln!("podgate: {lost} left out: too fast")
                     }
                     None => return Err(format!("podgate's answer is no verdict: {value}")),
                 },

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 
 use super::input::read_text;
-use super::{Ended, counted, print};
+use super::{Ended, print};
 use crate::policy::lint::{CHECKS, Finding, INVALID, Ignored, Linted, Options, lint};
 use crate::probe::report::plain;
-use cli_runtime::{NO, UNUSABLE};
+use cli_runtime::{NO, UNUSABLE, counted};
 
 /// Arguments of `podgate policy lint`.
 #[derive(Debug, clap::Args)]

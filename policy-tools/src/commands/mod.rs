@@ -39,11 +39,6 @@ pub fn moment(flag: &str, text: &str) -> Result<SystemTime, String> {
     })
 }
 
-/// A number with what it counts: `1 warning`, `2 warnings`.
-fn counted(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
-}
-
 /// Prints a command's answer and returns its exit code. A reader that closes the pipe changes no
 /// verdict.
 fn print(text: &str, code: u8) -> ExitCode {

@@ -13,12 +13,12 @@ use serde_json::json;
 
 use super::explain::{pod, walkthrough};
 use super::input::load;
-use super::{Ended, counted, moment, print};
+use super::{Ended, moment, print};
 use crate::input::Manifests;
 use crate::policy::flows::{Flow, OfJournal};
 use crate::policy::suggest::{decide, in_words, reason};
 use crate::probe::{Answer, Verdict};
-use cli_runtime::{NO, Networks, Output};
+use cli_runtime::{NO, Networks, Output, counted};
 
 /// Arguments of `podgate policy replay-journal`.
 #[derive(Debug, clap::Args)]
@@ -111,7 +111,7 @@ fn say(missing: &[Missing]) {
     missing.iter().flat_map(|it| &it.damaged).for_each(|damage| eprintln!("podgate: {damage}"));
     let left_out: u64 = missing.iter().map(|it| it.left_out).sum();
     if left_out > 0 {
-        eprintln!("podgate: {left_out} connections are in no row of the journal");
+        eprintln!("podgate: {} in no row of the journal", counted(left_out, "connection"));
     }
 }
 
@@ -198,7 +198,7 @@ impl ReplayJournal {
                 let title = if rows.is_empty() { "No connections" } else { "Connections" };
                 text += &format!("\n{title} of the hour {hour} (UTC)\n");
                 for Row { event, count, last } in &rows {
-                    let times = counted(*count as usize, "connection");
+                    let times = counted(*count, "connection");
                     text += &format!("  {event}  ({times}, last {})\n", utc(*last));
                 }
             }
@@ -220,7 +220,7 @@ fn in_text(changes: &[Change<'_>], all: usize, unknown: u64) -> String {
         text += &format!("{title}:\n");
         for (flow, (count, last), answer) in of_kind() {
             let last = utc(*last);
-            let times = counted(*count as usize, "connection");
+            let times = counted(*count, "connection");
             text += &format!("  {}  ({times}, last {last}): {}\n", in_words(flow), reason(answer));
         }
     }

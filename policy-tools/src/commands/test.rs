@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
+use super::Ended;
 use super::cases::{Cases, Words, failures, summary};
 use super::input::warn_ignored;
-use super::{Ended, counted};
 use crate::policy::run::{Outcome, Runner};
 use crate::policy::suite::Suite;
+use cli_runtime::counted;
 
 /// Arguments of `podgate policy test`.
 #[derive(Debug, clap::Args)]

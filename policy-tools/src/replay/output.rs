@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 
 use acl::{Address, Origin};
+use cli_runtime::counted;
 use dataplane::Verdict;
 use dataplane::wire::{Flow, protocol};
 use serde::Serialize;
@@ -126,7 +127,8 @@ impl<'a, W: Write> Report<'a, W> {
                 let Summary { packets, forward, drop, consume, .. } = summary;
                 writeln!(
                     to,
-                    "{packets} packets: {forward} forwarded, {drop} dropped, {consume} consumed"
+                    "{}: {forward} forwarded, {drop} dropped, {consume} consumed",
+                    counted(*packets, "packet")
                 )?;
                 for (reason, count) in &summary.reasons {
                     writeln!(to, "{count:>6} {reason}")?;

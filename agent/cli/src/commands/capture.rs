@@ -17,7 +17,7 @@ use signal_hook::iterator::Signals;
 
 use super::Ended;
 use super::call::{Socket, refused};
-use cli_runtime::{NO, Output, UNUSABLE, fail, write};
+use cli_runtime::{NO, Output, UNUSABLE, counted, fail, write};
 use local_api::{Capture, CaptureSummary, CapturedPacket, Direction, Request};
 use observe::time::nanoseconds;
 use observe::trace::headers_in_words;
@@ -157,7 +157,8 @@ fn finish(sink: &mut Sink, summary: &CaptureSummary) -> Ended {
     let CaptureSummary { captured, dropped, reason } = summary;
     let unwritten = |error| fail(NO, format_args!("write the capture: {error}"));
     sink.finish(summary).map_err(unwritten)?;
-    eprintln!("podgate: {captured} packets captured, {dropped} dropped: {reason}");
+    let packets = counted(*captured, "packet");
+    eprintln!("podgate: {packets} captured, {dropped} dropped: {reason}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -12,7 +12,7 @@ use super::Ended;
 use super::call::{Socket, no_answer, print_line, refused, write_line};
 use super::filters::Filters;
 use agent::config::Span;
-use cli_runtime::{NO, Output, UNUSABLE, fail};
+use cli_runtime::{NO, Output, UNUSABLE, counted, fail};
 use local_api::{AnyOf, Client, ClientError, ObserveFilters, Request, Verdict};
 use observe::time::utc;
 use observe::verdicts::Event;
@@ -179,7 +179,7 @@ fn stream(
             Err(error) => return Ok(Some(error)),
         };
         if let Some(lost) = value.get("lost").and_then(Value::as_u64) {
-            eprintln!("podgate: {lost} verdicts came too fast and are not shown");
+            eprintln!("podgate: {} not shown: too fast", counted(lost, "verdict"));
             continue;
         }
         if let Some(notice) = value.get("notice").and_then(Value::as_str) {
@@ -271,7 +271,19 @@ fn filters(args: &Args) -> Result<ObserveFilters, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::Args as _;
+
     use super::*;
+
+    #[test]
+    fn each_filter_is_a_term_of_the_export() {
+        let filters = Filters::augment_args(clap::Command::new("observe"));
+        let flags = filters.get_arguments().filter_map(|it| it.get_long());
+        let flags: BTreeSet<_> = flags.chain(["namespace", "not"]).collect();
+        assert_eq!(BTreeSet::from(observe::export::TERMS), flags);
+    }
 
     #[test]
     fn a_field_a_line() {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Ended;
 use super::call::{Socket, print_line, refused};
 use cli_runtime::{NO, fail};
-use cli_runtime::{Output, print};
+use cli_runtime::{Output, counted, print};
 use local_api::{Request, TraceAdd};
 use observe::trace::{Line, MOST};
 
@@ -96,7 +96,7 @@ fn show(args: &ShowArgs) -> Ended {
             return Ok(match (args.output, wanted) {
                 (Output::Json, _) => ExitCode::SUCCESS,
                 (_, 0) => print("no packets are followed; begin with: podgate trace add N\n"),
-                _ => print(&format!("{followed} of {wanted} packets followed\n")),
+                _ => print(&format!("{followed} of {} followed\n", counted(wanted, "packet"))),
             });
         }
         print_line::<Line>(value, args.output)?;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use cli_runtime::{NO, Output, plain};
+use cli_runtime::{NO, Output, counted, plain};
 use control::api_server::{SwitchPod, Switches};
 use observe::journal::Row;
 use observe::time::{utc, utc_seconds};
@@ -85,7 +85,8 @@ async fn read(
     while let Some(value) = lines.next().await.map_err(failed)? {
         match value.get("lost").and_then(Value::as_u64) {
             Some(lost) => {
-                warn(format_args!("{node}: {lost} connections are in no row of the journal"))
+                let lost = counted(lost, "connection");
+                warn(format_args!("{node}: {lost} in no row of the journal"))
             }
             None => print(value, output)?,
         }
@@ -99,7 +100,8 @@ fn print(value: Value, output: Output) -> Result<(), Failure> {
         Output::Text => {
             let row = serde_json::from_value(value).map_err(|error| format!("answer: {error}"))?;
             let Row { event, count, last } = row;
-            plain(&format!("{} {event}  ({count} connections, last {})", event.node, utc(last)))
+            let times = counted(count, "connection");
+            plain(&format!("{} {event}  ({times}, last {})", event.node, utc(last)))
         }
     };
     write(&(text + "\n"))

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use cli_runtime::{NO, plain};
+use cli_runtime::{NO, counted, plain};
 use control::api_server::{Connection, Switches};
 use local_api::{AnyOf, ObserveFilters};
 use observe::verdicts::Event;
@@ -107,7 +107,10 @@ fn begin(switches: &Switches, path: &str, events: &mpsc::Sender<Event>) -> JoinS
                 let mut lines = switches.lines(&switch, &path).await?;
                 while let Some(value) = lines.next().await? {
                     if let Some(lost) = value.get("lost").and_then(Value::as_u64) {
-                        warn(format_args!("{node}: {lost} verdicts came too fast"));
+                        warn(format_args!(
+                            "{node}: {} not shown: too fast",
+                            counted(lost, "verdict")
+                        ));
                     } else if let Ok(event) = serde_json::from_value(value)
                         && events.send(event).await.is_err()
                     {

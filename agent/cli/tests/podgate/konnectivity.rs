@@ -251,7 +251,7 @@ async fn killed_stopped_and_started_again_under_load() {
     let mut tunnel = Tunnel::unix(&world.socket()).await.unwrap();
     let connection = tunnel.dial(&target).await.unwrap();
     signal(&agent, Signal::TERM);
-    agent.wait_for_line("draining, 1 connections are open", PATIENCE);
+    agent.wait_for_line("draining, 1 connection open", PATIENCE);
     server.wait_for_line("agent node1 (CN=rcgen self signed cert", PATIENCE);
     tunnel.send_data(connection, b"hello");
     assert_eq!(tunnel.receive_data(5).await.unwrap(), b"hello");

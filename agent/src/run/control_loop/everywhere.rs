@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use cli_runtime::counted;
 use control::api_server::{Event, NodePolicies, Severity, Warning, Warnings};
 use control::model::{Condition, ConditionKind, Report};
 use control::{Kind, ObjectRef};
@@ -202,9 +203,11 @@ fn sums(all: &BTreeMap<String, NodePolicies>) -> BTreeMap<&str, Sum> {
 fn would(sum: &Sum) -> String {
     let since = sum.since.map(|it| format!(" since {}", utc_seconds(it))).unwrap_or_default();
     match (sum.deny, sum.allow) {
-        (deny, 0) => format!("would deny {deny} connections{since}"),
-        (0, open) => format!("would open {open} connections{since}"),
-        (deny, open) => format!("would deny {deny} and open {open} connections{since}"),
+        (deny, 0) => format!("would deny {}{since}", counted(deny, "connection")),
+        (0, open) => format!("would open {}{since}", counted(open, "connection")),
+        (deny, open) => {
+            format!("would deny {deny} and open {}{since}", counted(open, "connection"))
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Lists what needs attention, the most urgent first.
 
+use cli_runtime::counted;
+
 use super::Status;
 
 /// Reasons shown of the drops.
@@ -27,8 +29,8 @@ impl Status {
         }
         lines.extend(self.waiting.iter().map(|it| format!("{} waits for {}", it.pod, it.reason)));
         if !self.faults.is_empty() {
-            let count = self.faults.len();
-            lines.push(format!("{count} faults in objects, the first: {}", self.faults[0]));
+            let faults = counted(self.faults.len(), "fault");
+            lines.push(format!("{faults} in objects, the first: {}", self.faults[0]));
         }
         let kernel = self.kernel.iter().filter_map(|it| Some((&it.part, it.error.as_ref()?)));
         lines.extend(kernel.map(|(part, error)| format!("kernel's {part}: {error}")));
@@ -37,8 +39,8 @@ impl Status {
         let troubles = sockets.reason.iter().chain(&sockets.not_ended);
         lines.extend(troubles.map(|why| format!("socket policies: {why}")));
         if let Some(first) = sockets.missing.first() {
-            let count = sockets.missing.len();
-            lines.push(format!("{count} pods without socket policies, the first: {first}"));
+            let pods = counted(sockets.missing.len(), "pod");
+            lines.push(format!("{pods} without socket policies, the first: {first}"));
         }
         let sessions = &self.sessions;
         // From here on a pod that has its share opens connections in the place of its own.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use cli_runtime::counted;
 use serde::{Deserialize, Serialize};
 
 use crate::run::shared_status::SharedStatus;
@@ -84,14 +85,14 @@ impl EncryptionStatus {
         let heard = self.peers.values().filter(|it| it.handshake_age_seconds.is_some()).count();
         let without = match self.without_peer.len() {
             0 => String::new(),
-            count => format!(", {count} nodes without"),
+            count => format!(", {} without", counted(count, "node")),
         };
         let dropped: u64 = self.dropped.values().sum();
         format!(
-            "wireguard, {} peers ({heard} with a handshake){without}, {} packets encrypted, {} \
-             decrypted, {dropped} dropped",
-            self.peers.len(),
-            self.encrypted,
+            "wireguard, {} ({heard} with a handshake){without}, {} encrypted, {} decrypted, {dropped} \
+             dropped",
+            counted(self.peers.len(), "peer"),
+            counted(self.encrypted, "packet"),
             self.decrypted
         )
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use cli_runtime::counted;
 use serde::{Deserialize, Serialize};
 
 use crate::run::shared_status::{FlowOffload, SharedStatus};
@@ -71,13 +72,13 @@ impl FlowOffloadStatus {
         match &self.reason {
             Some(reason) => format!("{}: {reason}", self.state),
             None if self.state == "on" => format!(
-                "on, {} connections, {} packets forwarded, {} left to the switch{}",
-                self.connections,
-                self.packets,
+                "on, {}, {} forwarded, {} left to the switch{}",
+                counted(self.connections, "connection"),
+                counted(self.packets, "packet"),
                 self.punted.values().sum::<u64>(),
                 match self.evicted {
                     0 => String::new(),
-                    count => format!("; {count} connections made room for others"),
+                    count => format!("; {} made room for others", counted(count, "connection")),
                 }
             ),
             None => self.state.clone(),

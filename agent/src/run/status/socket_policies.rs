@@ -1,5 +1,6 @@
 //! Socket policies in the status.
 
+use cli_runtime::counted;
 use serde::{Deserialize, Serialize};
 
 /// State of the programs at pods' cgroups.
@@ -56,17 +57,22 @@ impl SocketPoliciesStatus {
         let Self { attached, missing, denied, arrivals_denied, ended, stricter, looser, .. } = self;
         let without = match &missing[..] {
             [] => String::new(),
-            [first, ..] => format!(", {} pods without ({first})", missing.len()),
+            [first, ..] => format!(", {} without ({first})", counted(missing.len(), "pod")),
         };
         let differences = match stricter + looser {
             0 => String::new(),
-            count => format!("; {count} decisions other than the switch's"),
+            count => format!("; {} other than the switch's", counted(count, "decision")),
         };
         let of_host = match arrivals_denied + ended {
             0 => String::new(),
-            _ => format!(", {arrivals_denied} arrivals denied, {ended} connections ended"),
+            _ => format!(
+                ", {} denied, {} ended",
+                counted(*arrivals_denied, "arrival"),
+                counted(*ended, "connection")
+            ),
         };
-        format!("on at {attached} pods{without}, {denied} calls denied{of_host}{differences}")
+        let (pods, calls) = (counted(*attached, "pod"), counted(*denied, "call"));
+        format!("on at {pods}{without}, {calls} denied{of_host}{differences}")
     }
 }
 
@@ -90,11 +96,11 @@ mod tests {
         };
         assert_eq!(
             on.line(),
-            "on at 3 pods, 1 pods without (a/b: no cgroup), 4 calls denied; 2 decisions other than \
+            "on at 3 pods, 1 pod without (a/b: no cgroup), 4 calls denied; 2 decisions other than \
              the switch's"
         );
         let host = SocketPoliciesStatus { arrivals_denied: 2, ended: 1, ..on };
         let line = host.line();
-        assert!(line.contains("4 calls denied, 2 arrivals denied, 1 connections ended;"), "{line}");
+        assert!(line.contains("4 calls denied, 2 arrivals denied, 1 connection ended;"), "{line}");
     }
 }

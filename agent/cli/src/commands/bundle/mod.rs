@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use cli_runtime::{NO, fail};
+use cli_runtime::{NO, counted, fail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use local_api::{Request, Show};
@@ -101,7 +101,7 @@ pub(super) fn run(args: &Args) -> Ended {
     let count = parts
         .write(&path)
         .map_err(|error| fail(NO, format_args!("{}: {error}", path.display())))?;
-    Ok(cli_runtime::print(&format!("{}: {count} files\n", path.display())))
+    Ok(cli_runtime::print(&format!("{}: {}\n", path.display(), counted(count, "file"))))
 }
 
 /// Gathers the running switch's answers; returns the node's name.
