@@ -110,3 +110,53 @@ fn reference(key: &PodKey) -> ObjectRef {
     let PodKey { namespace, name } = key.clone();
     ObjectRef { kind: Kind::Pod, namespace: Some(namespace), name }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::pod;
+    use super::*;
+
+    fn names(events: &[Event]) -> Vec<String> {
+        let name = |event: &Event| match event {
+            Event::Apply(Object::Pod(pod), _) => {
+                format!("+{}@{}", pod.key.name, pod.node.as_ref().unwrap())
+            }
+            Event::Delete(reference) => format!("-{}", reference.name),
+            Event::Resync(_, pods, _) => format!("={}", pods.len()),
+            other => format!("{other:?}"),
+        };
+        events.iter().map(name).collect()
+    }
+
+    #[test]
+    fn of_the_own_node_the_direct_watch_decides() {
+        let mut merge = Merge::new("own");
+        let at = |node: &str| pod(1, 0, 0, 1, node);
+        let apply = |pod: Pod| Event::Apply(Object::Pod(pod), Vec::new());
+        let gone = || Event::Delete(Object::Pod(at("own")).reference());
+        let key = at("own").key;
+        assert_eq!(names(&merge.here(apply(at("own")))), ["+pod-1@own"]);
+        // The aggregate is behind, whatever it says.
+        assert!(merge.elsewhere((key.clone(), Some(at("own")))).is_none());
+        assert!(merge.elsewhere((key.clone(), None)).is_none());
+        // The pod moves, and the aggregate says so first.
+        assert!(merge.elsewhere((key.clone(), Some(at("other")))).is_none());
+        assert_eq!(names(&merge.here(gone())), ["+pod-1@other"]);
+        assert_eq!(names(&merge.here(gone())), [""; 0], "said again");
+        // It comes back, and the aggregate says so first: it is not at the other node any more.
+        let event = merge.elsewhere((key.clone(), Some(at("own"))));
+        assert_eq!(names(event.as_slice()), ["-pod-1"]);
+        assert_eq!(names(&merge.here(apply(at("own")))), ["+pod-1@own"]);
+        assert_eq!(names(&merge.here(gone())), ["-pod-1"]);
+        // A list of the own node says what went meanwhile, and one of the aggregate has no pods of the own node.
+        merge.here(apply(at("own")));
+        let event = merge.all(vec![at("own"), pod(2, 0, 0, 2, "own"), pod(3, 0, 0, 3, "other")]);
+        assert_eq!(names(&[event]), ["=2"]);
+        let listed = merge.here(Event::Resync(
+            Kind::Pod,
+            vec![Object::Pod(pod(4, 0, 0, 4, "own"))],
+            Vec::new(),
+        ));
+        assert_eq!(names(&listed), ["+pod-4@own", "-pod-1"]);
+    }
+}

@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use super::super::Event;
 use super::candidate::{Fed, Free, Seat};
 use super::merge::Merge;
+use super::objects::Page;
 
 /// A watch of pods.
 pub(super) struct Pods {
@@ -64,4 +65,14 @@ pub(super) async fn changed(seat: &mut Option<watch::Receiver<Seat>>) {
         return;
     }
     std::future::pending().await
+}
+
+/// What was loaded; waits for ever if nothing is.
+pub(super) async fn loaded(
+    loading: &mut Option<JoinHandle<Result<Vec<Page>, String>>>,
+) -> Option<Result<Vec<Page>, String>> {
+    match loading {
+        Some(task) => Some(task.await.unwrap_or_else(|error| Err(error.to_string()))),
+        None => std::future::pending().await,
+    }
 }
