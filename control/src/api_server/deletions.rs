@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Event, Found};
-use crate::ObjectRef;
+use super::Event;
+use super::found::Found;
+use crate::{FieldFault, Object, ObjectRef};
 
 /// Delay until the API server's discovery reflects a deleted definition.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
@@ -21,7 +22,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// The objects of one kind, and the deleted ones still in force.
 #[derive(Debug, Default)]
 pub(super) struct Deletions {
-    known: Found,
+    known: BTreeMap<ObjectRef, (Object, Vec<FieldFault>)>,
     pending: BTreeMap<ObjectRef, Pending>,
 }
 
@@ -63,7 +64,10 @@ impl Deletions {
                         self.known.insert(reference, object);
                     }
                 }
-                Some(super::watch::resync(kind, self.known.clone()))
+                let mut all = Found::default();
+                let known = self.known.values().cloned();
+                known.for_each(|(object, faults)| all.insert(object, faults));
+                Some(all.resync(kind))
             }
             other => Some(other),
         }

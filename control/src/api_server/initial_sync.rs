@@ -11,24 +11,33 @@ use crate::{Control, Kind, Object, ObjectRef};
 /// Objects reported so far, by kind; no more of them than the cluster has.
 #[derive(Debug, Default)]
 pub struct InitialSync {
-    kinds: BTreeMap<Kind, BTreeMap<ObjectRef, Object>>,
+    kinds: BTreeMap<Kind, Reported>,
+}
+
+/// The objects of one kind.
+#[derive(Debug, Default)]
+struct Reported {
+    /// Those of the last list, which are as many as there are.
+    listed: Vec<Object>,
+    /// What was reported since; `None` for objects that went.
+    later: BTreeMap<ObjectRef, Option<Object>>,
 }
 
 impl InitialSync {
     /// Buffers an event; returns whether it was [`Event::Synced`].
     pub fn take(&mut self, event: Event) -> bool {
         match event {
-            Event::Resync(kind, objects, _) => {
-                let objects = objects.into_iter().map(|object| (object.reference(), object));
-                self.kinds.insert(kind, objects.collect());
+            Event::Resync(kind, listed, _) => {
+                self.kinds.insert(kind, Reported { listed, later: BTreeMap::new() });
             }
             Event::Apply(object, _) => {
                 let reference = object.reference();
-                self.kinds.entry(reference.kind).or_default().insert(reference, object);
+                let reported = self.kinds.entry(reference.kind).or_default();
+                reported.later.insert(reference, Some(object));
             }
             Event::Delete(reference) => {
-                if let Some(known) = self.kinds.get_mut(&reference.kind) {
-                    known.remove(&reference);
+                if let Some(reported) = self.kinds.get_mut(&reference.kind) {
+                    reported.later.insert(reference, None);
                 }
             }
             Event::Synced => return true,
@@ -45,8 +54,12 @@ impl InitialSync {
     /// Replaces the objects of the listed kinds in `control` by those reported. Other kinds stay as
     /// they were.
     pub fn work_in(self, control: &mut Control) {
-        for (kind, objects) in self.kinds {
-            control.resync_kind(kind, objects.into_values().collect());
+        for (kind, Reported { listed: mut objects, later }) in self.kinds {
+            if !later.is_empty() {
+                objects.retain(|object| !later.contains_key(&object.reference()));
+            }
+            objects.extend(later.into_values().flatten());
+            control.resync_kind(kind, objects);
         }
     }
 }

@@ -40,6 +40,7 @@ mod discovery;
 mod driver;
 mod error_body;
 mod failures;
+mod found;
 mod initial_sync;
 mod json;
 mod lease;
@@ -86,9 +87,6 @@ pub use switches::{
 pub use warning::{Severity, Warning, Warnings};
 
 use crate::{Control, Fault, FieldFault, Kind, Object, ObjectRef};
-
-/// Objects with what is wrong with them.
-type Found = BTreeMap<ObjectRef, (Object, Vec<FieldFault>)>;
 
 /// An event of the API server's watches.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -215,10 +215,15 @@ impl Control {
         self.replace(stale, objects);
     }
 
-    fn replace(&mut self, mut stale: HashSet<ObjectRef, RandomState>, objects: Vec<Object>) {
-        for object in objects {
+    fn replace(&mut self, mut stale: HashSet<ObjectRef, RandomState>, mut objects: Vec<Object>) {
+        // What is applied is given back meanwhile: a list may be as large as what comes of it.
+        objects.reverse();
+        while let Some(object) = objects.pop() {
             stale.remove(&object.reference());
             self.apply(object);
+            if objects.len() < objects.capacity() / 2 {
+                objects.shrink_to_fit();
+            }
         }
         for reference in stale {
             self.delete(&reference);

@@ -10,8 +10,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::answer::Framing;
+use super::found::Found;
 use super::trouble::Trouble;
-use super::{Event, Found, json, protobuf};
+use super::{Event, json, protobuf};
 use crate::objects::{Read, read};
 use crate::{Fault, FieldFault, Kind, Object, ObjectRef};
 use said::Said;
@@ -65,7 +66,7 @@ enum State {
 
 impl State {
     fn list() -> Self {
-        Self::List { found: Found::new(), page: Vec::new(), next: String::new() }
+        Self::List { found: Found::default(), page: Vec::new(), next: String::new() }
     }
 }
 
@@ -343,7 +344,7 @@ impl Watch {
                 let found = std::mem::take(found);
                 self.state = State::From(version);
                 self.progresses(false);
-                vec![resync(self.kind, found)]
+                vec![found.resync(self.kind)]
             }
         }
     }
@@ -399,7 +400,7 @@ impl Watch {
         }
         match (&mut self.state, exists) {
             (State::List { found, .. }, true) => {
-                found.insert(object.reference(), (object, faults));
+                found.insert(object, faults);
                 Vec::new()
             }
             (State::List { found, .. }, false) => {
@@ -428,22 +429,22 @@ impl Watch {
             .ok_or_else(|| Trouble::Other("a list has no resourceVersion".into()))?;
         let rest = list["metadata"]["continue"].as_str().unwrap_or("").to_owned();
         let mut events = Vec::new();
-        let mut read = Found::new();
+        let mut read = Vec::new();
         for mut item in items {
             if !self.kind.may_be_absent() {
                 self.said.note(&mut item, true);
             }
             match self.read(item) {
-                Ok((object, faults)) => drop(read.insert(object.reference(), (object, faults))),
+                Ok(it) => read.push(it),
                 Err(fault) if self.is_foreign() => return Err(self.unreadable(&fault)),
                 Err(fault) => events.push(Event::Fault(*fault)),
             }
         }
         self.progresses(false);
         if let State::List { found, next, .. } = &mut self.state {
-            found.extend(read);
+            read.into_iter().for_each(|(object, faults)| found.insert(object, faults));
             if rest.is_empty() {
-                events.push(resync(self.kind, std::mem::take(found)));
+                events.push(std::mem::take(found).resync(self.kind));
                 self.state = State::From(version);
                 self.whole = false;
                 self.by_pages = self.never_streams;
@@ -495,16 +496,6 @@ impl Watch {
     fn fault(&self, object: Option<ObjectRef>, fault: FieldFault) -> Fault {
         Fault { file: None, document: None, position: None, object, fault }
     }
-}
-
-/// All objects of a kind with their faults.
-pub(super) fn resync(kind: Kind, found: Found) -> Event {
-    let (mut objects, mut faults) = (Vec::with_capacity(found.len()), Vec::new());
-    for (reference, (object, wrong)) in found {
-        faults.extend(wrong.into_iter().map(|fault| fault.of(reference.clone())));
-        objects.push(object);
-    }
-    Event::Resync(kind, objects, faults)
 }
 
 /// The part of a query that leaves out objects which decide nothing: finished pods, and services
