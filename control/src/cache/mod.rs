@@ -17,7 +17,7 @@ mod stored;
 
 pub(crate) use stored::StoredObject;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -31,6 +31,7 @@ use crate::model::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, DeniedReply, EndpointSlice,
     Key, Labels, Namespace, NetworkPolicy, Node, NodeAddresses, Pod, Service, Stage,
 };
+use crate::objects::shared_set;
 use crate::{Kind, Object, ObjectRef, PodKey};
 
 /// Every object known.
@@ -51,8 +52,6 @@ pub(crate) struct Cache {
     bound: HashMap<PodKey, Bound, RandomState>,
     /// Numbers of the objects that share a store with others: status asks with every event.
     sizes: BTreeMap<Kind, usize>,
-    /// Label sets in use; equal ones are shared.
-    labels: HashSet<Arc<Labels>, RandomState>,
 }
 
 /// A namespace and its objects; exists while it has a Namespace object or any other.
@@ -135,7 +134,7 @@ impl Cache {
         let change = match object {
             Object::Namespace(namespace) => return self.apply_namespace(namespace),
             Object::Pod(mut pod) => {
-                pod.labels = self.shared(pod.labels);
+                pod.labels = shared_set(pod.labels);
                 let key = pod.key.clone();
                 let pods = &mut self.entry(&key.namespace).pods;
                 pods.apply(Arc::clone(&key.name), pod).map(|it| Change::Pod(key, it))
@@ -180,7 +179,7 @@ impl Cache {
     }
 
     fn apply_namespace(&mut self, namespace: Namespace) -> Change {
-        let labels = self.shared(namespace.labels);
+        let labels = shared_set(namespace.labels);
         let entry = self.entry(&namespace.name);
         let is_new = !entry.explicit;
         let same = entry.labels == labels
@@ -356,19 +355,6 @@ impl Cache {
         self.namespaces
             .entry(Arc::clone(namespace))
             .or_insert_with(|| NamespaceEntry::mentioned(namespace))
-    }
-
-    /// The one copy of equal label sets.
-    fn shared(&mut self, labels: Arc<Labels>) -> Arc<Labels> {
-        if let Some(known) = self.labels.get(&labels) {
-            return Arc::clone(known);
-        }
-        // Sweep unused sets whenever the table would have to grow: amortised constant.
-        if self.labels.len() == self.labels.capacity() {
-            self.labels.retain(|labels| Arc::strong_count(labels) > 1);
-        }
-        self.labels.insert(Arc::clone(&labels));
-        labels
     }
 }
 

@@ -17,7 +17,7 @@ impl Labels {
     }
 
     /// All labels, sorted by key.
-    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> + Clone {
         self.known.iter().map(|(key, value)| (key, value))
     }
 

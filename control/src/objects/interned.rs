@@ -1,27 +1,96 @@
-//! Names that many objects have, each once in memory.
+//! What many objects have in common, each once in memory.
 
-use std::collections::HashSet;
+use std::borrow::Borrow;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use ahash::RandomState;
 
-static NAMES: LazyLock<Mutex<HashSet<Arc<str>, RandomState>>> = LazyLock::new(Mutex::default);
+use crate::model::{ContainerPort, Labels};
+
+type Pool<T> = LazyLock<Mutex<HashSet<Arc<T>, RandomState>>>;
+
+static NAMES: Pool<str> = LazyLock::new(Mutex::default);
+static PORTS: Pool<[ContainerPort]> = LazyLock::new(Mutex::default);
+static LABELS: LazyLock<Mutex<LabelSets>> = LazyLock::new(Mutex::default);
 
 /// The shared form of a name: of nodes every pod and every endpoint has one, of namespaces and ports many objects.
 pub(crate) fn shared_name(name: &str) -> Arc<str> {
     shared(&mut NAMES.lock().unwrap_or_else(PoisonError::into_inner), name)
 }
 
-fn shared(names: &mut HashSet<Arc<str>, RandomState>, name: &str) -> Arc<str> {
-    if let Some(known) = names.get(name) {
+/// The shared form of named ports: pods of one template have the same.
+pub(crate) fn shared_ports(ports: &[ContainerPort]) -> Arc<[ContainerPort]> {
+    match ports {
+        [] => Arc::default(),
+        ports => shared(&mut PORTS.lock().unwrap_or_else(PoisonError::into_inner), ports),
+    }
+}
+
+/// The shared form of the label set with these labels, which are sorted by key.
+pub(crate) fn shared_labels<'l>(
+    labels: impl Iterator<Item = (&'l str, &'l str)> + Clone,
+) -> Arc<Labels> {
+    let of_names = labels.clone().map(|(key, value)| (shared_name(key), value));
+    LABELS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .shared(labels, || Arc::new(of_names.collect()))
+}
+
+/// The shared form of a label set.
+pub(crate) fn shared_set(labels: Arc<Labels>) -> Arc<Labels> {
+    let all = labels.iter().map(|(key, value)| (&**key, &**value));
+    LABELS.lock().unwrap_or_else(PoisonError::into_inner).shared(all, || Arc::clone(&labels))
+}
+
+fn shared<T: Hash + Eq + ?Sized>(known: &mut HashSet<Arc<T>, RandomState>, it: &T) -> Arc<T>
+where
+    Arc<T>: for<'t> From<&'t T> + Borrow<T>,
+{
+    if let Some(known) = known.get(it) {
         return Arc::clone(known);
     }
-    if names.len() == names.capacity() {
-        names.retain(|name| Arc::strong_count(name) > 1);
+    if known.len() == known.capacity() {
+        known.retain(|it| Arc::strong_count(it) > 1);
     }
-    let name = Arc::from(name);
-    names.insert(Arc::clone(&name));
-    name
+    let it = Arc::from(it);
+    known.insert(Arc::clone(&it));
+    it
+}
+
+/// Label sets by their hash, so that one is found without being made.
+#[derive(Default)]
+struct LabelSets {
+    hasher: RandomState,
+    known: HashMap<u64, Arc<Labels>, RandomState>,
+}
+
+impl LabelSets {
+    fn shared<'l>(
+        &mut self,
+        labels: impl Iterator<Item = (&'l str, &'l str)> + Clone,
+        make: impl FnOnce() -> Arc<Labels>,
+    ) -> Arc<Labels> {
+        let mut hasher = self.hasher.build_hasher();
+        labels.clone().for_each(|label| label.hash(&mut hasher));
+        let hash = hasher.finish();
+        if let Some(known) = self.known.get(&hash) {
+            // Another set of the same hash is not shared.
+            let mut labels = labels;
+            let is_next = |(key, value): (&Arc<str>, &Arc<str>)| {
+                labels.next().is_some_and(|it| it == (&**key, &**value))
+            };
+            let is_same = known.iter().all(is_next) && labels.next().is_none();
+            return if is_same { Arc::clone(known) } else { make() };
+        }
+        // Sweep unused sets whenever the table would have to grow: amortised constant.
+        if self.known.len() == self.known.capacity() {
+            self.known.retain(|_, labels| Arc::strong_count(labels) > 1);
+        }
+        Arc::clone(self.known.entry(hash).or_insert_with(make))
+    }
 }
 
 #[cfg(test)]
@@ -30,12 +99,43 @@ mod tests {
 
     #[test]
     fn names_are_shared_while_they_are_used() {
-        let mut names = HashSet::default();
+        let mut names: HashSet<Arc<str>, RandomState> = HashSet::default();
         let kept = shared(&mut names, "kept");
         for n in 0..10_000 {
             shared(&mut names, &n.to_string());
             assert!(names.len() <= 64, "{}", names.len());
         }
         assert!(Arc::ptr_eq(&kept, &shared(&mut names, "kept")));
+    }
+
+    #[test]
+    fn label_sets_are_shared_while_they_are_used() {
+        let mut sets = LabelSets::default();
+        let mut get = |labels: &[(&'static str, &'static str)]| {
+            let made = || Arc::new(labels.iter().copied().collect());
+            let set = sets.shared(labels.iter().copied(), made);
+            (set, sets.known.len())
+        };
+        let (kept, _) = get(&[("app", "web"), ("tier", "front")]);
+        let other = [("app", "web"), ("tier", "back")];
+        assert_eq!(get(&other).0.value("tier"), Some("back"));
+        for n in 0..10_000 {
+            let value: &'static str = n.to_string().leak();
+            assert!(get(&[("n", value)]).1 <= 64);
+        }
+        let (again, _) = get(&[("app", "web"), ("tier", "front")]);
+        assert!(Arc::ptr_eq(&kept, &again));
+    }
+
+    #[test]
+    fn label_sets_of_one_hash_are_told_apart() {
+        let mut sets = LabelSets::default();
+        let pairs = [("app", "web")];
+        let web = sets.shared(pairs.into_iter(), || Arc::new(pairs.into_iter().collect()));
+        let hash = *sets.known.keys().next().unwrap();
+        let db: Arc<Labels> = Arc::new([("app", "db")].into_iter().collect());
+        sets.known.insert(hash, Arc::clone(&db));
+        let again = sets.shared(pairs.into_iter(), || Arc::new(pairs.into_iter().collect()));
+        assert_eq!(again, web);
     }
 }

@@ -38,7 +38,7 @@ mod selector;
 mod service;
 mod staging;
 
-pub(crate) use interned::shared_name;
+pub(crate) use interned::{shared_name, shared_set};
 pub(crate) use pod::read_pod;
 
 use serde_json::Value;

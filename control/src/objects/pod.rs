@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use super::interned::shared_name;
+use super::interned::{shared_labels, shared_name, shared_ports};
 use super::reader::{self, elements, readable, readable_labels};
 use super::{Kind, ObjectRef};
 use crate::model::{ContainerPort, HostPort, Pod, Protocol};
@@ -136,7 +136,9 @@ fn pod_of(reference: &ObjectRef, mut object: api::Pod) -> Result<Pod, Faults> {
         key: key(reference),
         created: created(&object.metadata),
         uid: uid(&mut object.metadata),
-        labels: Arc::new(object.metadata.labels.into_iter().flatten().collect()),
+        labels: shared_labels(
+            object.metadata.labels.iter().flatten().map(|(key, value)| (&**key, &**value)),
+        ),
         node: spec.node_name.as_deref().filter(|name| !name.is_empty()).map(shared_name),
         addresses,
         host_network: spec.host_network.unwrap_or(false),
@@ -166,7 +168,7 @@ fn container_ports(spec: &api::PodSpec, faults: &mut Faults) -> Arc<[ContainerPo
             }
         }
     }
-    ports.into()
+    shared_ports(&ports)
 }
 
 /// The containers that run side by side, with the list that each is in and its place there.
