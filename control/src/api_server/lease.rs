@@ -5,10 +5,11 @@
 //! request for each renewal. A lease counts as expired when it was unchanged for its duration by the
 //! clock of its reader: clocks of nodes need not agree.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kube::Client;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::call::call_object;
 

@@ -8,7 +8,7 @@ use kube::Client;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::Election;
 use super::super::call::call_object;
@@ -20,9 +20,6 @@ use super::text::{Entry, Place};
 
 /// Requests without an answer fail after this time.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Pages that are written between two objects of the log.
-const AT_ONCE: usize = 8;
-
 /// Leases of the writer and of the standby.
 pub(super) const WRITER: &str = "podgate-addresses";
 pub(super) const STANDBY: &str = "podgate-addresses-standby";
@@ -79,7 +76,9 @@ pub(super) struct Candidate {
     is_adopted: bool,
     standby_name: String,
     asked: Option<Instant>,
+    /// When the last object of the log was written, and the last one with changes.
     logged: Option<Instant>,
+    changed: Option<Instant>,
 }
 
 impl Candidate {
@@ -114,36 +113,45 @@ impl Candidate {
             standby_name: String::new(),
             asked: None,
             logged: None,
+            changed: None,
         }
     }
 
     pub(super) async fn run(mut self) {
+        let mut next = Instant::now();
         loop {
             tokio::select! {
                 fed = self.fed.recv() => match fed {
                     Some(fed) => self.take(fed),
                     None => return,
                 },
-                () = sleep(self.timing.flush / 4) => {}
+                () = sleep_until(next) => {}
             }
-            while let Ok(fed) = self.fed.try_recv() {
-                self.take(fed);
+            // What comes meanwhile is not waited for.
+            for _ in 0..self.fed.len() {
+                if let Ok(fed) = self.fed.try_recv() {
+                    self.take(fed);
+                }
             }
             let seat = self.campaign().await;
             self.seat.send_if_modified(|known| std::mem::replace(known, seat) != seat);
-            match seat {
-                Seat::Writer => {
-                    let failure = self.publish().await.err();
-                    if let Some(error) = failure.as_ref().filter(|_| failure != self.failure) {
+            next = Instant::now() + self.timing.flush / 4;
+            if seat != Seat::Writer {
+                self.is_adopted = false;
+                continue;
+            }
+            match self.publish().await {
+                Ok(due) => {
+                    self.failure = None;
+                    next = next.min(due);
+                }
+                Err(error) => {
+                    if self.failure.as_ref() != Some(&error) {
                         tracing::warn!("PodgateAddresses: {error}");
                     }
-                    if failure.is_some() {
-                        self.is_adopted = false;
-                        sleep(self.timing.flush).await;
-                    }
-                    self.failure = failure;
+                    (self.failure, self.is_adopted) = (Some(error), false);
+                    sleep(self.timing.flush).await;
                 }
-                _ => self.is_adopted = false,
             }
         }
     }
@@ -199,37 +207,46 @@ impl Candidate {
         elected == Ok(true)
     }
 
-    /// Writes what is due.
-    async fn publish(&mut self) -> Result<(), String> {
+    /// Writes what is due; returns when more is.
+    ///
+    /// Changes are written as soon as the last ones are `flush` old, the first at once. A page is written while none is due,
+    /// one at a time, so that a change waits for one page at most.
+    async fn publish(&mut self) -> Result<Instant, String> {
         if !self.is_adopted {
             let objects = fetch(&self.client, &folder()).await?;
             self.publisher.adopt(objects.items);
             self.is_adopted = true;
         }
-        for _ in 0..AT_ONCE {
-            if !self.write_pages().await? {
-                break;
-            }
-        }
-        let since = self.logged.map(|at| at.elapsed());
-        let has_pending = self.publisher.has_pending();
-        let due = if has_pending { self.timing.flush } else { self.timing.heartbeat };
-        if since.is_some_and(|since| since < due) {
-            return Ok(());
+        let due = self.log_due();
+        if Instant::now() < due {
+            return Ok(if self.write_pages().await? { Instant::now() } else { due });
         }
         loop {
-            let about = self.about();
+            let (about, has_changes) = (self.about(), self.publisher.has_pending());
             match self.publisher.next_log(&about) {
                 Some(log) => {
                     self.write(&log).await?;
                     self.logged = Some(Instant::now());
+                    if has_changes {
+                        self.changed = self.logged;
+                    }
                 }
                 None => drop(self.write_pages().await?),
             }
             if !self.publisher.has_pending() || !self.writer.is_elected().await? {
-                return Ok(());
+                return Ok(Instant::now());
             }
         }
+    }
+
+    /// When the next object of the log is due.
+    fn log_due(&self) -> Instant {
+        let Timing { flush, heartbeat, .. } = self.timing;
+        let last = match self.publisher.has_pending() {
+            true => self.changed.map(|at| at + flush),
+            false => self.logged.map(|at| at + heartbeat),
+        };
+        last.unwrap_or_else(Instant::now)
     }
 
     fn about(&self) -> About {

@@ -42,6 +42,8 @@ mod view;
 mod watches;
 
 #[cfg(test)]
+mod delay;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
