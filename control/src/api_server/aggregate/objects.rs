@@ -40,17 +40,25 @@ pub(super) struct Log {
     /// When it was written, by the writer's clock, RFC 3339.
     pub(super) observed_time: String,
     /// How long the writer's watch of pods had not been current by then, in milliseconds.
+    #[serde(skip_serializing_if = "is_none")]
     pub(super) age: u64,
     /// Pods afterwards.
     pub(super) pods: u64,
     /// Sum of their hashes, in hexadecimal digits.
     pub(super) checksum: String,
     /// What pods have in common; lines of pods begin with the index.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) sets: Vec<String>,
     /// Pods that came or changed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) changes: Vec<String>,
     /// Pods that went.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) gone: Vec<String>,
+}
+
+fn is_none(age: &u64) -> bool {
+    *age == 0
 }
 
 /// A page.
@@ -164,10 +172,12 @@ impl Written {
         Self { name: prefix.name(), spec: Spec { log: None, page: Some(page) } }
     }
 
-    /// The object, which replaces this version of it.
+    /// The object, which replaces this version of it. It asks for no managed fields: every reader would get them with
+    /// every change, and there is one writer.
     pub(super) fn object(&self, version: Option<&str>) -> Value {
         let part = if self.spec.log.is_some() { "log" } else { "page" };
-        let mut metadata = json!({"name": self.name, "labels": {PART: part}});
+        let mut metadata =
+            json!({"name": self.name, "labels": {PART: part}, "managedFields": [{}]});
         if let Some(version) = version {
             metadata["resourceVersion"] = version.into();
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Plural, namespace (empty where there is none) and name.
 type Key = (String, String, String);
@@ -119,9 +119,15 @@ impl Store {
         &self,
         plural: &str,
         namespace: Option<&str>,
-        object: Value,
+        mut object: Value,
         create: bool,
     ) -> Option<Value> {
+        // One empty record asks for none.
+        if let Some(metadata) = object["metadata"].as_object_mut()
+            && metadata.get("managedFields").is_some_and(|it| *it == json!([{}]))
+        {
+            metadata.remove("managedFields");
+        }
         let name = object["metadata"]["name"].as_str()?.to_owned();
         let known = self.object(plural, namespace, &name);
         let version = |of: &Value| of["metadata"]["resourceVersion"].clone();
