@@ -53,8 +53,9 @@ pub struct Frame {
     others: u8,
     /// The packet's partial checksum, if it has one.
     partial_checksum: Option<PartialChecksum>,
-    /// Whether the packet is a copy of one that was forwarded.
-    is_copy: bool,
+    /// 1 if the packet is a copy of one that was forwarded. As a `bool` it would give the handle a niche, which every
+    /// iterator over handles would compare.
+    is_copy: u8,
 }
 
 impl Frame {
@@ -67,7 +68,7 @@ impl Frame {
         memory: 0,
         others: 0,
         partial_checksum: None,
-        is_copy: false,
+        is_copy: 0,
     };
 
     /// Takes the handle out of its place.
@@ -110,13 +111,13 @@ impl Frame {
     /// other, and it does not leave.
     #[must_use]
     pub fn copied(self) -> Self {
-        Self { is_copy: true, ..self }
+        Self { is_copy: 1, ..self }
     }
 
     /// Whether the packet is such a copy.
     #[inline]
     pub fn is_copy(&self) -> bool {
-        self.is_copy
+        self.is_copy != 0
     }
 
     /// Number of frames in the chain, itself included; at least those that the packet spans.
@@ -226,7 +227,7 @@ impl Memory {
             frame.length = length as u32;
             frame.total = length as u32;
             frame.partial_checksum = None;
-            frame.is_copy = false;
+            frame.is_copy = 0;
         }
         fits
     }
@@ -301,7 +302,7 @@ impl Memory {
     fn handle(&self, index: u32, start: usize, length: usize) -> Frame {
         let (start, length) = (start as u32, length as u32);
         let (memory, others, partial_checksum) = (self.id, 0, None);
-        let (total, is_copy) = (length, false);
+        let (total, is_copy) = (length, 0);
         Frame { index, start, length, total, memory, others, partial_checksum, is_copy }
     }
 

@@ -130,17 +130,24 @@ impl<'a> PolicyBatch<'a> {
     #[inline]
     pub(crate) fn push_all_forms(
         &mut self,
-        snapshot: &Snapshot,
+        snapshot: &'a Snapshot,
         flow: &Flow,
         initiator: Option<(PortId, &'a PortState)>,
         responder: Option<(PortId, &'a PortState)>,
     ) {
         self.push(flow, initiator, responder, false);
-        // Only an end that is no pod here may be a node.
-        if initiator.is_some() != responder.is_some() {
-            super::further_forms(snapshot, flow, initiator.is_some(), responder.is_some())
-                .for_each(|form| self.push(&form, initiator, responder, true));
+        if super::has_further_forms(snapshot, flow, initiator.is_some(), responder.is_some()) {
+            self.push_further_forms(snapshot, flow);
         }
+    }
+
+    /// Adds the further forms of the connection that was added last.
+    #[inline(never)]
+    fn push_further_forms(&mut self, snapshot: &'a Snapshot, flow: &Flow) {
+        let Some(Entry { ports, .. }) = self.entries.last() else { return };
+        let [initiator, responder] = ports.map(|id| snapshot.pod(id).map(|port| (id, port)));
+        super::further_forms(snapshot, flow, initiator.is_some(), responder.is_some())
+            .for_each(|form| self.push(&form, initiator, responder, true));
     }
 
     #[inline]

@@ -8,7 +8,7 @@
 mod batch;
 pub(crate) mod definition;
 
-use acl::{AddressMap, Key, Origin, Table};
+use acl::{Address, AddressMap, Key, Origin, Table};
 
 pub(crate) use batch::PolicyBatch;
 
@@ -205,17 +205,35 @@ pub(crate) fn further_forms(
     responder: bool,
 ) -> impl Iterator<Item = Flow> {
     let flow = *flow;
-    // `from_pod` matches the destination, `to_pod` the source.
-    let asked = match (initiator, responder) {
-        (true, false) => Some(flow.destination),
-        (false, true) => Some(flow.source),
-        _ => None,
-    };
-    let others = asked.map(|address| snapshot.policy_addresses(address));
+    let others =
+        node_end(&flow, initiator, responder).map(|address| snapshot.policy_addresses(address));
     others.into_iter().flatten().map(move |other| match initiator {
         true => Flow { destination: other, ..flow },
         false => Flow { source: other, ..flow },
     })
+}
+
+/// Whether a connection may have [further forms](further_forms).
+#[inline(always)]
+pub(crate) fn has_further_forms(
+    snapshot: &Snapshot,
+    flow: &Flow,
+    initiator: bool,
+    responder: bool,
+) -> bool {
+    node_end(flow, initiator, responder)
+        .is_some_and(|address| snapshot.may_have_policy_addresses(address))
+}
+
+/// The end that may be a node: the one that is no pod here, where the other one is. `from_pod` matches the destination,
+/// `to_pod` the source.
+#[inline(always)]
+fn node_end(flow: &Flow, initiator: bool, responder: bool) -> Option<Address> {
+    match (initiator, responder) {
+        (true, false) => Some(flow.destination),
+        (false, true) => Some(flow.source),
+        _ => None,
+    }
 }
 
 fn evaluate_form(

@@ -92,6 +92,7 @@ impl Index {
 
     /// Locks out creators of sessions with either of these hashes. (The bucket is in the cache: it
     /// was looked up, and it is written next. A lock elsewhere would not be.)
+    #[inline]
     pub(super) fn lock(&self, one: u64, other: u64) -> (Lock<'_>, Option<Lock<'_>>) {
         if one == other {
             return (self.first_bucket(one).lock(), None);

@@ -361,12 +361,22 @@ impl Snapshot {
     /// Node object, of the same family. What policies say about them holds for `address` as well.
     #[inline(always)]
     pub fn policy_addresses(&self, address: Address) -> impl Iterator<Item = Address> + Clone {
-        let named = match self.is_own_node(address) {
+        let others = move |other: &Address| *other != address && other.is_v4() == address.is_v4();
+        self.named_addresses(address).iter().copied().filter(others)
+    }
+
+    /// Whether there may be [such addresses](Self::policy_addresses).
+    #[inline(always)]
+    pub(crate) fn may_have_policy_addresses(&self, address: Address) -> bool {
+        !self.named_addresses(address).is_empty()
+    }
+
+    #[inline(always)]
+    fn named_addresses(&self, address: Address) -> &[Address] {
+        match self.is_own_node(address) {
             true => self.node.named(),
             false => self.routes.named_addresses(address),
-        };
-        let others = move |other: &Address| *other != address && other.is_v4() == address.is_v4();
-        named.iter().copied().filter(others)
+        }
     }
 
     /// The address map that the tables were compiled for.
