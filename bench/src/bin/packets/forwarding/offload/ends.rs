@@ -132,23 +132,30 @@ fn requests(to: &str) -> Result<()> {
         }
     }
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
-    let measured = std::thread::scope(|scope| {
-        for _ in 0..CLIENTS {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    if request(to).is_ok() {
-                        done.fetch_add(1, Ordering::Relaxed);
-                    }
+    let ask = |since: Instant| {
+        let mut times = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            let connecting = Instant::now();
+            if request(to).is_ok() {
+                done.fetch_add(1, Ordering::Relaxed);
+                if connecting >= since {
+                    times.push(connecting.elapsed().as_secs_f64() * 1e6);
                 }
-            });
+            }
         }
+        times
+    };
+    let warm = Instant::now() + WARM_UP;
+    let (rate, times) = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| ask(warm))).collect();
         std::thread::sleep(WARM_UP);
         let (before, started) = (done.load(Ordering::Relaxed), Instant::now());
         std::thread::sleep(MEASURED);
         let rate = (done.load(Ordering::Relaxed) - before) as f64 / started.elapsed().as_secs_f64();
         stop.store(true, Ordering::Relaxed);
-        rate
+        let times = clients.into_iter().filter_map(|client| client.join().ok());
+        (rate, times.flatten().collect::<Samples>())
     });
-    println!("requests: {measured:.1} {}", done.into_inner());
+    println!("requests: {rate:.1} {} {:.1}", done.into_inner(), times.quantile(0.99));
     Ok(())
 }

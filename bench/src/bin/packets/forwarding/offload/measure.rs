@@ -142,6 +142,8 @@ pub(super) struct Requests {
     pub(super) rate: f64,
     /// Microseconds that all cores together spent on one.
     pub(super) spent: f64,
+    /// Microseconds from connecting to the end of the answer, which 99 in 100 need at most.
+    pub(super) p99: f64,
     /// Packets of one that programs of flow offload forwarded, and those that they left to the switch.
     pub(super) packets: Option<[f64; 2]>,
 }
@@ -189,6 +191,6 @@ fn requests_between(from: &Namespace, to: &Namespace, address: &str) -> Result<(
     nginx.kill();
     let mut numbers = line.split_whitespace().skip(1).map(str::parse::<f64>);
     let mut next = || numbers.next().ok_or("no rate");
-    let (rate, all) = (next()??, next()??);
-    Ok((Requests { rate, spent: spent * 1e6 / all, packets: None }, all))
+    let (rate, all, p99) = (next()??, next()??, next()??);
+    Ok((Requests { rate, spent: spent * 1e6 / all, p99, packets: None }, all))
 }

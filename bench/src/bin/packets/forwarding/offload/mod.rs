@@ -232,26 +232,28 @@ pub(crate) fn print_requests(rounds: usize) -> Result<()> {
         (Forwarder::Podgate.name(), Forwarder::Podgate, RECEIVER),
         ("the same, a ClusterIP", Forwarder::Podgate, SERVICE),
     ];
-    // Rate, processor time, the bridge's ratio, packets in the kernel and punted.
-    let mut all = [const { [const { Samples::new() }; 5] }; 5];
+    // Rate, processor time, p99, both of the bridge's, packets in the kernel and punted.
+    let mut all = [const { [const { Samples::new() }; 7] }; 5];
     for round in 1..=rounds {
-        let mut rates = Vec::new();
+        let mut both = Vec::new();
         for ((name, forwarder, to), samples) in ways.iter().zip(&mut all) {
             eprintln!("round {round} of {rounds}: HTTP, {name}");
             let measured = requests(*forwarder, &Connection { to, ..Connection::direct() })?;
-            rates.push(measured.rate);
+            both.push([measured.rate, measured.p99]);
             samples[0].add(measured.rate);
             samples[1].add(measured.spent);
+            samples[2].add(measured.p99);
             if let Some(both) = measured.packets {
-                samples[3..].iter_mut().zip(both).for_each(|(samples, count)| samples.add(count));
+                samples[5..].iter_mut().zip(both).for_each(|(samples, count)| samples.add(count));
             }
         }
-        for (samples, rate) in all.iter_mut().zip(&rates) {
-            samples[2].add(rate / rates[2]);
+        for (samples, [rate, p99]) in all.iter_mut().zip(&both) {
+            samples[3].add(rate / both[2][0]);
+            samples[4].add(p99 / both[2][1]);
         }
     }
     let cell = |it: &Samples| if it.is_empty() { "–".to_owned() } else { it.to_string() };
-    let line = |((name, ..), samples): (&(&str, Forwarder, &str), &[Samples; 5])| {
+    let line = |((name, ..), samples): (&(&str, Forwarder, &str), &[Samples; 7])| {
         let cells = samples.iter().map(cell);
         std::iter::once((*name).to_owned()).chain(cells).collect()
     };
@@ -261,7 +263,9 @@ pub(crate) fn print_requests(rounds: usize) -> Result<()> {
         "HTTP, a connection a request",
         "1/s",
         "processor time (µs)",
-        "this : the bridge",
+        "p99, connect to answer (µs)",
+        "rate : the bridge's",
+        "p99 : the bridge's",
         "packets of one in the kernel",
         "punted",
     ];
@@ -273,20 +277,22 @@ pub(crate) fn print_requests(rounds: usize) -> Result<()> {
 pub(crate) fn print_requests_of_nodes(rounds: usize) -> Result<()> {
     let forwarders = [Between::Offload, Between::Kernel, Between::Podgate];
     let underlays = [(true, "VXLAN"), (false, "routed")];
-    // Rates, processor time, and the ratio to the kernel.
-    let mut all = [const { [const { [const { Samples::new() }; 3] }; 3] }; 2];
+    // Rates, processor time, p99, and the ratios to the kernel.
+    let mut all = [const { [const { [const { Samples::new() }; 5] }; 3] }; 2];
     for round in 1..=rounds {
         for ((tunnel, underlay), figures) in underlays.iter().zip(&mut all) {
-            let mut rates = Vec::new();
+            let mut both = Vec::new();
             for (forwarder, figures) in forwarders.iter().zip(figures.iter_mut()) {
                 eprintln!("round {round} of {rounds}: HTTP, {underlay}, {}", forwarder.name());
                 let measured = requests_of_nodes(*forwarder, *tunnel)?;
-                rates.push(measured.rate);
+                both.push([measured.rate, measured.p99]);
                 figures[0].add(measured.rate);
                 figures[1].add(measured.spent);
+                figures[2].add(measured.p99);
             }
-            for (figures, rate) in figures.iter_mut().zip(&rates) {
-                figures[2].add(rate / rates[1]);
+            for (figures, [rate, p99]) in figures.iter_mut().zip(&both) {
+                figures[3].add(rate / both[1][0]);
+                figures[4].add(p99 / both[1][1]);
             }
         }
     }
@@ -299,7 +305,14 @@ pub(crate) fn print_requests_of_nodes(rounds: usize) -> Result<()> {
         }
     }
     println!();
-    let head = ["HTTP between two nodes", "1/s", "processor time (µs)", "this : the kernel"];
+    let head = [
+        "HTTP between two nodes",
+        "1/s",
+        "processor time (µs)",
+        "p99, connect to answer (µs)",
+        "rate : the kernel's",
+        "p99 : the kernel's",
+    ];
     print_table(&head, &lines);
     Ok(())
 }
