@@ -117,6 +117,7 @@ struct {
 enum stage {
 	STAGE_POD,
 	STAGE_POD_OPENS,
+	STAGE_POD_ASKS,
 	STAGE_UPLINK,
 	STAGE_UPLINK_OPENS,
 	STAGE_UPLINK_LEAVES,
@@ -125,6 +126,7 @@ enum stage {
 
 int from_pod(struct __sk_buff *skb);
 int pod_opens(struct __sk_buff *skb);
+int pod_asks(struct __sk_buff *skb);
 int from_uplink(struct __sk_buff *skb);
 int uplink_opens(struct __sk_buff *skb);
 int uplink_leaves(struct __sk_buff *skb);
@@ -138,6 +140,7 @@ struct {
 	.values = {
 		[STAGE_POD] = (void *)&from_pod,
 		[STAGE_POD_OPENS] = (void *)&pod_opens,
+		[STAGE_POD_ASKS] = (void *)&pod_asks,
 		[STAGE_UPLINK] = (void *)&from_uplink,
 		[STAGE_UPLINK_OPENS] = (void *)&uplink_opens,
 		[STAGE_UPLINK_LEAVES] = (void *)&uplink_leaves,
@@ -436,7 +439,9 @@ static __always_inline int mend_transport(struct __sk_buff *skb, const struct pa
 		return -1;
 	__builtin_memcpy(&from, &packet->key.source_port, 4);
 	__builtin_memcpy(&to, ports, 4);
-	if (from != to && bpf_l4_csum_replace(skb, field, from, to, sizeof(to) | zero))
+	if (from == to)
+		return 0;
+	if (bpf_l4_csum_replace(skb, field, from, to, sizeof(to) | zero))
 		return -1;
 	return bpf_skb_store_bytes(skb, l4, ports, 4, 0);
 }
@@ -957,20 +962,23 @@ static __always_inline struct template *find_template(const struct flow_key *flo
  */
 static __always_inline int open(struct __sk_buff *skb, const struct settings *set,
 				const struct packet *packet, const __u8 *mac,
-				const struct arrival *arrival, __u64 now)
+				const struct arrival *arrival, __u8 protocol, __u64 now)
 {
 	__u64 length = sizeof(struct ethhdr) + packet->length + (arrival ? arrival->front : 0);
-	__u32 most = arrival ? TUNNELLED_FRAME : OPENING_FRAME, ifindex = skb->ifindex, number;
+	__u32 most = protocol == IPPROTO_UDP ? QUESTION_FRAME :
+		     arrival                 ? TUNNELLED_FRAME :
+					       OPENING_FRAME;
+	__u32 ifindex = skb->ifindex, number;
 	struct flow_key reverse = {
 		.source_port = packet->key.destination_port,
 		.destination_port = packet->key.source_port,
-		.protocol = IPPROTO_TCP,
+		.protocol = protocol,
 		.family = packet->key.family,
 	};
 	struct template_key key = {
 		.ingress = packet->key.ingress,
 		.destination_port = packet->key.destination_port,
-		.protocol = IPPROTO_TCP,
+		.protocol = protocol,
 		.family = packet->key.family,
 	};
 	struct template *template;
@@ -992,8 +1000,9 @@ static __always_inline int open(struct __sk_buff *skb, const struct settings *se
 	if (wakes_switch(bpf_ringbuf_query(&reports, BPF_RB_AVAIL_DATA)))
 		return 0;
 	report = bpf_ringbuf_reserve(&reports,
-				     arrival ? sizeof(struct opened_by_uplink) :
-					       sizeof(struct opened_by_pod), 0);
+				     protocol == IPPROTO_UDP ? sizeof(struct asked_by_pod) :
+				     arrival                 ? sizeof(struct opened_by_uplink) :
+							       sizeof(struct opened_by_pod), 0);
 	if (!report)
 		return 0;
 	frame = (__u8 *)(report + 1);
@@ -1047,7 +1056,7 @@ discard:
 	return 0;
 }
 
-/* Removes the entries of a connection that both ends have closed, and reports what they counted. */
+/* Removes the entries of a connection that is over, and reports what they counted. */
 static __always_inline int end(const struct flow_key *initiators, const struct flow_entry *forward,
 			       const struct flow_key *responders, const struct flow_entry *reverse)
 {
@@ -1078,7 +1087,10 @@ static __always_inline int end(const struct flow_key *initiators, const struct f
 	return 1;
 }
 
-/* Does so if both ends have closed the connection of this packet, whose sender has. */
+/*
+ * Does so if both ends have closed the connection of this packet, whose sender has, or if a resolver has answered all
+ * that it was asked.
+ */
 static __always_inline int end_if_over(const struct packet *packet, const struct flow_entry *entry)
 {
 	const struct flow_key *key = &packet->key;
@@ -1089,7 +1101,7 @@ static __always_inline int end_if_over(const struct packet *packet, const struct
 			   (entry->on_wire && entry->tunnel.family ? TUNNELLED : 0),
 		.source_port = key->destination_port,
 		.destination_port = key->source_port,
-		.protocol = IPPROTO_TCP,
+		.protocol = key->protocol,
 		.family = key->family,
 	};
 
@@ -1102,7 +1114,9 @@ static __always_inline int end_if_over(const struct packet *packet, const struct
 		__builtin_memcpy(reverse.destination, entry->source, 16);
 	}
 	other = bpf_map_lookup_elem(&flows, &reverse);
-	if (!other || !other->had_fin)
+	if (!other)
+		return 0;
+	if (key->protocol == IPPROTO_UDP ? other->packets > entry->packets : !other->had_fin)
 		return 0;
 	if (entry->role == ROLE_INITIATOR)
 		return end(key, entry, &reverse, other);
@@ -1121,7 +1135,7 @@ static __always_inline int open_anew(struct __sk_buff *skb, const struct setting
 
 	if (entry && (!entry->role || !entry->had_fin || !end_if_over(packet, entry)))
 		return 0;
-	return open(skb, set, packet, mac, arrival, bpf_ktime_get_coarse_ns());
+	return open(skb, set, packet, mac, arrival, IPPROTO_TCP, bpf_ktime_get_coarse_ns());
 }
 
 /*
@@ -1137,6 +1151,13 @@ static __always_inline int takes_event(const struct flow_entry *entry, const str
 	if (packet->flags == TCP_SYN)
 		return entry->role == ROLE_INITIATOR && !entry->packets;
 	return packet->flags == (TCP_SYN | TCP_ACK) && entry->role != ROLE_INITIATOR;
+}
+
+/* Whether a packet is for the port of a resolver. */
+static __always_inline int is_question(const struct packet *packet)
+{
+	return packet->key.protocol == IPPROTO_UDP &&
+	       packet->key.destination_port == bpf_htons(RESOLVER_PORT);
 }
 
 /* Reports a reset that is forwarded next; 0 if it is the switch's. */
@@ -1162,8 +1183,10 @@ static __always_inline void note_forwarded(const struct packet *packet, struct f
 {
 	if (entry->role == ROLE_ASKED && packet->flags & TCP_SYN)
 		entry->role = ROLE_RESPONDER;
-	/* Behind both FINs, what acknowledges the other end's. */
-	if (entry->role && entry->had_fin && !packet->has_fin)
+	/* An answer, or behind both FINs what acknowledges the other end's. */
+	if (entry->role && (packet->key.protocol == IPPROTO_UDP ?
+				    entry->role != ROLE_INITIATOR :
+				    entry->had_fin && !packet->has_fin))
 		end_if_over(packet, entry);
 }
 
@@ -1203,8 +1226,11 @@ static __always_inline int by_own_entry(struct __sk_buff *skb, const struct sett
 			bpf_tail_call(skb, &stages, STAGE_POD_OPENS);
 		return reason;
 	}
-	if (!entry)
+	if (!entry) {
+		if (ingress != HOST && is_question(&packet))
+			bpf_tail_call(skb, &stages, STAGE_POD_ASKS);
 		return packet.has_fin ? REASON_OPENS_OR_ENDS : REASON_NO_ENTRY;
+	}
 	if (!is_same_mac(((struct ethhdr *)data)->h_source, entry->ingress_mac))
 		return REASON_WRONG_MAC;
 	reason = find_fault(entry, &packet, set, now);
@@ -1254,6 +1280,26 @@ int pod_opens(struct __sk_buff *skb)
 			bpf_tail_call(skb, &stages, STAGE_POD);
 	}
 	return punt(skb, set, REASON_OPENS_OR_ENDS);
+}
+
+/* What a pod asks a resolver. */
+SEC("tc")
+int pod_asks(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+	struct packet packet = {};
+	void *data, *end;
+
+	if (!pull_headers(skb, 0)) {
+		data = (void *)(long)skb->data;
+		end = (void *)(long)skb->data_end;
+		if (read_packet(skb, data, end, skb->len, &packet) < 0 && is_question(&packet) &&
+		    open(skb, set, &packet, ((struct ethhdr *)data)->h_source, NULL, IPPROTO_UDP,
+			 bpf_ktime_get_coarse_ns()))
+			bpf_tail_call(skb, &stages, STAGE_POD);
+	}
+	return punt(skb, set, REASON_NO_ENTRY);
 }
 
 /* At the egress of the kernel's end of the host port, at whose other end the switch is. */

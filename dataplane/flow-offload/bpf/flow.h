@@ -25,6 +25,10 @@
 /* Bytes of a frame that opens a TCP connection: the longest headers, and no data; and in a tunnel. */
 #define OPENING_FRAME 120
 #define TUNNELLED_FRAME (OPENING_FRAME + 72)
+/* Bytes of a frame that asks a resolver; longer ones are the switch's. */
+#define QUESTION_FRAME 200
+/* Of UDP: the port of resolvers, whose connections are over with their answers. */
+#define RESOLVER_PORT 53
 /* Pod networks of other nodes that are known to send encrypted. */
 #define NODES_NETWORKS 32768
 /* Places of a service's table in one value of `choices`. */
@@ -115,13 +119,16 @@ struct flow_entry {
 	__u16 had_reset;
 };
 
-/* The end of a TCP connection of a pod, but for those with the node itself, that an entry's packets come from. */
+/*
+ * The end of a connection of a pod, but for those with the node itself, that an entry's packets come from: of TCP, and of
+ * UDP with a resolver.
+ */
 enum role {
 	/* Another connection's: its last packets do not remove the entries. */
 	ROLE_NONE,
 	ROLE_INITIATOR,
 	ROLE_RESPONDER,
-	/* The responder, which has not accepted the connection yet. */
+	/* The responder, which has not accepted the connection yet; of a question to a resolver, all the time. */
 	ROLE_ASKED,
 };
 
@@ -199,7 +206,12 @@ struct opened_by_uplink {
 	__u8 frame[TUNNELLED_FRAME];
 };
 
-/* Both ends have closed a connection, and its entries are removed: what they were last. */
+struct asked_by_pod {
+	struct opened opened;
+	__u8 frame[QUESTION_FRAME];
+};
+
+/* Both ends have closed a connection, or a resolver has answered; its entries are removed: what they were last. */
 struct ended {
 	__u32 report;
 	__u32 by_template;

@@ -95,7 +95,7 @@ pub fn entries(snapshot: &Snapshot, tuples: &Tuples, around: &Surroundings<'_>) 
     let guards = [Kernel::guard_of(from_id), Kernel::guard_of(to_id), services];
     let generations = guards.map(around.generation);
     let has_host = matches!((&from, &to), (End::Host(..), _) | (_, End::Host(..)));
-    let has_roles = !has_host && initiator.protocol == protocol::TCP;
+    let has_roles = !has_host && (initiator.protocol == protocol::TCP || is_question(tuples));
     let takes_fin = u8::from(has_roles || matches!(from, End::Pod(..)));
     let guarded = FlowEntry { guards, generations, takes_fin, ..FlowEntry::default() };
     let entry = |one: &End<'_>, other: &End<'_>, role: u32, enters: &Flow, leaves: &Flow| {
@@ -114,6 +114,12 @@ pub fn entries(snapshot: &Snapshot, tuples: &Tuples, around: &Surroundings<'_>) 
         both.iter_mut().flatten().for_each(|(_, entry)| entry.takes_fin = 0);
     }
     both.iter().any(Option::is_some).then_some(Entries { ports: [from_id, to_id], both })
+}
+
+/// Whether a connection is one with a resolver, which is over with its answer.
+fn is_question(Tuples { initiator, responder, .. }: &Tuples) -> bool {
+    initiator.protocol == protocol::UDP
+        && [initiator, responder].iter().all(|it| it.destination_port == DNS_PORT)
 }
 
 /// Where packets of a flow go; those that return to the MAC address they came from leave by the

@@ -19,6 +19,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
+use dataplane::dns::DNS_PORT;
 use dataplane::port::Tag;
 use dataplane::session::TupleOrigin;
 use dataplane::wire::vxlan::Vxlan;
@@ -85,10 +86,11 @@ impl Handshakes {
         }
     }
 
-    /// Enters the connections that these frames, which are sent next, accept.
+    /// Enters the connections that these frames, which are sent next, accept, and takes note of resolvers' answers.
     #[inline]
     pub(crate) fn see(&self, memory: &Memory, frames: &[Frame]) {
-        if frames.iter().any(|frame| is_accepting(inside(memory.bytes(frame)))) {
+        let leaves_template = |frame: &[u8]| is_accepting(inside(frame)) || is_answer(frame);
+        if frames.iter().any(|frame| leaves_template(memory.bytes(frame))) {
             self.enter(memory, frames);
         }
     }
@@ -97,7 +99,7 @@ impl Handshakes {
     fn enter(&self, memory: &Memory, frames: &[Frame]) {
         let Some(engine) = self.engine() else { return };
         let frames = frames.iter().map(|frame| inside(memory.bytes(frame)));
-        let accepting = frames.filter(|it| is_accepting(it));
+        let accepting = frames.filter(|it| is_accepting(it) || is_answer(it));
         let initiators: Vec<Flow> =
             accepting.filter_map(|frame| Some(parse(frame).ok()?.flow.reversed())).collect();
         let published = engine.published.try_lock().map(|published| published.clone());
@@ -139,7 +141,19 @@ fn is_accepting(frame: &[u8]) -> bool {
     handshake_flags(frame) == Some(tcp_flags::SYN | tcp_flags::ACK)
 }
 
-/// The same of an initiator.
+/// Whether a frame is from the port of a resolver.
+#[inline]
+fn is_answer(frame: &[u8]) -> bool {
+    let at = |place: usize| frame.get(place).copied().unwrap_or(0);
+    let l4 = match (at(12), at(13)) {
+        (0x08, 0x00) if at(14) == 0x45 && at(23) == protocol::UDP => 34,
+        (0x86, 0xdd) if at(20) == protocol::UDP => 54,
+        _ => return false,
+    };
+    u16::from_be_bytes([at(l4), at(l4 + 1)]) == DNS_PORT
+}
+
+/// Whether a frame is an initiator's first one of a TCP connection.
 #[inline]
 fn is_opening(frame: &[u8]) -> bool {
     handshake_flags(frame) == Some(tcp_flags::SYN)
@@ -186,5 +200,19 @@ mod tests {
             assert!(!is_accepting(&packet::udp(from, to).payload(&[0x12; 60]).build()));
         }
         assert!(!is_accepting(&[]));
+    }
+
+    #[test]
+    fn a_resolvers_answer_is_recognized() {
+        for (resolver, other, pod) in [
+            ("10.1.0.2:53", "10.1.0.2:54", "10.1.0.1:4000"),
+            ("[fd00::2]:53", "[fd00::2]:54", "[fd00::1]:4000"),
+        ] {
+            let is = |from, to| is_answer(&packet::udp(from, to).payload(&[1; 20]).build());
+            assert!(is(resolver, pod));
+            assert!(!is(pod, resolver) && !is(other, pod));
+            assert!(!is_answer(&packet::tcp(resolver, pod).ack().build()));
+        }
+        assert!(!is_answer(&[]));
     }
 }

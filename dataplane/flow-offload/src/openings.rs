@@ -8,7 +8,7 @@
 use ahash::AHashMap;
 use dataplane::port::Buffers;
 use dataplane::session::{Found, SessionId, TupleOrigin};
-use dataplane::wire::{Flow, tcp_flags};
+use dataplane::wire::{Flow, protocol, tcp_flags};
 use dataplane::{Frame, Switch};
 
 use crate::engine::Engine;
@@ -179,7 +179,12 @@ fn end_session(switch: &Switch, flow: &Flow) -> Option<SessionId> {
     const ACK: u8 = tcp_flags::ACK;
     const FIN: u8 = tcp_flags::FIN;
     let found = find(switch, flow).filter(|found| found.forward)?;
-    let seen = [(tcp_flags::SYN | ACK, false), (ACK, true), (FIN | ACK, true), (FIN | ACK, false)];
-    switch.sessions().note(found.id, &seen, switch.now().seconds());
+    let of_tcp =
+        [(tcp_flags::SYN | ACK, false), (ACK, true), (FIN | ACK, true), (FIN | ACK, false)];
+    // A resolver's answer.
+    let of_udp = [(0, false)];
+    let is_tcp = flow.protocol == protocol::TCP;
+    let seen = if is_tcp { &of_tcp[..] } else { &of_udp };
+    switch.sessions().note(found.id, seen, switch.now().seconds());
     Some(found.id)
 }

@@ -19,7 +19,7 @@ use ahash::AHashMap;
 use dataplane::PortId;
 use dataplane::services::{Backend, Backends, choice_hash};
 use dataplane::session::Tuples;
-use dataplane::wire::{Flow, Mac};
+use dataplane::wire::{Flow, Mac, protocol};
 use dataplane::{AclBinding, Snapshot};
 
 use crate::context::Context;
@@ -73,8 +73,9 @@ impl Templates {
         let [Some((enters, forward)), Some((answers, reverse))] = &made.both else { return };
         let (from, responder) = (made.ports[0], answers.ingress());
         let of_pod = published.snapshot.pod_of(tuples.initiator.source).is_some();
-        // Of what is outside of the cluster there are too many.
-        if !of_pod && !published.snapshot.routes().is_pod(tuples.initiator.source) {
+        let is_udp = tuples.initiator.protocol == protocol::UDP;
+        // Of what is outside of the cluster there are too many. The uplink's program opens connections of TCP alone.
+        if !of_pod && (is_udp || !published.snapshot.routes().is_pod(tuples.initiator.source)) {
             return;
         }
         let backend = match tuples.is_translated() {

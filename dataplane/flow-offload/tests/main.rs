@@ -3,6 +3,7 @@
 mod between_nodes;
 mod entries;
 mod ingress;
+mod questions;
 mod rewrite;
 mod services;
 mod tags;

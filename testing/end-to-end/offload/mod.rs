@@ -5,6 +5,7 @@ mod checksums;
 mod following;
 mod handshake;
 mod host;
+mod questions;
 mod services;
 mod sharing;
 mod short;

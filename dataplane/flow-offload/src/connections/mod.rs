@@ -189,7 +189,7 @@ impl Connections {
         !self.place.is_multiple_of(SCAN)
     }
 
-    /// Enters the connections of these initiators, which their responders have just accepted.
+    /// Enters the connections of these initiators, which their responders have just accepted or answered.
     pub(crate) fn accept(
         &mut self,
         context: &Context,
@@ -202,6 +202,10 @@ impl Connections {
         let mut wanted: Vec<Candidate> = Vec::new();
         for flow in initiators {
             let found = sessions.find(sessions.hash(flow), flow, TupleOrigin::Entering, now_s);
+            if let Some(found) = found.as_ref().filter(|it| it.state().is_question(it.protocol())) {
+                self.note_answer(context, published, interfaces, found);
+                continue;
+            }
             // A packet that is sent again is in the vector twice.
             let is_new = |found: &Found| wanted.iter().all(|it| it.id != found.id);
             // One that comes late may have gone on.
@@ -213,6 +217,22 @@ impl Connections {
         }
         // The other half is for connections that have shown that they last.
         self.install(context, published, wanted, context.options.entries as usize / 2);
+    }
+
+    /// Takes note of a resolver's answer. It ends the connection, which leaves a template alone.
+    fn note_answer(
+        &mut self,
+        context: &Context,
+        published: &Published,
+        interfaces: &AHashMap<PortId, u32>,
+        found: &Found,
+    ) {
+        if found.forward
+            && found.state().is_answered()
+            && let Some(candidate) = self.candidate(context, published, interfaces, found)
+        {
+            self.templates.want(published, &candidate.tuples, &candidate.made);
+        }
     }
 
     /// Takes note of what the entries of a connection counted, which enters by this key, and takes them back

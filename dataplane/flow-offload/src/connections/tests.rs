@@ -248,6 +248,37 @@ fn templates_follow_accepted_connections_within_bounds() {
     assert!(!table.context.is_used(guard));
 }
 
+/// A resolver's answer ends its connection: neither the scan nor the answer enters anything but the template.
+#[test]
+fn an_answered_question_leaves_a_template_and_no_entries() {
+    testkit::requires_root!();
+    let mut table = Table::new();
+    let sessions = Arc::clone(table.context.switch.sessions());
+    let now_s = table.context.switch.now().seconds();
+    let question = Flow { destination_port: 53, protocol: protocol::UDP, ..flow(0, 1) };
+    let opening = Opening {
+        owner: Owner::port(PortId(0)),
+        adjacency: Adjacency::port(PortId(3)),
+        generation: 1,
+        tcp_flags: 0,
+    };
+    let opened = sessions.open(&Tuples::plain(question), &opening, now_s);
+    assert!(matches!(opened, Ok(Opened::New(_))), "{opened:?}");
+    let mut accept = || {
+        let Table { context, published, interfaces, connections } = &mut table;
+        connections.accept(context, published, interfaces, &[question]);
+        connections.write_templates(context, published);
+        context.kernel.templates()
+    };
+    assert_eq!(accept(), 0, "without an answer");
+    let answer = question.reversed();
+    let found = sessions.find(sessions.hash(&answer), &answer, TupleOrigin::Entering, now_s);
+    sessions.touch(&found.unwrap(), 0, now_s);
+    assert_eq!((accept(), accept()), (1, 1));
+    table.scan();
+    assert_eq!(table.entered(), BTreeMap::new());
+}
+
 fn around_services(table: &Table) -> u32 {
     table.published.generation(GUARD_SERVICES)
 }
