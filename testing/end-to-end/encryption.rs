@@ -105,8 +105,10 @@ fn what_pods_say_is_encrypted_between_addresses_of_ipv6() {
         }
         assert!(!saw(&captures, SECRET), "{underlay}");
         assert_eq!(one.status()["pod_mtu"], mtu, "{underlay}");
-        let peer = two.status()["encryption"]["peers"]["node1"].clone();
-        assert!(peer["received_bytes"].as_u64().unwrap() > 0, "{underlay}: {peer}");
+        two.eventually("what the device has received", || {
+            let peer = two.status()["encryption"]["peers"]["node1"].clone();
+            (peer["received_bytes"].as_u64()? > 0).then_some(())
+        });
         assert_eq!(two.status()["encryption"]["dropped"]["clear-text"], 0, "{underlay}");
     }
 }

@@ -43,11 +43,15 @@ pub(crate) fn pod_mtu(wanted: &Wanted) -> Option<u32> {
 }
 
 fn largest(link: &Link, wanted: &Wanted) -> u32 {
-    // Tunnels are between the nodes' first addresses.
+    link.mtu.saturating_sub(headers(wanted).iter().sum())
+}
+
+/// Bytes that a tunnel and encryption take, by the family of the node's first address.
+fn headers(wanted: &Wanted) -> [u32; 2] {
     let is_v6 = wanted.node_addresses.first().is_some_and(IpAddr::is_ipv6);
     let tunnel = if wanted.tunnels { Vxlan::overhead(!is_v6) as u32 } else { 0 };
     let encryption = if wanted.encryption { encryption::overhead(is_v6).into() } else { 0 };
-    link.mtu.saturating_sub(tunnel + encryption)
+    [tunnel, encryption]
 }
 
 fn find(wanted: &Wanted) -> Result<Option<Link>, linux_net::Error> {
@@ -72,12 +76,9 @@ fn rate_program(link: &Link, foreign: Option<String>) -> Finding {
 
 fn rate_mtu(link: &Link, wanted: &Wanted) -> Finding {
     let (mtu, largest) = (link.mtu, largest(link, wanted));
-    let less =
-        if wanted.tunnels { format!(" less {TUNNEL} for the tunnel") } else { String::new() };
-    let less = match encryption(wanted) {
-        0 => less,
-        bytes => format!("{less} less {bytes} for encryption"),
-    };
+    let takes = headers(wanted).into_iter().zip(["the tunnel", "encryption"]);
+    let takes = takes.filter(|(bytes, _)| *bytes > 0);
+    let less: String = takes.map(|(bytes, what)| format!(" less {bytes} for {what}")).collect();
     let detail = format!("{mtu}{less}: pods have up to {largest}");
     match largest < LEAST_MTU {
         true => Finding::new("mtu", Level::Warning, detail).hint("IPv6 needs 1280"),

@@ -185,7 +185,8 @@ impl ControlLoop {
     /// none.
     fn pod_mtu(&self, uplink: u16) -> Option<u32> {
         // Tunnels are between the nodes' first addresses.
-        let own = self.effects.control.view().nodes.get(self.effects.node());
+        let view = self.effects.control.view();
+        let own = view.nodes.get(self.effects.node());
         let is_v6 = own.and_then(|own| own.addresses.first()).is_some_and(IpAddr::is_ipv6);
         let tunnel = match self.effects.shared.config.network.underlay {
             Underlay::Overlay(_) => Vxlan::overhead(!is_v6) as u32,

@@ -173,7 +173,8 @@ fn denials_are_replied_to_as_the_namespace_says() {
         // What the kernel notes about senders is no change by another program.
         lab.node.enter(|| state.1.verify()).unwrap();
         assert!(lab.node.exec(["nft", "list", "ruleset"]).contains("limit rate 1000/second"));
-        let noted = "nft list ruleset | grep -c '10.0.0.1 limit rate'";
+        let noted = "nft list ruleset \
+             | awk '$1 == \"set\" {set = $2} set == \"replied-4\" && /10.0.0.1 limit rate/' | wc -l";
         assert_eq!(lab.node.exec(["sh", "-c", noted]), "1\n");
         // Without replies nothing of them is left.
         set(&mut control, objects("drop", "nobody"));
