@@ -12,11 +12,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::Election;
 use super::super::call::call_object;
-use super::Timing;
-use super::follow::fetch;
 use super::objects::{Written, folder};
 use super::publisher::{About, Publisher};
 use super::text::{Entry, Place};
+use super::{Timing, follow};
 
 /// Requests without an answer fail after this time.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -74,6 +73,8 @@ pub(super) struct Candidate {
     outdated: Option<Instant>,
     /// The objects of the API server are known.
     is_adopted: bool,
+    /// When they were compared last.
+    checked: Instant,
     standby_name: String,
     asked: Option<Instant>,
     /// When the last object of the log was written, and the last one with changes.
@@ -110,6 +111,7 @@ impl Candidate {
             failure: None,
             outdated: None,
             is_adopted: false,
+            checked: Instant::now(),
             standby_name: String::new(),
             asked: None,
             logged: None,
@@ -213,12 +215,12 @@ impl Candidate {
     /// one at a time, so that a change waits for one page at most.
     async fn publish(&mut self) -> Result<Instant, String> {
         if !self.is_adopted {
-            let objects = fetch(&self.client, &folder()).await?;
-            self.publisher.adopt(objects.items);
-            self.is_adopted = true;
+            self.publisher.adopt(follow::objects(&self.client).await?);
+            (self.is_adopted, self.checked) = (true, Instant::now());
         }
         let due = self.log_due();
         if Instant::now() < due {
+            self.check().await?;
             return Ok(if self.write_pages().await? { Instant::now() } else { due });
         }
         loop {
@@ -236,6 +238,20 @@ impl Candidate {
             if !self.publisher.has_pending() || !self.writer.is_elected().await? {
                 return Ok(Instant::now());
             }
+        }
+    }
+
+    /// Compares the objects with those that were written, once in a while: what another client changed or deleted would
+    /// else be noticed when it is written again, which may be minutes later.
+    async fn check(&mut self) -> Result<(), String> {
+        if self.checked.elapsed() < self.timing.again {
+            return Ok(());
+        }
+        self.checked = Instant::now();
+        let objects = follow::versions(&self.client).await?;
+        match self.publisher.has_written(&objects) {
+            true => Ok(()),
+            false => Err("objects were changed by another writer".to_owned()),
         }
     }
 

@@ -15,6 +15,7 @@ use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tower_service::Service;
 
@@ -117,45 +118,68 @@ fn longest(kept: &Kept, changes: &[(String, usize, Instant)]) -> Duration {
     changes.iter().map(wait).max().unwrap()
 }
 
+/// A switch that writes these pods.
+struct Writing {
+    server: Server,
+    fed: mpsc::UnboundedSender<Fed>,
+    _free: watch::Sender<Free>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Writing {
+    async fn start(pods: usize) -> Self {
+        let server = Server::default();
+        let client = Client::new(server.clone(), "default");
+        let (fed, receiver) = mpsc::unbounded_channel();
+        let (_free, is_free) = watch::channel(Free { writer: true, standby: true });
+        let (seat, mut seated) = watch::channel(Seat::None);
+        let timing = Timing::default();
+        let candidate =
+            Candidate::new(client, "n1", timing, receiver, Arc::default(), is_free, seat);
+        let task = tokio::spawn(candidate.run());
+        let all = (0..pods).map(|n| pod(n, n % 20, n % 50, n, "node-1"));
+        let all = all.map(|pod| (Place::of(pod.key.clone()), Entry::of(&pod).unwrap()));
+        fed.send(Fed::Reset(all.collect())).unwrap();
+        seated.wait_for(|seat| *seat == Seat::Writer).await.unwrap();
+        sleep(10 * timing.heartbeat).await;
+        Self { server, fed, _free, task }
+    }
+
+    /// Gives a pod another address; its name, the number and the time.
+    fn change(&self, n: usize, number: usize) -> (String, usize, Instant) {
+        let pod = pod(n, n % 20, n % 50, number, "node-1");
+        let name = pod.key.name.to_string();
+        self.fed.send(Fed::Set(Place::of(pod.key.clone()), Entry::of(&pod))).unwrap();
+        (name, number, Instant::now())
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_change_is_written_within_a_second_in_a_storm_of_changes_and_at_once_when_it_is_alone() {
     const PODS: usize = 1_500;
-    let server = Server::default();
-    let client = Client::new(server.clone(), "default");
-    let (fed, receiver) = mpsc::unbounded_channel();
-    let (_free, is_free) = watch::channel(Free { writer: true, standby: true });
-    let (seat, mut seated) = watch::channel(Seat::None);
-    let timing = Timing::default();
-    let candidate = Candidate::new(client, "n1", timing, receiver, Arc::default(), is_free, seat);
-    let _task = tokio::spawn(candidate.run());
-    let change = |n: usize, number: usize| {
-        let pod = pod(n, n % 20, n % 50, number, "node-1");
-        let name = pod.key.name.to_string();
-        fed.send(Fed::Set(Place::of(pod.key.clone()), Entry::of(&pod))).unwrap();
-        (name, number, Instant::now())
-    };
-    let all = (0..PODS).map(|n| pod(n, n % 20, n % 50, n, "node-1"));
-    let all = all.map(|pod| (Place::of(pod.key.clone()), Entry::of(&pod).unwrap()));
-    fed.send(Fed::Reset(all.collect())).unwrap();
-    seated.wait_for(|seat| *seat == Seat::Writer).await.unwrap();
-    sleep(10 * timing.heartbeat).await;
-
+    let (writing, timing) = (Writing::start(PODS).await, Timing::default());
     // Each alone: nothing else is written but signs of life.
     let mut alone = Vec::new();
     for n in 0..20 {
         sleep(Duration::from_millis(2_345)).await;
-        alone.push(change(n, PODS + n));
+        alone.push(writing.change(n, PODS + n));
     }
     sleep(timing.heartbeat).await;
-    let before = server.0.lock().pages;
+    let before = writing.server.0.lock().pages;
     let mut storm = Vec::new();
     // As long as it takes for each page to be late.
     for n in 0..15_000 {
         sleep_until(Instant::now() + Duration::from_millis(4)).await;
-        storm.push(change(n * 7 % PODS, 2 * PODS + n));
+        storm.push(writing.change(n * 7 % PODS, 2 * PODS + n));
     }
     sleep(2 * timing.heartbeat).await;
-    let kept = server.0.lock();
+    let kept = writing.server.0.lock();
     assert!(kept.pages > before, "pages are written beside the log");
     // A request of each kind may be under way: a Lease is read and written, a page and its halves are written.
     let requests = 8 * ANSWER;
@@ -163,4 +187,28 @@ async fn a_change_is_written_within_a_second_in_a_storm_of_changes_and_at_once_w
     let longest = longest(&kept, &storm);
     assert!(longest <= timing.flush + requests, "{longest:?}");
     assert!(longest <= BOUND, "{longest:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_that_another_client_changed_or_deleted_are_soon_made_anew() {
+    let (writing, timing) = (Writing::start(300).await, Timing::default());
+    let spoil = |spoil: &dyn Fn(&mut Kept, &str)| {
+        let mut kept = writing.server.0.lock();
+        let page = kept.objects.keys().find(|path| path.contains("/page-")).unwrap().clone();
+        spoil(&mut kept, &page);
+        kept.pages
+    };
+    for how in [
+        &(|kept: &mut Kept, page: &str| drop(kept.objects.remove(page)))
+            as &dyn Fn(&mut Kept, &str),
+        &|kept, page| {
+            let object = kept.objects.get_mut(page).unwrap();
+            object["metadata"]["resourceVersion"] = "forged".into();
+            object["spec"]["page"]["pods"] = json!([]);
+        },
+    ] {
+        let before = spoil(how);
+        sleep(2 * timing.again).await;
+        assert!(writing.server.0.lock().pages > before);
+    }
 }

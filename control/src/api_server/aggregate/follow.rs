@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::super::answer::{self, Framing, read_part};
 use super::super::trouble::Trouble;
 use super::super::{Pace, jittered};
-use super::objects::{KIND, List, Log, Page, Stored, list_path};
+use super::objects::{KIND, List, Log, Page, Stored, folder, list_path};
 
 /// Requested duration of a watch; the API server ends it then.
 const WATCH_SECONDS: u64 = 290;
@@ -20,6 +20,11 @@ const ANSWER: Duration = Duration::from_secs(10);
 const LIST: Duration = Duration::from_secs(60);
 /// Timeout of a watch without an event; the writer writes every few seconds.
 const SILENCE: Duration = Duration::from_secs(60);
+
+/// Media types of lists: of objects, and of their metadata alone.
+const JSON: &str = "application/json";
+const METADATA: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json";
 
 /// What is known of the log.
 #[derive(Debug)]
@@ -85,12 +90,22 @@ pub(super) async fn pages(client: &Client, version: &str) -> Result<Vec<Page>, S
 
 async fn list(client: &Client, part: &str, version: Option<&str>) -> Result<List, String> {
     let at = version.map(|it| format!("&resourceVersion={it}&resourceVersionMatch=NotOlderThan"));
-    fetch(client, &(list_path(part) + &at.unwrap_or_default())).await
+    fetch(client, &(list_path(part) + &at.unwrap_or_default()), JSON).await
 }
 
-/// The objects at a path.
-pub(super) async fn fetch(client: &Client, path: &str) -> Result<List, String> {
-    let request = http::Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
+/// All objects.
+pub(super) async fn objects(client: &Client) -> Result<Vec<Stored>, String> {
+    Ok(fetch(client, &folder(), JSON).await?.items)
+}
+
+/// All objects; what they say may be missing.
+pub(super) async fn versions(client: &Client) -> Result<Vec<Stored>, String> {
+    Ok(fetch(client, &folder(), METADATA).await?.items)
+}
+
+async fn fetch(client: &Client, path: &str, accept: &str) -> Result<List, String> {
+    let request = http::Request::get(path).header(http::header::ACCEPT, accept).body(Vec::new());
+    let request = request.map_err(|error| error.to_string())?;
     match timeout(LIST, answer::whole(client, request)).await {
         Ok(Ok(list)) => Ok(list),
         Ok(Err(error)) => Err(super::super::call::with_causes(&error)),
@@ -114,7 +129,7 @@ async fn watch(
         "{}&watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={version}",
         list_path("log")
     );
-    let answer = timeout(ANSWER, answer::get(client, &path, "application/json")).await;
+    let answer = timeout(ANSWER, answer::get(client, &path, JSON)).await;
     let (_, body) = answer.map_err(|_| Trouble::Silent)??;
     let _ = news.send(News::Answered).await;
     let mut body = std::pin::pin!(body);

@@ -87,6 +87,13 @@ impl Publisher {
         self.versions.get(name).map(String::as_str)
     }
 
+    /// Whether the API server has the objects that were written, in these versions, and no others.
+    pub(super) fn has_written(&self, objects: &[Stored]) -> bool {
+        let is_known =
+            |it: &Stored| self.version_of(&it.metadata.name) == Some(&it.metadata.resource_version);
+        objects.len() == self.versions.len() && objects.iter().all(is_known)
+    }
+
     /// Continues from the objects that the API server has. Objects that do not add up are made anew.
     pub(super) fn adopt(&mut self, objects: Vec<Stored>) {
         let mut pods = std::mem::take(&mut self.published);
