@@ -26,7 +26,7 @@ use anyhow::{Context, Result};
 use bench::{print_table, process};
 use clap::Parser;
 use control::api_server::{Access, Event, InitialSync, Pace, connect, watch, watch_aggregated};
-use control::{Control, Kind, Scope};
+use control::{Control, Kind, Object, Scope};
 use serde_json::{Value, json};
 use testkit::TempDir;
 
@@ -258,18 +258,26 @@ async fn aggregated_changes(
     let (before, used, began) = (figures()?, cpu()?, Instant::now());
     let (seconds, rate) = (args.seconds, args.rate);
     ask(server.address, &format!("/change?seconds={seconds}&rate={rate}&each=1"))?;
-    let mut count = 0_u64;
+    let (mut count, mut delays) = (0_u64, Vec::new());
     // The last ones are still on their way when the changes end.
     while began.elapsed() < Duration::from_secs(seconds + 2) {
         let Ok(Some(event)) = tokio::time::timeout(BATCH, events.recv()).await else { continue };
         let mut next = Some(event);
+        let mut sent: Vec<u64> = Vec::new();
         while let Some(event) = next {
-            count += u64::from(matches!(event, Event::Apply(control::Object::Pod(_), _)));
+            if let Event::Apply(Object::Pod(pod), _) = &event {
+                count += 1;
+                sent.extend(pod.labels.value(server::SENT).and_then(|it| it.parse::<u64>().ok()));
+            }
             control.handle(event);
             next = events.try_recv().ok();
         }
         control.commit();
+        delays.extend(sent.into_iter().map(|sent| server::now_ms().saturating_sub(sent)));
     }
+    delays.sort_unstable();
+    let [median, longest] = [delays.get(delays.len() / 2), delays.last()];
+    let delay = |it: Option<&u64>| it.map_or("-".to_owned(), u64::to_string);
     let (after, used) = (figures()?, cpu()? - used);
     let of = |n: usize| after[n] - before[n];
     // Each watch of all pods has changes of its own; the writer's are those of the aggregate.
@@ -280,6 +288,8 @@ async fn aggregated_changes(
         row("changes taken from the aggregate", count.to_string()),
         row("bytes of a change", format!("{:.0}", share(of(2) as f64 / watches as f64))),
         row("processor time of a change, µs", format!("{:.0}", share(used.as_secs_f64() * 1e6))),
+        row("from sending a change to its tables, ms: median", delay(median)),
+        row("the same: longest", delay(longest)),
     ])
 }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -49,6 +49,15 @@ type Shared = Arc<Mutex<State>>;
 const BOOKMARK: Duration = Duration::from_secs(1);
 /// Version of everything that is listed.
 const LISTED: u64 = 1_000_000;
+
+/// Label with the time at which a change was sent, on one of so many that have another label.
+pub(super) const SENT: &str = "sent";
+const STAMPED: u64 = 50;
+
+/// Milliseconds since the epoch.
+pub(super) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
 
 /// Serves until the process is ended.
 pub(super) fn run(nodes: usize, pods: usize, json: bool) -> Result<()> {
@@ -201,6 +210,10 @@ fn watch(
                 let is_relabelled = if rate > 0 { !is_back } else { version % 10 == 0 };
                 if plural == "pods" && is_relabelled {
                     object["metadata"]["labels"]["tier"] = "changed".into();
+                    // Few of them say when, so that the others keep their size.
+                    if each && version % STAMPED == 0 {
+                        object["metadata"]["labels"][SENT] = now_ms().to_string().into();
+                    }
                 }
                 let line = event(kind, "MODIFIED", &object);
                 let mut state = lock(shared);
