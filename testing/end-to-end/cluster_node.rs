@@ -430,8 +430,18 @@ impl ClusterNode {
     }
 
     /// Waits for something that must happen.
-    pub(crate) fn eventually<T>(&self, what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+    pub(crate) fn eventually<T>(&self, what: &str, attempt: impl FnMut() -> Option<T>) -> T {
+        self.eventually_within(PATIENCE, what, attempt)
+    }
+
+    /// The same for what takes longer.
+    pub(crate) fn eventually_within<T>(
+        &self,
+        patience: Duration,
+        what: &str,
+        mut attempt: impl FnMut() -> Option<T>,
+    ) -> T {
+        let deadline = Instant::now() + patience;
         loop {
             if let Some(value) = attempt() {
                 return value;

@@ -1,4 +1,4 @@
-//! A network with two nodes and a host outside the cluster, which is their gateway.
+//! A network with nodes, two where nothing else is said, and a host outside the cluster, which is their gateway.
 //!
 //! ```text
 //!   node1 192.0.2.1 ─┐
@@ -59,7 +59,13 @@ impl Lan {
 
     /// The same with an API server on the host outside in place of manifests.
     pub(crate) fn with_api_server() -> Self {
-        Self::make(Links::PLAIN, 1450, &["--uplink", "eth0"], true, false)
+        Self::make(2, Links::PLAIN, 1450, &["--uplink", "eth0"], true, false)
+    }
+
+    /// The same with three nodes, one of which watches all pods for the others.
+    pub(crate) fn aggregated() -> Self {
+        let arguments = ["--uplink", "eth0", "--aggregate", "endpoints"];
+        Self::make(3, Links::PLAIN, 1450, &arguments, true, false)
     }
 
     /// The same with encryption between the nodes, and these further arguments.
@@ -74,7 +80,7 @@ impl Lan {
 
     fn encrypted_as(links: Links, pods: u32, arguments: &[&str]) -> Self {
         let arguments = [&["--uplink", "eth0", "--encryption", "wireguard"], arguments].concat();
-        Self::make(links, pods, &arguments, true, true)
+        Self::make(2, links, pods, &arguments, true, true)
     }
 
     /// The same for pods of another CNI plugin.
@@ -89,10 +95,11 @@ impl Lan {
     }
 
     fn start_as(links: Links, pods: u32, arguments: &[&str]) -> Self {
-        Self::make(links, pods, arguments, false, false)
+        Self::make(2, links, pods, arguments, false, false)
     }
 
     fn make(
+        count: u8,
         links: Links,
         pods: u32,
         arguments: &[&str],
@@ -114,7 +121,7 @@ impl Lan {
             ip(&namespace, &format!("-6 route add default via 2001:db8::{WORLD}"));
             ClusterNode::among(number, namespace, manifests.path(), arguments)
         };
-        let mut nodes = vec![node(1), node(2)];
+        let mut nodes: Vec<_> = (1..=count).map(node).collect();
         let devices = nodes.iter_mut().filter(|_| is_encrypted).map(ClusterNode::make_device);
         let devices = devices.collect();
         let at = [192, 0, 2, WORLD].into();
@@ -123,7 +130,7 @@ impl Lan {
             let metadata = json!({"name": "default"});
             server.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
         }
-        for number in [1, 2] {
+        for number in 1..=count {
             let network = 76 + number;
             let mut addresses = [format!("192.0.2.{number}"), format!("2001:db8::{number}")];
             if links.is_v6 {

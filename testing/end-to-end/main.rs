@@ -1,6 +1,7 @@
 //! The whole product on one machine: `podgate run` with AF_XDP ports in a namespace that plays
 //! the node, pods attached by `podgate-cni` as a runtime would, real clients and servers.
 
+mod aggregate;
 mod api_server;
 mod captures;
 mod chained;
