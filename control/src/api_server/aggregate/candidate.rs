@@ -289,6 +289,7 @@ impl Candidate {
             let deleted = call_object(&self.client, "DELETE", &path, None, TIMEOUT).await;
             deleted.map_err(|failure| failure.to_string())?;
             self.publisher.stored(name, None);
+            self.writer.renew().await?;
         }
         self.publisher.paged(&plan);
         Ok(true)

@@ -19,7 +19,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tower_service::Service;
 
-use super::candidate::{Candidate, Fed, Free, Seat};
+use super::candidate::{Candidate, Fed, Free, Seat, WRITER};
+use super::objects::SLOTS;
 use super::state::Timing;
 use super::tests::pod;
 use super::text::{Entry, Place};
@@ -40,6 +41,9 @@ struct Kept {
     /// What the log said of each pod, and when: the number in its address.
     said: HashMap<String, Vec<(usize, Instant)>>,
     pages: u64,
+    /// When the writer's Lease was written last, and the longest time between two of these.
+    renewed: Option<Instant>,
+    longest_term: Duration,
 }
 
 impl Service<Request<Body>> for Server {
@@ -89,6 +93,11 @@ impl Kept {
                     "POST" => format!("{path}/{}", object["metadata"]["name"].as_str().unwrap()),
                     _ => path.to_owned(),
                 };
+                if path.ends_with(WRITER) {
+                    let before = self.renewed.replace(Instant::now());
+                    let term = before.map_or(Duration::ZERO, |before| before.elapsed());
+                    self.longest_term = self.longest_term.max(term);
+                }
                 self.version += 1;
                 object["metadata"]["resourceVersion"] = self.version.to_string().into();
                 self.note(&object["spec"]);
@@ -192,6 +201,8 @@ async fn a_change_is_written_within_a_second_in_a_storm_of_changes_and_at_once_w
 #[tokio::test(start_paused = true)]
 async fn objects_that_another_client_changed_or_deleted_are_soon_made_anew() {
     let (writing, timing) = (Writing::start(300).await, Timing::default());
+    // All slots of the log are taken, and are deleted when objects are made anew.
+    sleep(u32::try_from(2 * SLOTS).unwrap() * timing.heartbeat).await;
     let spoil = |spoil: &dyn Fn(&mut Kept, &str)| {
         let mut kept = writing.server.0.lock();
         let page = kept.objects.keys().find(|path| path.contains("/page-")).unwrap().clone();
@@ -211,4 +222,7 @@ async fn objects_that_another_client_changed_or_deleted_are_soon_made_anew() {
         sleep(2 * timing.again).await;
         assert!(writing.server.0.lock().pages > before);
     }
+    // The Lease does not expire meanwhile.
+    let longest = writing.server.0.lock().longest_term;
+    assert!(longest < timing.lease * 4 / 5, "{longest:?}");
 }
