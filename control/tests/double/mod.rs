@@ -269,11 +269,11 @@ fn play(out: &mut Out, step: Step) -> std::io::Result<()> {
             let head = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
             write!(out.stream, "HTTP/1.1 {code} Whatever\r\n{head}")?;
             chunk(out, b"{\"message\": \"")?;
-            while matches!(odd, Odd::Endless) {
-                chunk(out, &[b'x'; 1 << 14])?;
-            }
             loop {
-                thread::park();
+                match odd {
+                    Odd::Endless => chunk(out, &[b'x'; 1 << 14])?,
+                    _ => thread::park(),
+                }
             }
         }
         Step::NoStreaming => {

@@ -36,7 +36,7 @@ const CREATED_BITS: u32 = 33;
 impl Account {
     /// Starts the account of a new session.
     pub(super) fn start(&self, now_s: u32, generation: u64) {
-        let opened = u64::from(now_s) + 1 | generation << CREATED_BITS;
+        let opened = (u64::from(now_s) + 1) | (generation << CREATED_BITS);
         for (word, value) in self.0.iter().zip([opened, 0, 0]) {
             word.store(value, Ordering::Relaxed);
         }

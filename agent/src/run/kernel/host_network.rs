@@ -145,7 +145,7 @@ impl HostNetwork for KernelNetwork {
 
     fn filter(&mut self, rules: &filter::Rules) -> Result<(), KernelError> {
         self.filter.set(rules)?;
-        if std::mem::replace(&mut self.filtered, Some(rules.clone())).as_ref() != Some(rules) {
+        if self.filtered.replace(rules.clone()).as_ref() != Some(rules) {
             self.warn_of_tunnels(rules)?;
         }
         Ok(())
