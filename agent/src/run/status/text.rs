@@ -274,7 +274,7 @@ Attention:
   sessions in memory only: state/sessions: disk full
   state not saved: disk full
   port default/web is down: failed: no such device
-  1 faults in objects, the first: a.yaml: document 1: is no YAML
+  1 fault in objects, the first: a.yaml: document 1: is no YAML
   drops of the last minute: spoofed-address 40, policy-denied 3
 
 Node:       node-a (podgate 0.1.0)
