@@ -2,30 +2,16 @@
 
 use std::time::Duration;
 
-use dataplane::PortId;
-use dataplane::wire::{Flow, Mac, parse};
-use flow_offload::layout::{FlowEntry, FlowKey, PuntedPort, Template, TemplateKey};
+use dataplane::wire::{Flow, parse};
+use flow_offload::layout::{FlowEntry, FlowKey, Template, TemplateKey};
 use flow_offload::{At, Kernel, Outcome};
 use testkit::packet::{self, Packet};
 
-const ALWAYS: Duration = Duration::from_secs(1 << 32);
-const TAG: [u8; 6] = [6, 1, 0, 1, 0, 3];
-const PODS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-/// Of both pods: only an interface that is there runs programs.
-const LOOPBACK: u32 = 1;
-/// Guards of the pods' ports.
-const GUARDS: [u32; 3] = [5, 6, 0];
+use crate::templates::Way::{self, Forwarded, Punted};
+use crate::templates::{ALWAYS, GUARDS, LOOPBACK, PODS, TAG, one_port};
 
 const PAIRS: [[&str; 2]; 2] =
     [["10.1.0.1:4000", "10.1.0.2:53"], ["[fd00::1]:4000", "[fd00::2]:53"]];
-
-/// What the program does with a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Forwarded,
-    Punted,
-}
-use Way::{Forwarded, Punted};
 
 /// A pod and the resolver that it may ask.
 struct Rig {
@@ -36,10 +22,6 @@ struct Rig {
 
 impl Rig {
     fn new([pod, resolver]: [&'static str; 2]) -> Self {
-        let kernel = Kernel::load(4096).unwrap();
-        kernel.beat(ALWAYS).unwrap();
-        let port = PuntedPort { ifindex: LOOPBACK, tag: TAG, mac: PODS[0], queue: 0 };
-        kernel.enter_port(PortId(3), &port).unwrap();
         let entry = |n: usize| FlowEntry {
             egress: LOOPBACK,
             mtu: 1500,
@@ -49,7 +31,7 @@ impl Rig {
             ..FlowEntry::default()
         };
         let template = Template::new([entry(0), entry(1)], LOOPBACK, 0);
-        let rig = Self { kernel, pod, resolver };
+        let rig = Self { kernel: one_port(), pod, resolver };
         let key = TemplateKey::new(LOOPBACK, &parse(&rig.asks(|it| it)).unwrap().flow);
         rig.kernel.put_template(&key, &template).unwrap();
         rig

@@ -8,13 +8,13 @@ use flow_offload::layout::{FlowEntry, FlowKey, PuntedPort, Template, TemplateKey
 use flow_offload::{At, Kernel, Outcome};
 use testkit::packet::{self, Packet};
 
-const ALWAYS: Duration = Duration::from_secs(1 << 32);
-const TAG: [u8; 6] = [6, 1, 0, 1, 0, 3];
-const PODS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+pub(crate) const ALWAYS: Duration = Duration::from_secs(1 << 32);
+pub(crate) const TAG: [u8; 6] = [6, 1, 0, 1, 0, 3];
+pub(crate) const PODS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 /// Of both pods: only an interface that is there runs programs.
-const LOOPBACK: u32 = 1;
+pub(crate) const LOOPBACK: u32 = 1;
 /// Guards of the pods' ports.
-const GUARDS: [u32; 3] = [5, 6, 0];
+pub(crate) const GUARDS: [u32; 3] = [5, 6, 0];
 /// Of services.
 const SERVICES: u32 = 1;
 
@@ -23,11 +23,20 @@ const PAIRS: [[&str; 2]; 2] =
 
 /// What the program does with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub(crate) enum Way {
     Forwarded,
     Punted,
 }
 use Way::{Forwarded, Punted};
+
+/// Programs that know one port.
+pub(crate) fn one_port() -> Kernel {
+    let kernel = Kernel::load(4096).unwrap();
+    kernel.beat(ALWAYS).unwrap();
+    let port = PuntedPort { ifindex: LOOPBACK, tag: TAG, mac: PODS[0], queue: 0 };
+    kernel.enter_port(PortId(3), &port).unwrap();
+    kernel
+}
 
 /// A client and a server that it may connect to.
 struct Rig {
@@ -38,11 +47,7 @@ struct Rig {
 
 impl Rig {
     fn new([client, server]: [&'static str; 2]) -> Self {
-        let kernel = Kernel::load(4096).unwrap();
-        kernel.beat(ALWAYS).unwrap();
-        let port = PuntedPort { ifindex: LOOPBACK, tag: TAG, mac: PODS[0], queue: 0 };
-        kernel.enter_port(PortId(3), &port).unwrap();
-        let rig = Self { kernel, client, server };
+        let rig = Self { kernel: one_port(), client, server };
         rig.allow();
         rig
     }
