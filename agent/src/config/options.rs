@@ -111,7 +111,7 @@ macro_rules! options {
     };
 }
 
-/// What an optional value is if it is there.
+/// The type of an optional value that is given.
 type Inner<T> = <T as IntoIterator>::Item;
 
 options! {

@@ -18,7 +18,7 @@ struct Rules<'a> {
     staged: Option<[Option<&'a [Rule]>; 2]>,
 }
 
-/// How long workers may take until they use the snapshot with which connections are compared.
+/// Longest wait for the workers to use the snapshot with which connections are compared.
 const IN_FORCE: Duration = Duration::from_secs(10);
 
 /// Compares open connections of the pods whose rules `next` changes, if they have staged ones: by another

@@ -27,7 +27,7 @@ use super::text::{Entry, Place};
 
 /// Time that the API server takes for an answer.
 const ANSWER: Duration = Duration::from_millis(30);
-/// How much later a denial may be known than by a watch of all pods.
+/// Bound on the delay of a denial, compared with a watch of all pods.
 const BOUND: Duration = Duration::from_secs(1);
 
 /// An API server without sockets that keeps Leases and PodgateAddresses.
@@ -38,7 +38,7 @@ struct Server(Arc<Mutex<Kept>>);
 struct Kept {
     version: u64,
     objects: HashMap<String, Value>,
-    /// What the log said of each pod, and when: the number in its address.
+    /// The number in each pod's address as the log gave it, and the time of it.
     said: HashMap<String, Vec<(usize, Instant)>>,
     pages: u64,
     /// When the writer's Lease was written last, and the longest time between two of these.

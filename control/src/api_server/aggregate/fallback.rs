@@ -11,7 +11,7 @@ use super::{Aggregator, Closed};
 const LONGEST_SPREAD: Duration = Duration::from_secs(600);
 
 impl Aggregator {
-    /// What follows from the state and the time.
+    /// Decides by the state and the time.
     pub(super) async fn decide(&mut self) -> Result<(), Closed> {
         let now = Instant::now();
         let late = self.lateness();

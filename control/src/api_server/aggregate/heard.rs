@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::objects::{Log, SLOTS};
 
-/// What was received of the log.
+/// The part of the log that was received.
 #[derive(Debug)]
 pub(super) struct Heard {
     /// The last objects.

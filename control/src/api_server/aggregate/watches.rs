@@ -67,7 +67,7 @@ pub(super) async fn changed(seat: &mut Option<watch::Receiver<Seat>>) {
     std::future::pending().await
 }
 
-/// What was loaded; waits for ever if nothing is.
+/// Returns the loaded objects; waits for ever if nothing is being loaded.
 pub(super) async fn loaded(
     loading: &mut Option<JoinHandle<Result<Vec<Page>, String>>>,
 ) -> Option<Result<Vec<Page>, String>> {
