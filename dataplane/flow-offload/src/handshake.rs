@@ -22,7 +22,6 @@ use std::sync::{Arc, OnceLock, Weak};
 use dataplane::dns::DNS_PORT;
 use dataplane::port::Tag;
 use dataplane::session::TupleOrigin;
-use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{Flow, parse, protocol, tcp_flags};
 use dataplane::{Frame, Memory};
 
@@ -121,17 +120,11 @@ impl Handshakes {
 /// connection that is being opened.
 #[inline]
 fn inside(frame: &[u8]) -> &[u8] {
-    /// Up to the frame inside, of IPv4.
-    const FRONT: usize = Vxlan::overhead(true);
+    /// Bytes of the header of UDP, and of that of VXLAN.
     const HEADER: usize = 8;
-    let at = |place: usize| frame.get(place).copied().unwrap_or(0);
-    let front = match (at(12), at(13)) {
-        (0x08, 0x00) if at(14) == 0x45 && at(23) == protocol::UDP => FRONT,
-        (0x86, 0xdd) if at(20) == protocol::UDP => FRONT + 20,
-        _ => return frame,
-    };
-    let is_vxlan = at(front - HEADER) & 0x08 != 0;
-    frame.get(front..).filter(|_| is_vxlan).unwrap_or(frame)
+    let Some(l4) = transport(frame, protocol::UDP) else { return frame };
+    let is_vxlan = at(frame, l4 + HEADER) & 0x08 != 0;
+    frame.get(l4 + 2 * HEADER..).filter(|_| is_vxlan).unwrap_or(frame)
 }
 
 /// Whether a frame is a responder's first one of a TCP connection, as far as entries are about it:
@@ -144,13 +137,8 @@ fn is_accepting(frame: &[u8]) -> bool {
 /// Whether a frame is from the port of a resolver.
 #[inline]
 fn is_answer(frame: &[u8]) -> bool {
-    let at = |place: usize| frame.get(place).copied().unwrap_or(0);
-    let l4 = match (at(12), at(13)) {
-        (0x08, 0x00) if at(14) == 0x45 && at(23) == protocol::UDP => 34,
-        (0x86, 0xdd) if at(20) == protocol::UDP => 54,
-        _ => return false,
-    };
-    u16::from_be_bytes([at(l4), at(l4 + 1)]) == DNS_PORT
+    transport(frame, protocol::UDP)
+        .is_some_and(|l4| u16::from_be_bytes([at(frame, l4), at(frame, l4 + 1)]) == DNS_PORT)
 }
 
 /// Whether a frame is an initiator's first one of a TCP connection.
@@ -163,13 +151,23 @@ fn is_opening(frame: &[u8]) -> bool {
 #[inline]
 fn handshake_flags(frame: &[u8]) -> Option<u8> {
     const FLAGS: u8 = tcp_flags::SYN | tcp_flags::FIN | tcp_flags::RST | tcp_flags::ACK;
-    let at = |place: usize| frame.get(place).copied().unwrap_or(0);
-    let flags = match (at(12), at(13)) {
-        (0x08, 0x00) if at(14) == 0x45 && at(23) == protocol::TCP => at(47),
-        (0x86, 0xdd) if at(20) == protocol::TCP => at(67),
-        _ => return None,
-    };
-    Some(flags & FLAGS)
+    transport(frame, protocol::TCP).map(|l4| at(frame, l4 + 13) & FLAGS)
+}
+
+/// Place of the transport header of a frame with this protocol, without options of IPv4 or extension headers.
+#[inline]
+fn transport(frame: &[u8], protocol: u8) -> Option<usize> {
+    match (at(frame, 12), at(frame, 13)) {
+        (0x08, 0x00) if at(frame, 14) == 0x45 && at(frame, 23) == protocol => Some(34),
+        (0x86, 0xdd) if at(frame, 20) == protocol => Some(54),
+        _ => None,
+    }
+}
+
+/// A byte of a frame; 0 behind its end.
+#[inline]
+fn at(frame: &[u8], place: usize) -> u8 {
+    frame.get(place).copied().unwrap_or(0)
 }
 
 #[cfg(test)]
