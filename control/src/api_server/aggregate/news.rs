@@ -19,12 +19,11 @@ impl Aggregator {
                 }
             }
             News::Answered => self.answered().await?,
-            News::Listed(log, version) => {
+            News::Listed(mut log, version) => {
                 self.answered().await?;
                 self.heard.listed(version);
-                let mut log: Vec<_> = log.into_iter().map(|it| (it.sequence, it)).collect();
-                log.sort_by_key(|(sequence, _)| *sequence);
-                for (_, log) in log {
+                log.sort_by_key(|it| it.sequence);
+                for log in log {
                     self.written(log, false).await?;
                 }
             }
