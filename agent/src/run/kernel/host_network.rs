@@ -145,8 +145,9 @@ impl HostNetwork for KernelNetwork {
 
     fn filter(&mut self, rules: &filter::Rules) -> Result<(), KernelError> {
         self.filter.set(rules)?;
-        if self.filtered.replace(rules.clone()).as_ref() != Some(rules) {
+        if self.filtered.as_ref() != Some(rules) {
             self.warn_of_tunnels(rules)?;
+            self.filtered = Some(rules.clone());
         }
         Ok(())
     }
