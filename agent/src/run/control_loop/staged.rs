@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use acl::Rule;
+use dataplane::session::Found;
 use dataplane::wire::protocol;
 use dataplane::{AclBinding, PortId, PortState, Snapshot};
 
@@ -49,19 +50,22 @@ pub(super) fn compare(shared: &Arc<SharedStatus>, next: &Arc<Snapshot>) {
     let published_s = shared.switch.now().seconds();
     let run = move || {
         shared.switch.wait_in_force(next.generation, IN_FORCE);
-        for (found, tuples) in shared.switch.sessions().iter() {
-            let is_over = found.protocol() == protocol::TCP && found.state().is_over();
-            let opened = shared.switch.sessions().usage(&found);
-            // An earlier process may have opened one in a generation of the same number. A worker's clock may be
-            // a second behind.
-            let is_reported = opened.created_s.is_some_and(|created| created + 1 >= published_s)
-                && opened.generation >= next.generation as u32 & (u32::MAX >> 1);
-            if is_over || is_reported {
+        let sessions = shared.switch.sessions();
+        // An earlier process may have opened one in a generation of the same number. A worker's clock may be a
+        // second behind.
+        let is_reported = |found: &Found| {
+            let opened = sessions.usage(found);
+            opened.created_s.is_some_and(|created| created + 1 >= published_s)
+                && opened.generation >= next.generation as u32 & (u32::MAX >> 1)
+        };
+        for (found, tuples) in sessions.iter() {
+            if found.protocol() == protocol::TCP && found.state().is_over() {
                 continue;
             }
             let flow = tuples.policy_flow();
             let is_of = |address| next.pod_of(address).is_some_and(|(id, _)| staged.contains(&id));
             if (is_of(flow.source) || is_of(flow.destination))
+                && !is_reported(&found)
                 && let Some(staged) = dataplane::staged_difference_of_session(&next, &tuples)
             {
                 shared.broker.record_open(&tuples, staged, &next);
