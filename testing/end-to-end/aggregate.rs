@@ -19,7 +19,7 @@ fn policy() -> Value {
             "egress": [{"to": [{"podSelector": {"matchLabels": {"role": "db"}}}]}]}})
 }
 
-/// What `status` says about the aggregate.
+/// Returns the aggregate's part of `status`.
 fn aggregate(node: &ClusterNode) -> Value {
     node.status()["source"]["aggregate"].clone()
 }

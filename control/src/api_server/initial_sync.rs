@@ -19,7 +19,7 @@ pub struct InitialSync {
 struct Reported {
     /// Those of the last list, which are as many as there are.
     listed: Vec<Object>,
-    /// What was reported since; `None` for objects that went.
+    /// Objects reported since; `None` for objects that went.
     later: BTreeMap<ObjectRef, Option<Object>>,
 }
 

@@ -53,7 +53,7 @@ pub struct Manifests {
     pub(crate) unrendered: Vec<(PathBuf, String)>,
 }
 
-/// How manifests are read.
+/// Settings with which manifests are read.
 #[derive(Debug, Default)]
 pub struct Reading {
     /// Documents that are parsed once, by readers that share them.

@@ -68,7 +68,7 @@ pub(super) struct Changed {
 }
 
 impl Changed {
-    /// Of two versions that have the same objects beside policies.
+    /// Compares two versions that have the same objects beside policies.
     pub(super) fn between(differing: &Differing<'_>) -> Self {
         let mut found = Self { pods: BTreeSet::new(), everything: false, nodes: false };
         let versions = [differing.old, differing.new];

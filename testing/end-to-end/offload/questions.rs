@@ -14,7 +14,7 @@ use crate::{ClusterNode, requires_the_machine};
 
 const QUESTIONS: u64 = 100;
 
-/// What no resolver may be asked.
+/// A question that a policy denies.
 const DENIED: &[u8] = b"a question that is denied, of forty bytes";
 
 /// Answers whatever a resolver is asked, for as long as `work` takes, which is given the number of denied questions.

@@ -15,7 +15,7 @@ type Selected = (bool, Arc<str>, BTreeSet<(Arc<str>, Arc<str>)>);
 pub struct General(HashMap<String, Selected>);
 
 impl General {
-    /// Of the pods of manifests, and the selectors of policies.
+    /// Collects those labels of the manifests' pods that selectors of policies name.
     pub fn new(names: &Manifests, selectors: &Selectors) -> Self {
         let keys = selectors.keys();
         let of_pod = |pod: &Pod| {
