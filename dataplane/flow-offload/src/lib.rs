@@ -41,6 +41,7 @@ pub mod layout;
 mod locks;
 mod offload;
 mod openings;
+mod pace;
 mod places;
 mod progress;
 mod published;

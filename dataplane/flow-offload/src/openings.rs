@@ -40,8 +40,8 @@ struct Pending {
 }
 
 impl Openings {
-    /// Begins the next vector: the graph has seen the last one.
-    pub(crate) fn begin(&mut self, engine: &Engine, reports: &Reports) {
+    /// Finishes with the connections of the last vector, which the graph has seen.
+    pub(crate) fn finish(&mut self, engine: &Engine, reports: &Reports) {
         reports.release();
         let switch = &engine.context.switch;
         for (flow, pending) in self.opened.drain() {

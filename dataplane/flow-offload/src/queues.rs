@@ -7,6 +7,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use dataplane::Frame;
 use dataplane::port::{Buffers, Port, PortGone, Tag};
@@ -14,6 +15,7 @@ use dataplane::port::{Buffers, Port, PortGone, Tag};
 use crate::engine::Engine;
 use crate::handshake::Handshakes;
 use crate::openings::Openings;
+use crate::pace::Pace;
 use crate::progress::Progress;
 use crate::reports::Reports;
 
@@ -39,6 +41,7 @@ impl Held {
         self.until = self.reports.end();
         // A worker that sleeps may have to read of it.
         if let Some(engine) = self.awaited() {
+            self.reports.want(self.until);
             engine.context.switch.wake();
         }
         received
@@ -73,6 +76,7 @@ struct Punt {
     queue: usize,
     progress: Arc<Progress>,
     openings: Openings,
+    pace: Pace,
 }
 
 impl Queue {
@@ -83,7 +87,12 @@ impl Queue {
         reports: Arc<Reports>,
         handshakes: Arc<Handshakes>,
     ) -> Self {
-        let punt = Some(Punt { queue, progress, openings: Openings::default() });
+        let punt = Some(Punt {
+            queue,
+            progress,
+            openings: Openings::default(),
+            pace: Pace::new(Instant::now()),
+        });
         Self { punt, ..Self::of_uplink(port, reports, handshakes) }
     }
 
@@ -95,8 +104,8 @@ impl Queue {
         Self { port, held: Held { frames: Vec::new(), until: 0, reports, handshakes }, punt: None }
     }
 
-    /// Reads what was reported; whether the graph has to see that first, in a vector of its own. Packets of one
-    /// vector look for their sessions before any of them opens one.
+    /// Reads what was reported, if it is time or a frame waits for that; whether the graph has to see it first, in a
+    /// vector of its own. Packets of one vector look for their sessions before any of them opens one.
     #[inline]
     fn reads_reports(
         &mut self,
@@ -104,15 +113,19 @@ impl Queue {
         most: usize,
         frames: &mut Vec<Frame>,
     ) -> bool {
-        let Some(Punt { queue: 0, openings, .. }) = &mut self.punt else { return false };
+        let Some(Punt { queue: 0, openings, pace, .. }) = &mut self.punt else { return false };
         let reports = &*self.held.reports;
         if reports.is_empty() {
             return false;
         }
         let Some(engine) = self.held.handshakes.engine() else { return false };
+        openings.finish(&engine, reports);
+        if self.held.frames.is_empty() && !reports.is_wanted() && !pace.is_due(Instant::now()) {
+            return false;
+        }
         let before = frames.len();
-        openings.begin(&engine, reports);
         openings.read(&engine, reports, buffers, most, frames);
+        pace.note(frames.len() - before, Instant::now());
         frames.len() > before || openings.is_behind() || reports.has_more()
     }
 }
@@ -162,6 +175,16 @@ impl Port for Queue {
 
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         self.port.readable()
+    }
+
+    fn due(&self) -> Option<Duration> {
+        let read = self
+            .punt
+            .as_ref()
+            .filter(|it| it.queue == 0)
+            .and_then(|it| it.pace.due(Instant::now()));
+        let sent = self.port.due();
+        read.into_iter().chain(sent).min()
     }
 
     fn is_sending(&self) -> bool {

@@ -27,6 +27,8 @@ pub(crate) struct Reports {
     page: usize,
     /// The place that the reader is at. What is between it and the consumer's stays in the ring.
     place: AtomicU64,
+    /// The place that somebody waits for.
+    wanted: AtomicU64,
 }
 
 // SAFETY: the pages are reached through atomics, and reports only once the kernel has completed them.
@@ -50,7 +52,13 @@ impl Reports {
         };
         let consumer = mapped(page, libc::PROT_READ | libc::PROT_WRITE, 0)?;
         match mapped(page + 2 * SIZE, libc::PROT_READ, page) {
-            Ok(producer) => Ok(Self { consumer, producer, page, place: AtomicU64::new(0) }),
+            Ok(producer) => Ok(Self {
+                consumer,
+                producer,
+                page,
+                place: AtomicU64::new(0),
+                wanted: AtomicU64::new(0),
+            }),
             Err(error) => {
                 // SAFETY: mapped above, and not used.
                 unsafe { libc::munmap(consumer.as_ptr().cast(), page) };
@@ -82,6 +90,16 @@ impl Reports {
     /// Whether everything up to a place was read and released.
     pub(crate) fn is_released(&self, place: u64) -> bool {
         self.released().load(Ordering::Acquire) >= place
+    }
+
+    /// Asks the reader to read up to a place at once.
+    pub(crate) fn want(&self, place: u64) {
+        self.wanted.fetch_max(place, Ordering::Release);
+    }
+
+    /// Whether somebody waits for what was not released.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.released().load(Ordering::Acquire) < self.wanted.load(Ordering::Acquire)
     }
 
     /// Whether there is a report that was not read.

@@ -8,6 +8,7 @@ mod tag;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 pub use queues::Queues;
 pub use tag::Tag;
@@ -54,6 +55,8 @@ impl Buffers<'_> {
 /// Frames of the longest packet that every port sends. The kernel makes the first the head of its
 /// own buffer and the others its fragments (`MAX_SKB_FRAGS`).
 pub const MOST_FRAMES: usize = 18;
+/// Time after which a sleeping worker collects frames whose sending may have completed.
+const COMPLETION: Duration = Duration::from_millis(1);
 
 /// A permanent error of a port: its interface is gone.
 #[derive(Debug)]
@@ -90,6 +93,11 @@ pub trait Port: Send {
     /// A descriptor that is readable when frames have arrived; `None` if there is none.
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    /// Time until the port has to be served, even if it is not readable; `None` if nothing waits.
+    fn due(&self) -> Option<Duration> {
+        self.is_sending().then_some(COMPLETION)
     }
 
     /// Whether frames wait for their completion; the worker collects them before it sleeps long.

@@ -54,16 +54,14 @@ pub(super) fn run(
     mode: RxMode,
     clock: Clock,
 ) {
-    let mut last_work = Instant::now();
     while !stop.load(Ordering::Acquire) {
-        let now = Instant::now();
-        if worker.round(clock.at(now)) > 0 {
-            last_work = now;
+        let now = clock.at(Instant::now());
+        if worker.round(now) > 0 {
             continue;
         }
         let rests = match mode {
             RxMode::Polling => false,
-            RxMode::Adaptive => now - last_work > PATIENCE,
+            RxMode::Adaptive => now.0 - worker.arrived().0 > PATIENCE,
             RxMode::Interrupt => true,
         };
         if rests {
@@ -79,12 +77,11 @@ fn sleep(worker: &Worker, doorbell: &Doorbell) {
     doorbell.arm();
     if !worker.has_work() {
         worker.counters().sleeps.add(1);
-        let sending = worker.ports().any(Port::is_sending);
-        let timeout = if sending { Duration::from_millis(1) } else { LONGEST_SLEEP };
+        let timeout = worker.ports().filter_map(Port::due).min().unwrap_or(LONGEST_SLEEP);
         let sources = worker.ports().filter_map(Port::readable).chain(doorbell.readable());
         let mut sources: Vec<PollFd<'_>> =
             sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)).collect();
-        let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.as_nanos() as _ };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.min(LONGEST_SLEEP).as_nanos() as _ };
         // Whatever it says, the worker looks at every port in its next round.
         let _ = poll(&mut sources, Some(&timeout));
     }

@@ -92,6 +92,9 @@ impl Worker {
             batch.clear();
             self.exchange.give_back(self.number, batch);
         }
+        if taken > 0 {
+            self.arrived = now;
+        }
         self.make_room(now);
         taken
     }

@@ -105,6 +105,8 @@ pub struct Worker {
     /// Ports that had packets in the last round.
     busy_ports: usize,
     statistics_due: Now,
+    /// Time of the last packets that were not copies.
+    arrived: Now,
 }
 
 /// The parts of a worker.
@@ -148,6 +150,7 @@ impl Worker {
             is_busy: false,
             busy_ports: 0,
             statistics_due: Now::default(),
+            arrived: Now::default(),
         }
     }
 
@@ -240,6 +243,11 @@ impl Worker {
         handled
     }
 
+    /// Time of the last round with packets that were not forwarded already.
+    pub(crate) fn arrived(&self) -> Now {
+        self.arrived
+    }
+
     /// Ends idle sessions in the next part of the table.
     #[inline]
     fn sweep(&mut self, now: Now) {
@@ -268,6 +276,9 @@ impl Worker {
         }
         let (id, is_part, is_trunk) = (*id, *is_part, *is_trunk);
         let count = self.frames.len();
+        if self.frames.first().is_some_and(|it| !it.is_copy()) {
+            self.arrived = now;
+        }
         *silent = if count > 0 { 0 } else { silent.saturating_add(1) };
         if count > 0 {
             counters.received.add(count as u64);

@@ -30,6 +30,28 @@ impl Port for Endless {
     fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
 }
 
+/// A port whose packets were forwarded already.
+struct Copies(Endless);
+
+impl Port for Copies {
+    fn receive(
+        &mut self,
+        buffers: &mut Buffers<'_>,
+        most: usize,
+        frames: &mut Vec<Frame>,
+    ) -> Result<(), PortGone> {
+        self.0.receive(buffers, most, frames)?;
+        frames.iter_mut().for_each(|frame| *frame = frame.take().copied());
+        Ok(())
+    }
+
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        self.0.send(buffers, frames)
+    }
+
+    fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
+}
+
 /// A port whose end waits for those of three others, for a while. It counts those that are being closed, and the
 /// most there were.
 struct Together(Arc<(AtomicUsize, AtomicUsize)>);
@@ -112,6 +134,20 @@ fn the_more_ports_are_busy_the_fewer_packets_each_has_in_a_round() {
         assert_eq!(handled, wanted * usize::from(ports), "of {ports} ports");
         assert!(asked.iter().all(|asked| asked.load(Ordering::Relaxed) == wanted));
     }
+}
+
+/// A worker polls for a while after packets have arrived, since more of them may follow.
+#[test]
+fn a_worker_does_not_stay_awake_for_copies_of_what_was_forwarded() {
+    let now = Now(std::time::Duration::from_secs(1));
+    let (mut awake, _) = worker(1, 512);
+    assert!(awake.round(now) > 0);
+    assert_eq!(awake.arrived(), now);
+    let (mut worker, _) = worker(0, 512);
+    let copies = Box::new(Copies(Endless(Arc::default())));
+    worker.mailbox.send(Command::AddPort(PortId(0), copies, Arc::default()));
+    assert!(worker.round(now) > 0);
+    assert_eq!(worker.arrived(), Now::default());
 }
 
 /// A round may be several vectors, each of which fills the rings of others.
