@@ -191,6 +191,7 @@ impl Engine {
         let mut goes_on = true;
         while goes_on {
             goes_on = self.connections.lock().scan(&self.context, &published, &interfaces);
+            std::thread::yield_now();
             self.accept_late();
         }
     }
