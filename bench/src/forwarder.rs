@@ -51,6 +51,9 @@ pub enum Forwarder {
     BridgeFiltered,
     /// The kernel as a router, with the same chain.
     Route,
+    /// A tc program that hands every packet to the other pod and looks at none: the limit of flow offload's way
+    /// (Debian: clang).
+    Redirect,
     /// FD.io VPP (its program) on core 0: a bridge with the rules of `Podgate` as a reflexive ACL at the
     /// receiver.
     Vpp(&'static Path),
@@ -71,6 +74,7 @@ impl Forwarder {
             Self::Offload => "podgate, flow offload",
             Self::BridgeFiltered => "bridge, nftables",
             Self::Route => "kernel route, nftables",
+            Self::Redirect => "tc, redirect_peer alone",
             Self::Vpp(_) => "VPP, ACL",
             Self::Testpmd => "testpmd io",
             Self::Bridge => "bridge, offloads off",
@@ -83,7 +87,9 @@ impl Forwarder {
         match self {
             Self::Podgate => Settings::CniPlugin,
             Self::Offload => Settings::FlowOffload,
-            Self::BridgeFiltered | Self::Route | Self::BridgeUncut => Settings::Kernel,
+            Self::BridgeFiltered | Self::Route | Self::Redirect | Self::BridgeUncut => {
+                Settings::Kernel
+            }
             Self::Vpp(_) | Self::Testpmd | Self::Bridge => Settings::Cut,
         }
     }
@@ -140,6 +146,10 @@ impl Forwarder {
                 filter(rig, "ip");
                 None
             }
+            Self::Redirect => {
+                redirect(rig)?;
+                None
+            }
             Self::Bridge | Self::BridgeUncut | Self::BridgeFiltered => {
                 if self == Self::BridgeFiltered {
                     filter(rig, "bridge");
@@ -179,6 +189,30 @@ fn switch(rig: &Rig, program: &str, mode: &str, beside: Beside) -> Process {
     let switch = rig.node.spawn(line);
     switch.wait_for_line("in force", PATIENCE);
     switch
+}
+
+/// Attaches a program to each pod's interface that redirects into the other pod.
+fn redirect(rig: &Rig) -> Result<(), Box<dyn Error>> {
+    let folder = testkit::TempDir::new("bench-redirect");
+    let [source, object] = ["redirect.c", "redirect.o"].map(|it| folder.path().join(it));
+    for (interface, other) in [("pga", "pgb"), ("pgb", "pga")] {
+        let to = rig.node.exec(words(&format!("cat /sys/class/net/{other}/ifindex")));
+        // Helper 155 is bpf_redirect_peer (linux/bpf.h).
+        let program = format!(
+            "static long (*redirect_peer)(unsigned, unsigned long) = (void *)155;\n\
+             __attribute__((section(\"tc\"), used)) int to_other(void *packet)\n\
+             {{ return redirect_peer({}, 0); }}\n",
+            to.trim()
+        );
+        fs::write(&source, program)?;
+        let (source, object) = (source.display(), object.display());
+        let compile = format!("clang -O2 -target bpf -c {source} -o {object}");
+        let attach = format!("tc filter add dev {interface} ingress bpf da obj {object} sec tc");
+        rig.node.exec(words(&compile));
+        rig.node.exec(words(&format!("tc qdisc add dev {interface} clsact")));
+        rig.node.exec(words(&attach));
+    }
+    Ok(())
 }
 
 /// Makes the kernel's own forwarding look up each source in a set.

@@ -45,7 +45,7 @@ const BRIDGE: usize = 1;
 const BRIDGE_FILTERED: usize = 2;
 const AF_XDP: usize = 4;
 /// A veth pair alone, in the rows of round trips.
-const DIRECT: usize = 6;
+const DIRECT: usize = 7;
 
 fn forwarders() -> Vec<Forwarder> {
     let mut list = vec![
@@ -54,6 +54,7 @@ fn forwarders() -> Vec<Forwarder> {
         Forwarder::BridgeFiltered,
         Forwarder::Route,
         Forwarder::Podgate,
+        Forwarder::Redirect,
     ];
     match has_program("dpdk-testpmd") {
         true => list.push(Forwarder::Testpmd),
@@ -231,9 +232,11 @@ pub(crate) fn print_requests(rounds: usize) -> Result<()> {
         (Forwarder::BridgeUncut.name(), Forwarder::BridgeUncut, RECEIVER),
         (Forwarder::Podgate.name(), Forwarder::Podgate, RECEIVER),
         ("the same, a ClusterIP", Forwarder::Podgate, SERVICE),
+        (Forwarder::Route.name(), Forwarder::Route, RECEIVER),
+        (Forwarder::Redirect.name(), Forwarder::Redirect, RECEIVER),
     ];
     // Rate, processor time, p99, both of the bridge's, packets in the kernel and punted.
-    let mut all = [const { [const { Samples::new() }; 7] }; 5];
+    let mut all = [const { [const { Samples::new() }; 7] }; 7];
     for round in 1..=rounds {
         let mut both = Vec::new();
         for ((name, forwarder, to), samples) in ways.iter().zip(&mut all) {

@@ -4,7 +4,8 @@ use bench::forwarder::Forwarder;
 
 use super::{DIRECT, Row};
 
-const COLOURS: [&str; 7] = ["#2a6fb0", "#e08a1e", "#c9a227", "#3a9a5b", "#8e5bb0", "#999", "#444"];
+const COLOURS: [&str; 8] =
+    ["#2a6fb0", "#e08a1e", "#c9a227", "#3a9a5b", "#8e5bb0", "#5bb0a8", "#999", "#444"];
 const BAR: f64 = 15.0;
 const LEFT: f64 = 170.0;
 const WIDTH: f64 = 460.0;
