@@ -98,6 +98,16 @@ struct Attached {
     is_pinned: bool,
 }
 
+impl Drop for Attached {
+    /// Ends links that have no pins. Closing them would not do it while a process that was forked meanwhile has them open, until
+    /// it executes another program.
+    fn drop(&mut self) {
+        if !self.is_pinned {
+            self.links.iter().for_each(|link| drop(link::detach(link)));
+        }
+    }
+}
+
 impl SocketPolicy {
     /// Loads the programs; they are attached nowhere and have no rules.
     ///
@@ -211,7 +221,9 @@ impl SocketPolicy {
     /// If the pins cannot be removed.
     pub fn detach(&self, pod: &str) -> Result<(), Error> {
         let mut state = self.state();
-        state.attached.remove(pod);
+        if let Some(mut attached) = state.attached.remove(pod) {
+            attached.is_pinned = false;
+        }
         state.numbers.0.remove(pod);
         let Some(folder) = self.folder(pod) else { return Ok(()) };
         let failed = |cause| Error::new(format!("remove {}", folder.display()), cause);

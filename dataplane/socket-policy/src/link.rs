@@ -49,7 +49,7 @@ fn pinned(path: &Path) -> Option<OwnedFd> {
 }
 
 /// Takes a link's program off its cgroup. Closing the link would do so a little later.
-fn detach(link: &OwnedFd) -> io::Result<()> {
+pub(crate) fn detach(link: &OwnedFd) -> io::Result<()> {
     // SAFETY: takes a plain number.
     result(unsafe { sys::bpf_link_detach(link.as_raw_fd()) })
 }
