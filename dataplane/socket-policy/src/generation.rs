@@ -77,9 +77,12 @@ impl Tables {
     }
 }
 
-/// Enters a value. Such maps get the memory of an entry without waiting for it, so that the kernel may have none at
+/// Enters a value. These maps get the memory of an entry without waiting for it, so that the kernel may have none at
 /// the moment.
-fn put<K: Plain, V: Plain>(map: &Map<K, V>, key: &K, value: &V) -> io::Result<()> {
+///
+/// # Errors
+/// As the kernel says.
+pub(crate) fn put<K: Plain, V: Plain>(map: &Map<K, V>, key: &K, value: &V) -> io::Result<()> {
     for _ in 0..TRIES {
         match map.put(key, value) {
             Err(error) if error.kind() == io::ErrorKind::OutOfMemory => thread::sleep(PAUSE),

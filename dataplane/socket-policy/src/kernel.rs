@@ -14,7 +14,7 @@ use session_rules::{Rule, Services};
 
 use crate::events::Events;
 use crate::flags::flags;
-use crate::generation::{Tables, Written};
+use crate::generation::{Tables, Written, put};
 use crate::layout::{
     ASKED_ABOUT, CLOSED, DENIED, Event, ExchangeKey, KEPT_OUT, LOST, POD_DATAGRAMS, POD_HOST,
     POD_KNOWN, Pod, RAW, Settings, bytes,
@@ -174,7 +174,7 @@ impl SocketPolicy {
         }
         if let Some(known) = state.attached.get_mut(pod).filter(|it| it.cgroup == id) {
             known.pod.own = own;
-            return self.pods.put(&id, &known.pod).map_err(failed);
+            return put(&self.pods, &id, &known.pod).map_err(failed);
         }
         let pod: Arc<str> = pod.into();
         let number = state.number(&pod);
@@ -184,7 +184,7 @@ impl SocketPolicy {
             links.push(link::attach(*program, *kind, &opened).map_err(failed)?);
             // All of them share it; it is there from the first one on.
             if links.len() == 1 {
-                self.pods.put(&id, &data).map_err(failed)?;
+                put(&self.pods, &id, &data).map_err(failed)?;
             }
         }
         let mut attached =
@@ -194,6 +194,14 @@ impl SocketPolicy {
         }
         state.attached.insert(pod, attached);
         Ok(())
+    }
+
+    /// Enters the data of a cgroup; one that is gone needs none.
+    fn put_pod(&self, cgroup: u64, pod: &Pod) -> io::Result<()> {
+        match put(&self.pods, &cgroup, pod) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
     }
 
     /// Pins a pod's links in the place of others.
@@ -251,7 +259,8 @@ impl SocketPolicy {
     /// Returns the generation.
     ///
     /// # Errors
-    /// If there is no room for them: those before stay in force.
+    /// If there is no room for them: those before stay in force. If the kernel has no memory for a pod's data: those before stay
+    /// in force, or these are, but for this pod; a next call enters them.
     pub fn set_rules(
         &self,
         rules: &[Rule],
@@ -266,38 +275,48 @@ impl SocketPolicy {
             next => next,
         };
         let mut written = Written::default();
-        let failed = |cause| Error::new("enter session rules", cause);
-        if let Err(cause) = self.tables.write(&rendered, generation, &mut written) {
-            self.tables.remove(&written);
-            return Err(failed(cause));
-        }
+        let failed = |cause| Error::new("enter session rules (those before stay in force)", cause);
         let flags = flags(rules, accepted);
         let of = |name: &Arc<str>, pod: &Pod| {
             let wanted = flags.get(&**name).map_or(0, |flags| flags.of(pod.flags & POD_HOST != 0));
             pod.flags & POD_HOST | POD_KNOWN | wanted
         };
-        // Datagrams are remembered before rules ask about them. The cgroup may be gone.
-        for (name, attached) in &state.attached {
-            let more = of(name, &attached.pod) & POD_DATAGRAMS;
-            let pod = Pod { flags: attached.pod.flags | more, ..attached.pod };
-            let _ = self.pods.put(&attached.cgroup, &pod);
+        // Datagrams are remembered before rules ask about them.
+        let mut prepare = || {
+            self.tables.write(&rendered, generation, &mut written)?;
+            state.attached.iter().try_for_each(|(name, attached)| {
+                let more = of(name, &attached.pod) & POD_DATAGRAMS;
+                self.put_pod(
+                    attached.cgroup,
+                    &Pod { flags: attached.pod.flags | more, ..attached.pod },
+                )
+            })?;
+            self.settings.put(&0, &Settings { generation, ..state.settings })
+        };
+        if let Err(cause) = prepare() {
+            self.tables.remove(&written);
+            return Err(failed(cause));
         }
-        let settings = Settings { generation, ..state.settings };
-        self.settings.put(&0, &settings).map_err(failed)?;
-        state.settings = settings;
+        state.settings.generation = generation;
         let hosts: Vec<&Arc<str>> = state.hosts().map(|(pod, _)| pod).collect();
         state.known = (!hosts.is_empty())
             .then(|| Arc::new(Known::of(rules, accepted, services, node, &hosts)));
         let before = std::mem::replace(&mut state.written, written);
         let [last, _] = std::mem::take(&mut state.names);
         state.names = [(generation, rendered.names), last];
+        let mut flagged = Ok(());
         for (name, attached) in &mut state.attached {
-            attached.pod.flags = of(name, &attached.pod);
-            let _ = self.pods.put(&attached.cgroup, &attached.pod);
+            let pod = Pod { flags: of(name, &attached.pod), ..attached.pod };
+            match self.put_pod(attached.cgroup, &pod) {
+                Ok(()) => attached.pod = pod,
+                failed => flagged = failed,
+            }
         }
         // Programs that run with the generation before find its rules to their end.
-        self.barrier.wait().map_err(failed)?;
+        self.barrier.wait().map_err(|cause| Error::new("remove the rules before", cause))?;
         self.tables.remove(&before);
+        // Programs of an earlier process stay where these do not have all they need.
+        flagged.map_err(|cause| Error::new("enter the data of a pod", cause))?;
         for (name, attached) in &mut state.attached {
             self.pin(name, attached)?;
         }

@@ -1,6 +1,7 @@
 //! The thread that attaches programs, enters rules, ends connections and reads what programs deny.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use observe::verdicts::{
     Event, Observer, Past, Process, Refused, RefusedWhat, Wanted as WantedEvents,
 };
 use session_rules::{Service, Transport};
-use socket_policy::{Denied, SocketPolicy, What, cgroups};
+use socket_policy::{Denied, Error, SocketPolicy, What, cgroups};
 
 use super::{Mailbox, Wanted};
 use crate::run::session_rules::translations;
@@ -21,7 +22,7 @@ use crate::run::status::SocketPoliciesStatus;
 
 /// Interval of reading what the programs deny.
 const TICK: Duration = Duration::from_millis(100);
-/// Interval of looking for cgroups that are not there yet.
+/// Interval of looking for cgroups that are not there yet, and of entering rules for which the kernel has no memory.
 const RETRY: Duration = Duration::from_millis(500);
 /// Least interval of looking for connections that rules deny.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -42,6 +43,8 @@ pub(super) struct Worker {
     /// Cgroups that were found, by the pod's UID.
     cgroups: HashMap<Arc<str>, PathBuf>,
     sweeps: Sweeps,
+    /// Whether the kernel had no memory for the rules: a moment later it may have some.
+    is_to_retry: bool,
     status: SocketPoliciesStatus,
 }
 
@@ -86,6 +89,7 @@ impl Worker {
             services: BTreeMap::new(),
             cgroups: HashMap::new(),
             sweeps: Sweeps { left: 0, next: Instant::now() },
+            is_to_retry: false,
             status: SocketPoliciesStatus { state: "on".into(), ..Default::default() },
         }
     }
@@ -105,10 +109,11 @@ impl Worker {
             };
             let is_new = received.is_some();
             self.wanted = received.or(self.wanted.take());
-            if is_new || !self.status.missing.is_empty() && Instant::now() >= retry_at {
+            let is_incomplete = self.is_to_retry || !self.status.missing.is_empty();
+            if is_new || is_incomplete && Instant::now() >= retry_at {
                 retry_at = Instant::now() + RETRY;
                 let has_attached = self.attach();
-                if is_new || has_attached {
+                if is_new || has_attached || self.is_to_retry {
                     self.enter_rules();
                     self.sweeps.request();
                 }
@@ -178,7 +183,9 @@ impl Worker {
             services.set(*at, *transport, Some(service.clone()));
         }
         let entered = self.policy.set_rules(&rules, &accepted, &services, &wanted.node);
-        let why = entered.err().map(|error| format!("{error}; the rules before stay in force"));
+        let no_memory = |it: &Error| it.cause.kind() == ErrorKind::OutOfMemory;
+        self.is_to_retry = entered.as_ref().is_err_and(no_memory);
+        let why = entered.err().map(|error| error.to_string());
         if let Some(why) = why.as_ref().filter(|it| self.status.reason.as_ref() != Some(it)) {
             tracing::warn!("socket policies: {why}");
         }
