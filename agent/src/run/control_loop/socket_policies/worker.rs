@@ -312,7 +312,46 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
+    use control::{Control, Scope};
+    use socket_policy::Options;
+
+    use super::super::Pod;
     use super::*;
+
+    #[test]
+    fn a_call_that_the_switch_would_allow_counts_as_a_difference() {
+        testkit::requires_root!();
+        let folder = testkit::TempDir::new("stricter");
+        let shared = Arc::new(crate::run::shared_status::tests::started(folder.path()));
+        let policy = SocketPolicy::load(Options::default()).unwrap();
+        let mut worker = Worker::new(policy, &shared, &Arc::default());
+        // The switch knows no pods, so no policy of theirs.
+        let control = Control::new(Scope::Node("n1".into()));
+        let pod = |is_host| Pod { uid: None, addresses: vec![[10, 0, 0, 1].into()], is_host };
+        let key = |name: &str| control::PodKey { namespace: "default".into(), name: name.into() };
+        worker.wanted = Some(Wanted {
+            number: 1,
+            generation: 1,
+            rules: control.session_rule_source(None),
+            services: Arc::default(),
+            node: Vec::new(),
+            pods: [(key("a"), pod(false)), (key("host"), pod(true))].into(),
+            is_complete: true,
+        });
+        let mut refused = |pod: &str| {
+            let process = (4711, "redis-cli".into());
+            let target = "10.0.0.2:80".parse().unwrap();
+            let what = What::Call { process, user: 0, target };
+            let by = "NetworkPolicy default/a egress".into();
+            worker.refused(Denied { pod: pod.into(), by, transport: Transport::Tcp, what });
+            worker.status.stricter
+        };
+        assert_eq!(refused("default/host"), 0, "the switch does not tell it from its node");
+        assert_eq!(refused("default/a"), 1);
+        let difference = worker.status.last_difference.unwrap();
+        let wanted = "default/a -> 10.0.0.2:80: denied at the socket, allowed by the switch";
+        assert_eq!(difference, wanted);
+    }
 
     #[test]
     fn each_change_is_followed_by_two_sweeps_a_second_apart() {
