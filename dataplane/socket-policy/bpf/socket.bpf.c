@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Denies a pod's connect() and sendmsg() by session rules, and what arrives at the sockets of a pod on the host network.
+ * Denies a pod's connect() and sendmsg() by session rules, and what arrives at the sockets of a pod on the host network or leaves
+ * them by ways that nobody asks about.
  *
  *   connect(), sendmsg() ──▶ service? ─┬─ no ──▶ rules about the address
  *                                      └─ yes ─▶ rules about its endpoints: one that is allowed is enough
@@ -29,6 +30,10 @@
 /* Of every network namespace. */
 #define LOOPBACK_INTERFACE 1
 #define SOCK_RAW 3
+
+/* Version 4, and a header of 20 bytes: without options. */
+#define PLAIN_V4 0x45
+#define ROUTING_HEADER 43
 
 #define WHOLE_V4 (96 + 32)
 #define WHOLE_V6 (96 + 128)
@@ -114,12 +119,20 @@ struct question {
 	__u8 transport;
 	__u32 by;
 	__u32 is_host;
+	/* Of a service: the place of its first endpoint, and whether one is allowed. */
+	__u32 first;
+	__u32 is_allowed;
 };
 
 static __always_inline void copy(__u64 *to, const __u64 *from)
 {
 	to[0] = from[0];
 	to[1] = from[1];
+}
+
+static __always_inline int is_same(const __u64 *one, const __u64 *other)
+{
+	return one[0] == other[0] && one[1] == other[1];
 }
 
 /* The verdict of one network's ranges about a port. */
@@ -167,52 +180,68 @@ static __always_inline int ask(struct question *question, __u32 table, const __u
 	return find_range(piece->first, piece->count, bpf_ntohs(question->port), &question->by);
 }
 
-/* Whether the rules deny one address. */
+/* The table about what arrives at an address of this node. */
+static __always_inline __u32 *find_local(const struct question *question, const __u64 *address)
+{
+	struct local_key key = {
+		.generation = question->generation,
+		.family = question->family,
+	};
+
+	copy(key.address, address);
+	return bpf_map_lookup_elem(&locals, &key);
+}
+
+/*
+ * Whether the rules deny one address; not that of the pod itself, to which a service may lead, nor to a pod on the host
+ * network those of its node.
+ */
 __noinline int is_denied(struct question *question)
 {
-	struct local_key local = {};
 	__u32 *table;
 
-	if (!question)
+	if (!question || is_same(question->address, question->own))
+		return 0;
+	table = find_local(question, question->address);
+	if (question->is_host && table && *table == NODE)
 		return 0;
 	if (ask(question, question->table, question->address) == DENY)
 		return 1;
-	if (question->is_host)
+	if (question->is_host || !table || *table == NODE)
 		return 0;
-	local.generation = question->generation;
-	local.family = question->family;
-	copy(local.address, question->address);
-	table = bpf_map_lookup_elem(&locals, &local);
-	return table && ask(question, *table, question->own) == DENY;
+	return ask(question, *table, question->own) == DENY;
 }
 
-/* The same for the endpoints of a service: whether they deny each. */
-__noinline int are_denied(struct question *question, __u32 first, __u32 count)
+/* Asks about one endpoint of a service; 1 ends the loop. */
+static long ask_endpoint(__u64 nth, struct question *question)
 {
-	if (!question || !count || count > ASKED)
-		return 0;
-	for (__u32 nth = 0; nth < ASKED && nth < count; nth++) {
-		__u32 place = first + nth;
-		struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, &place);
+	__u32 place = question->first + (__u32)nth;
+	struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, &place);
 
-		if (!endpoint)
-			return 0;
+	if (endpoint) {
 		copy(question->address, endpoint->address);
 		question->port = endpoint->port;
-		if (!is_denied(question))
+		if (is_denied(question))
 			return 0;
 	}
+	question->is_allowed = 1;
 	return 1;
+}
+
+/* Whether the rules deny each endpoint of a service; one without any is the node's to refuse. */
+static __always_inline int are_denied(struct question *question, const struct piece *service)
+{
+	if (!service->count)
+		return 0;
+	question->first = service->first;
+	bpf_loop(service->count, ask_endpoint, question, 0);
+	return !question->is_allowed;
 }
 
 /* A connection within the pod: to loopback, to the unspecified address, or to its own. */
 static __always_inline int is_inside(const struct pod *pod, __u8 family, const __u64 *address)
 {
-	const __u64 *own = pod->own[family == V6];
-
-	if (!(address[0] | address[1]))
-		return 1;
-	if (own[0] == address[0] && own[1] == address[1])
+	if (!(address[0] | address[1]) || is_same(pod->own[family == V6], address))
 		return 1;
 	if (family == V4)
 		return *(const __u8 *)address == 127;
@@ -320,18 +349,19 @@ decide(struct bpf_sock_addr *context, int is_send, __u8 family, const __u64 *add
 	__u64 *seen;
 	struct piece *service;
 	struct bpf_sock *socket = context->sk;
-	__u32 flags;
-	int denied;
+	__u32 flags = pod->flags;
+	int inside, denied;
 
 	if (context->protocol != IPPROTO_TCP && context->protocol != IPPROTO_UDP)
 		return 1;
 	if (!known)
 		return 1;
 	count(ASKED_ABOUT, 1);
-	question.generation = known->generation;
-	if (is_inside(pod, family, address))
+	inside = is_inside(pod, family, address);
+	/* At the own addresses of a pod on the host network are the node's ports, which lead to others. */
+	if (inside && !(flags & POD_HOST))
 		return 1;
-	flags = pod->flags;
+	question.generation = *(volatile __u32 *)&known->generation;
 	if (!(flags & POD_KNOWN) || !question.generation) {
 		if (!known->closed || flags & POD_HOST)
 			return 1;
@@ -354,9 +384,9 @@ decide(struct bpf_sock_addr *context, int is_send, __u8 family, const __u64 *add
 	copy(key.address, address);
 	service = bpf_map_lookup_elem(&services, &key);
 	if (service)
-		denied = are_denied(&question, service->first, service->count);
+		denied = are_denied(&question, service);
 	else
-		denied = is_denied(&question);
+		denied = !inside && is_denied(&question);
 	if (flags & POD_DATAGRAMS && context->protocol == IPPROTO_UDP && socket) {
 		exchange.pod = pod->number;
 		exchange.own_port = socket->src_port;
@@ -436,14 +466,19 @@ int sendmsg6(struct bpf_sock_addr *context)
 	return ask_about(context, 1, 1);
 }
 
-/* Remembers whose datagrams a socket gets, so that it may reply. */
+/*
+ * Remembers whose datagrams a socket gets, so that it may reply. Those of a pod on the host network are remembered as they
+ * arrive: here a process of the node may have sent them by loopback, in the name of any address of IPv6.
+ */
 static __always_inline int hear(struct bpf_sock_addr *context, int is_v6)
 {
 	struct pod *pod = bpf_get_local_storage(&pods, 0);
 	struct bpf_sock *socket = context->sk;
 	struct exchange_key key = {};
 
-	if (!(pod->flags & POD_DATAGRAMS) || context->protocol != IPPROTO_UDP || !socket)
+	if ((pod->flags & (POD_DATAGRAMS | POD_HOST)) != POD_DATAGRAMS)
+		return 1;
+	if (context->protocol != IPPROTO_UDP || !socket)
 		return 1;
 	key.pod = pod->number;
 	key.own_port = socket->src_port;
@@ -465,12 +500,21 @@ int recvmsg6(struct bpf_sock_addr *context)
 	return hear(context, 1);
 }
 
+/*
+ * Whether packets of a socket leave without a question: of a raw one, and on the host network of UDP-Lite (elsewhere they are
+ * the switch's), whose connect() runs no program.
+ */
+static __always_inline int is_unasked(const struct bpf_sock *socket, __u32 flags)
+{
+	return socket->type == SOCK_RAW || (flags & POD_HOST && socket->protocol == IPPROTO_UDPLITE);
+}
+
 SEC("cgroup/sock_create")
 int create(struct bpf_sock *socket)
 {
 	struct pod *pod = bpf_get_local_storage(&pods, 0);
 
-	if (socket->type != SOCK_RAW || !(pod->flags & POD_NO_RAW))
+	if (!(pod->flags & POD_NO_RAW) || !is_unasked(socket, pod->flags))
 		return 1;
 	count(RAW, 1);
 	return 0;
@@ -488,7 +532,7 @@ static __always_inline __u8 sender_of(struct __sk_buff *packet, __u64 *address, 
 		bpf_skb_load_bytes(packet, 6, &next, sizeof(next));
 		bpf_skb_load_bytes(packet, 8, address, 16);
 		/* Behind other headers it has no port, and so no exchange. */
-		if (next == IPPROTO_UDP || next == IPPROTO_TCP)
+		if (next == IPPROTO_UDP || next == IPPROTO_UDPLITE || next == IPPROTO_TCP)
 			bpf_skb_load_bytes(packet, udp, port, sizeof(*port));
 		return V6;
 	}
@@ -512,7 +556,10 @@ int ingress(struct __sk_buff *packet)
 	struct bpf_sock *socket = packet->sk;
 	struct exchange_key key = {};
 	struct question question = {};
+	__u32 flags = pod->flags;
+	__u64 *seen;
 	__be16 port;
+	int denied;
 
 	/* The node reaches its pods. */
 	if (packet->ifindex == LOOPBACK_INTERFACE || !socket)
@@ -520,32 +567,67 @@ int ingress(struct __sk_buff *packet)
 	socket = bpf_sk_fullsock(socket);
 	if (!socket || socket->type == SOCK_RAW)
 		return 1;
-	if (socket->protocol == IPPROTO_TCP) {
+	/* The rules are those of UDP for UDP-Lite. */
+	question.transport = socket->protocol == IPPROTO_UDPLITE ? IPPROTO_UDP : socket->protocol;
+	if (question.transport == IPPROTO_TCP) {
 		if (socket->state != BPF_TCP_LISTEN)
 			return 1;
-	} else if (socket->protocol != IPPROTO_UDP || socket->state == BPF_TCP_ESTABLISHED) {
+	} else if (question.transport != IPPROTO_UDP || socket->state == BPF_TCP_ESTABLISHED) {
 		return 1;
 	}
-	if (!known || !known->generation || !(pod->flags & POD_KNOWN))
+	if (!known || !(flags & POD_KNOWN))
+		return 1;
+	question.generation = *(volatile __u32 *)&known->generation;
+	if (!question.generation)
 		return 1;
 	question.family = sender_of(packet, question.address, &port);
-	question.generation = known->generation;
-	question.transport = socket->protocol;
 	question.port = bpf_htons(socket->src_port);
 	question.by = ~0U;
-	if (ask(&question, ACCEPTS | pod->number, question.address) != DENY)
-		return 1;
-	if (socket->protocol == IPPROTO_UDP) {
+	denied = ask(&question, ACCEPTS | pod->number, question.address) == DENY;
+	if (flags & POD_DATAGRAMS && question.transport == IPPROTO_UDP && port) {
 		key.pod = pod->number;
 		key.own_port = socket->src_port;
 		key.port = port;
 		key.family = question.family;
 		copy(key.address, question.address);
-		if (find_exchange(&sent, &key))
+		if (!denied) {
+			note_exchange(&heard, &sent, &key);
 			return 1;
+		}
+		seen = find_exchange(&sent, &key);
+		if (seen) {
+			*seen = bpf_ktime_get_ns();
+			return 1;
+		}
 	}
+	if (!denied)
+		return 1;
 	count(KEPT_OUT, 1);
 	report_packet(pod, &question, port);
+	return 0;
+}
+
+/*
+ * What a pod on the host network sends past the rules about what it opens: packets of sockets that are open and that nobody asks
+ * about, and packets that may name a way (options of RFC 791, a routing header of RFC 8200), so that they go first to an address that nobody asked about.
+ */
+SEC("cgroup_skb/egress")
+int egress(struct __sk_buff *packet)
+{
+	struct pod *pod = bpf_get_local_storage(&pods, 0);
+	struct bpf_sock *socket = packet->sk;
+	__u8 first = PLAIN_V4, next = 0;
+
+	if (!(pod->flags & POD_NO_RAW) || packet->ifindex == LOOPBACK_INTERFACE)
+		return 1;
+	if (packet->protocol == bpf_htons(ETH_P_IPV6))
+		bpf_skb_load_bytes(packet, 6, &next, sizeof(next));
+	else
+		bpf_skb_load_bytes(packet, 0, &first, sizeof(first));
+	socket = socket ? bpf_sk_fullsock(socket) : 0;
+	if (first == PLAIN_V4 && next != ROUTING_HEADER && !(socket && is_unasked(socket, pod->flags)))
+		return 1;
+	count(RAW, 1);
 	return 0;
 }
 

@@ -11,8 +11,6 @@
 /* Ranges of ports, and endpoints, of one generation; there is room for two. */
 #define RANGES (1 << 16)
 #define ENDPOINTS (1 << 15)
-/* Endpoints of a service that are asked about; with more of them the switch decides. */
-#define ASKED 64
 
 #define V4 4
 #define V6 6
@@ -23,8 +21,11 @@
 #define POD_HOST 2
 /* Its datagrams are remembered, so that replies are told from what is opened. */
 #define POD_DATAGRAMS 4
-/* It opens no raw sockets. */
+/* It opens no raw sockets; on the host network none of UDP-Lite, and no packet of either leaves, nor one that may name a way. */
 #define POD_NO_RAW 8
+
+/* In place of the number of a pod's table: the address is one of the node's. */
+#define NODE 0
 
 /* In front of the number of a table about what a pod on the host network accepts. */
 #define ACCEPTS (1U << 30)
@@ -83,7 +84,7 @@ struct range {
 	__u32 by;
 };
 
-/* An address of a pod on this node, whose table decides about what arrives there. */
+/* An address of a pod on this node, whose table decides about what arrives there, or of the node. */
 struct local_key {
 	__u32 generation;
 	__u32 family;

@@ -26,9 +26,9 @@ use crate::{Error, link};
 
 static FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/socket.bpf.o"));
 
-/// Programs, and the types by which they are attached (`enum bpf_attach_type`). The last one costs time for each packet, and is
+/// Programs, and the types by which they are attached (`enum bpf_attach_type`). The last two cost time for each packet, and are
 /// for pods on the host network alone: packets of others pass the switch.
-const PROGRAMS: [(&std::ffi::CStr, u32); 8] = [
+const PROGRAMS: [(&std::ffi::CStr, u32); 9] = [
     (c"connect4", libbpf_sys::BPF_CGROUP_INET4_CONNECT),
     (c"connect6", libbpf_sys::BPF_CGROUP_INET6_CONNECT),
     (c"sendmsg4", libbpf_sys::BPF_CGROUP_UDP4_SENDMSG),
@@ -37,10 +37,11 @@ const PROGRAMS: [(&std::ffi::CStr, u32); 8] = [
     (c"recvmsg6", libbpf_sys::BPF_CGROUP_UDP6_RECVMSG),
     (c"create", libbpf_sys::BPF_CGROUP_INET_SOCK_CREATE),
     (c"ingress", libbpf_sys::BPF_CGROUP_INET_INGRESS),
+    (c"egress", libbpf_sys::BPF_CGROUP_INET_EGRESS),
 ];
 
 fn programs_of(is_host: bool) -> &'static [(&'static std::ffi::CStr, u32)] {
-    if is_host { &PROGRAMS } else { &PROGRAMS[..PROGRAMS.len() - 1] }
+    if is_host { &PROGRAMS } else { &PROGRAMS[..PROGRAMS.len() - 2] }
 }
 
 /// How the programs answer.

@@ -12,8 +12,6 @@ use session_rules::Transport;
 pub(crate) const RANGES: u32 = 1 << 16;
 /// Endpoints of one generation: `ENDPOINTS`.
 pub(crate) const ENDPOINTS: u32 = 1 << 15;
-/// `ASKED`.
-pub(crate) const ASKED: u32 = 64;
 /// Bits of a rule's key in front of the address.
 pub(crate) const FRONT: u32 = 96;
 
@@ -41,6 +39,9 @@ pub(crate) const POD_DATAGRAMS: u32 = 4;
 
 /// `POD_NO_RAW`.
 pub(crate) const POD_NO_RAW: u32 = 8;
+
+/// `NODE`.
+pub(crate) const NODE: u32 = 0;
 
 /// `ACCEPTS`.
 pub(crate) const ACCEPTS: u32 = 1 << 30;

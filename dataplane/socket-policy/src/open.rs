@@ -15,8 +15,6 @@ use ahash::RandomState;
 use linux_net::{OpenSocket, end_socket, open_sockets};
 use session_rules::{Action, Connection, Rule, Scope, Services, Table, Transport};
 
-use crate::layout::ASKED;
-
 /// Connections ended at once; the next call ends more.
 const MOST: usize = 1_000;
 /// Cgroups of one pod that are looked through.
@@ -92,32 +90,29 @@ impl Known {
             table.lookup(&connection).is_some_and(|rule| rule.action == Action::Deny)
         };
         let (own, remote) = (socket.local, socket.remote);
-        let is_own = || self.node.contains(&remote.ip());
+        let is_inside = |other: IpAddr| other == own.ip() || self.node.contains(&other);
         let opens = || {
-            let to = |to: SocketAddr| is_denied(&self.opened, (own.ip(), 0), (to.ip(), to.port()));
-            match self.services.find(remote, transport, is_own) {
+            let to = |to: SocketAddr| {
+                let to = (to.ip(), to.port());
+                !is_inside(to.0) && is_denied(&self.opened, (own.ip(), 0), to)
+            };
+            match self.services.find(remote, transport, || self.node.contains(&remote.ip())) {
                 Some(service) => {
                     let endpoints = &service.endpoints;
-                    (1..=ASKED as usize).contains(&endpoints.len())
-                        && endpoints.iter().all(|endpoint| to(*endpoint))
+                    !endpoints.is_empty() && endpoints.iter().all(|endpoint| to(*endpoint))
                 }
                 None => to(remote),
             }
         };
-        let accepts = || is_denied(&self.accepted, (own.ip(), own.port()), (remote.ip(), 0));
+        let accepts = || {
+            let local = (own.ip(), own.port());
+            !is_inside(remote.ip()) && is_denied(&self.accepted, local, (remote.ip(), 0))
+        };
         match by {
             Opener::Pod => opens(),
             Opener::Other => accepts(),
             Opener::Unknown => opens() && accepts(),
         }
-    }
-
-    fn is_inside(&self, socket: &OpenSocket) -> bool {
-        let remote = socket.remote.ip();
-        remote.is_unspecified()
-            || remote.is_loopback()
-            || remote == socket.local.ip()
-            || self.node.contains(&remote)
     }
 
     /// Ends the connections of these pods, by their cgroups, that the rules deny. `is_answered` tells of a datagram socket's
@@ -142,7 +137,11 @@ impl Known {
                 .filter(|it| it.is_listening())
                 .filter_map(|it| Some((&**owner(it)?, it.local.port())))
                 .collect();
-            for socket in sockets.iter().filter(|it| !it.is_listening() && !self.is_inside(it)) {
+            let is_open = |it: &&OpenSocket| {
+                let remote = it.remote.ip();
+                !it.is_listening() && !remote.is_unspecified() && !remote.is_loopback()
+            };
+            for socket in sockets.iter().filter(is_open) {
                 let Some(pod) = owner(socket) else { continue };
                 let is_answer =
                     transport == Transport::Udp && is_answered(pod, socket.local, socket.remote);
@@ -220,14 +219,16 @@ mod tests {
         let mut services = Services::default();
         let endpoints = vec!["192.0.2.2:8080".parse().unwrap()];
         let service = Service { endpoints, ..Service::default() };
-        services.set("10.96.0.1:80".parse().unwrap(), Transport::Tcp, Some(service));
+        for at in ["10.96.0.1:80", "0.0.0.0:30080"] {
+            services.set(at.parse().unwrap(), Transport::Tcp, Some(service.clone()));
+        }
         let node = ["192.0.2.1".parse().unwrap()];
         let known = Known::of(&rules, &[(pod.clone(), denied)], &services, &node, &[&pod]);
         assert_eq!(known.opened.rules().len(), 1, "of this pod alone");
         let denies = |own: u16, remote: &str, by| {
             let own = SocketAddr::new(node[0], own);
             let socket = OpenSocket::connected(own, remote.parse().unwrap());
-            !known.is_inside(&socket) && known.denies(&pod, Transport::Tcp, &socket, by)
+            known.denies(&pod, Transport::Tcp, &socket, by)
         };
         assert!(denies(40_000, "192.0.2.2:80", Opener::Pod));
         assert!(denies(40_000, "10.96.0.1:80", Opener::Pod), "each endpoint of the service");
@@ -236,6 +237,9 @@ mod tests {
         assert!(denies(80, "192.0.2.3:5000", Opener::Other));
         assert!(!denies(81, "192.0.2.3:5000", Opener::Other));
         assert!(!denies(80, "192.0.2.3:5000", Opener::Unknown), "both have to deny it");
-        assert!(!denies(40_000, "192.0.2.1:80", Opener::Pod), "the node itself");
+        for by in [Opener::Pod, Opener::Other] {
+            assert!(!denies(40_000, "192.0.2.1:80", by), "the node itself");
+        }
+        assert!(denies(40_000, "192.0.2.1:30080", Opener::Pod), "the node's port leads to a pod");
     }
 }

@@ -12,8 +12,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use session_rules::{Action, Connection, Rule, Scope, Services, Transport, linear};
 
 use crate::layout::{
-    ACCEPTS, ALLOW, DENY, Endpoint, FRONT, LocalKey, NOTHING, Piece, Range, RuleKey, ServiceKey,
-    bytes, number,
+    ACCEPTS, ALLOW, DENY, Endpoint, FRONT, LocalKey, NODE, NOTHING, Piece, Range, RuleKey,
+    ServiceKey, bytes, number,
 };
 
 /// The first number of tables about what arrives at an address; those of pods are below, the ones about what
@@ -79,6 +79,9 @@ pub(crate) fn render(
                 rendered.rules.push((key, piece));
             }
         }
+    }
+    for address in node {
+        locals.entry(*address).or_insert(NODE);
     }
     for (address, table) in locals {
         let (family, address) = bytes(address);

@@ -120,8 +120,12 @@ pub(crate) fn is_open(client: &mut Client, what: &str) -> bool {
 /// Opens a connection and closes it, so that nothing of it is sent again afterwards.
 fn reaches(client: &mut Client, what: &str, seconds: u32) -> bool {
     let [kind, host, port, own] = what.split(' ').collect::<Vec<_>>()[..] else { panic!() };
-    let stream = if kind == "udp" { "DGRAM" } else { "STREAM" };
-    assert_eq!(client.ask(&format!("bound x {stream} {own} 0")), "ok");
+    let socket = match kind {
+        "udp" => "DGRAM",
+        "lite" => "lite",
+        _ => "STREAM",
+    };
+    assert_eq!(client.ask(&format!("bound x {socket} {own} 0")), "ok");
     assert_eq!(client.ask(&format!("patience x {seconds}")), "ok");
     let connected = client.ask(&format!("held x {host} {port}"));
     let answer = if connected == "ok" { client.ask("echo x") } else { connected };

@@ -19,13 +19,24 @@ fn no_other_call_opens_what_connect_may_not() {
     for what in [
         "fast HOST 80",
         "mptcp HOST 80",
+        "late HOST 80",
+        "repaired HOST 80",
         "uring HOST 80",
+        "uring-worker HOST 80",
         "device HOST 80",
         // Another source address: the cgroup decides, and not the address.
         "transparent HOST 80 10.9.0.3",
         "pktinfo HOST 80 10.9.0.3",
         "fork tcp HOST 80",
         "fork send HOST 80",
+        // Other calls, families, and states of a socket.
+        "sendmmsg HOST 80 10.9.0.3",
+        "again HOST 80 10.9.0.3",
+        "aside HOST 80 10.9.0.3",
+        "unspec HOST 80",
+        "v4-of-v6 HOST 80",
+        "v4-connect-of-v6 HOST 80",
+        "addrform HOST 80 10.9.0.3",
     ] {
         assert_eq!(client.ask(&what.replace("HOST", "10.9.0.2")), "EPERM", "{what}");
         assert_eq!(&*only(&policy).by, "NetworkPolicy default/a egress", "{what}");
@@ -77,6 +88,59 @@ fn rules_reach_sockets_that_were_open_before_the_programs() {
     let _policy = policy_at(&cgroup, &rules, Options::default());
     assert_eq!(client.ask("held a 10.9.0.2 80"), "EPERM");
     assert_eq!(client.ask("held b 10.9.0.2 80"), "EPERM");
+}
+
+#[test]
+fn a_socket_that_was_accepted_opens_no_more_than_others() {
+    testkit::requires_root!();
+    let world = World::new("accepted");
+    let cgroup = world.cgroup("pod");
+    let _policy =
+        policy_at(&cgroup, &deny_to("default/a", "10.9.0.2", Ports::ANY), Options::default());
+    let (mut inside, mut outside) = (world.client(&cgroup), world.client(cgroup.parent().unwrap()));
+    assert_eq!(inside.ask("listen l tcp 10.9.0.100 7000"), "ok");
+    // Accepted by the pod, and by another process.
+    let way = world.folder.path().join("way");
+    for is_given in [false, true] {
+        if is_given {
+            outside.begin(&format!("take l {}", way.display()));
+            assert_eq!(outside.line(), "listening");
+            assert_eq!(inside.ask(&format!("give l {}", way.display())), "ok");
+            assert_eq!(outside.line(), "ok");
+        }
+        assert_eq!(outside.ask("tcp 10.9.0.100 7000"), "ok");
+        let accepting = if is_given { &mut outside } else { &mut inside };
+        assert_eq!(accepting.ask("accept l a"), "ok");
+        assert_eq!(accepting.ask("disconnect a"), "ok");
+        assert_eq!(accepting.ask("held a 10.9.0.2 80"), "EPERM");
+        assert_eq!(accepting.ask("held a 10.9.0.3 80"), "ok");
+    }
+}
+
+#[test]
+fn a_program_inside_a_pod_permits_nothing() {
+    testkit::requires_root!();
+    let world = World::new("inside");
+    for (name, refuse, denied) in [("eperm", false, "EPERM"), ("refused", true, "ECONNREFUSED")] {
+        let cgroup = world.cgroup(name);
+        let options = Options { refuse, ..Options::default() };
+        let _policy = policy_at(&cgroup, &deny_to("default/a", "10.9.0.2", Ports::ANY), options);
+        // BPF_F_ALLOW_MULTI, and BPF_F_PREORDER where the kernel has it: this one runs before those of cgroups inside.
+        for (nested, flags) in [("last", 2), ("first", 2 | 64)] {
+            let nested = cgroup.join(nested);
+            std::fs::create_dir(&nested).unwrap();
+            let mut client = world.client(&nested);
+            let permitted = client.ask(&format!("permit {} {flags}", nested.display()));
+            assert!(permitted == "ok" || flags & 64 != 0 && permitted == "EINVAL", "{permitted}");
+            assert_eq!(client.ask("tcp 10.9.0.2 80"), denied, "{}", nested.display());
+            assert_eq!(client.ask("tcp 10.9.0.3 80"), "ok");
+            drop(client);
+            while let Err(error) = std::fs::remove_dir(&nested) {
+                assert_eq!(error.kind(), std::io::ErrorKind::ResourceBusy);
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        }
+    }
 }
 
 /// Denies a pod on the host network everything but what the friend sends to port 8080.

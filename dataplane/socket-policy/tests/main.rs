@@ -2,6 +2,8 @@
 
 mod arrivals;
 mod attacks;
+mod binds;
 mod common;
+mod evasions;
 mod outliving;
 mod rules;

@@ -155,6 +155,12 @@ fn a_service_is_denied_if_each_of_its_endpoints_is() {
     set("10.9.0.2:98", &["10.9.0.3:80"]);
     set("10.9.0.2:97", &["10.9.0.2:80", "10.9.0.3:80"]);
     set("10.9.0.2:96", &[]);
+    let many: Vec<String> = (1..200).map(|port| format!("10.9.0.2:{port}")).collect();
+    let mut many: Vec<&str> = many.iter().map(String::as_str).collect();
+    set("10.9.0.2:94", &many);
+    many.push("10.9.0.3:80");
+    set("10.9.0.2:93", &many);
+    set("10.9.0.2:92", &[format!("{}:80", POD[0]).as_str()]);
     set("0.0.0.0:30080", &["10.9.0.2:80"]);
     assert_eq!(client.ask("tcp 10.9.0.3 99"), "EPERM", "each endpoint is denied");
     assert_eq!(only(&policy).target, "10.9.0.3:99".parse().unwrap(), "as it was asked for");
@@ -165,6 +171,9 @@ fn a_service_is_denied_if_each_of_its_endpoints_is() {
     assert_eq!(client.ask("tcp 10.9.0.2 97"), "ECONNREFUSED", "one of two is allowed");
     assert_eq!(client.ask("tcp 10.9.0.2 96"), "ECONNREFUSED", "none: the node refuses it");
     assert_eq!(client.ask("tcp 10.9.0.2 95"), "EPERM", "no service");
+    assert_eq!(client.ask("tcp 10.9.0.2 94"), "EPERM", "each of many");
+    assert_eq!(client.ask("tcp 10.9.0.2 93"), "ECONNREFUSED", "the last of many is allowed");
+    assert_eq!(client.ask("tcp 10.9.0.2 92"), "ECONNREFUSED", "a pod may reach itself");
 }
 
 #[test]
