@@ -1,6 +1,6 @@
 //! Policies at connect(): programs at pods' cgroups, beside the switch.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -197,11 +197,21 @@ spec:
   policyTypes: [Egress]
 ";
 
+const NODE_PORT: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: db, namespace: default}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.9
+  ports: [{protocol: TCP, port: 6379, nodePort: 30079}]
+";
+
 /// What `redis-cli` in a cgroup of the node itself says of a server.
-fn node_asks(node: &ClusterNode, cgroup: &Path, address: &str) -> String {
+fn node_asks(node: &ClusterNode, cgroup: &Path, address: &str, port: &str) -> String {
     let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", cgroup.display());
     let limit = BLOCKED.as_secs().to_string();
-    let ask = ["timeout", &limit, "redis-cli", "-h", address, "ping"];
+    let ask = ["timeout", &limit, "redis-cli", "-h", address, "-p", port, "ping"];
     let output = node.namespace.try_exec([&["sh", "-c", &enter, "sh"], &ask[..]].concat());
     text(&output.stdout) + &text(&output.stderr)
 }
@@ -213,6 +223,7 @@ fn policies_hold_for_what_a_pod_on_the_host_network_opens() {
     let [agent, others] = ["0f-3", "0f-4"].map(|uid| mounts.make(uid));
     let mut options: Vec<String> = mounts.options().into();
     options.push("--host-network-policies=on".to_owned());
+    options.push("--socket-error=econnrefused".to_owned());
     let node = ClusterNode::start(&options.iter().map(String::as_str).collect::<Vec<_>>());
     let object = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "agent", "namespace": "default", "uid": "0f-3", "labels": {"role": "agent"}},
@@ -222,15 +233,24 @@ fn policies_hold_for_what_a_pod_on_the_host_network_opens() {
     node.write("pod-agent", &object.to_string());
     let db = node.pod("db", "db");
     let _redis = db.serve_redis();
-    let address = db.v4().to_string();
+    node.write("service", NODE_PORT);
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": "db", "namespace": "default", "labels": {"kubernetes.io/service-name": "db"}},
+        "addressType": "IPv4", "ports": [{"protocol": "TCP", "port": 6379}],
+        "endpoints": [{"addresses": [db.v4()], "conditions": {"ready": true}}]});
+    node.write("slice", &slice.to_string());
+    let direct = [db.v4().to_string(), "6379".to_owned()];
+    let by_service = ["10.77.0.1".to_owned(), "30079".to_owned()];
     let is = |cgroup: &Path, wanted: &str| {
-        node.eventually(wanted, || {
-            node_asks(&node, cgroup, &address).contains(wanted).then_some(())
-        });
+        for [address, port] in [&direct, &by_service] {
+            node.eventually(&format!("{wanted} of {address}"), || {
+                node_asks(&node, cgroup, address, port).contains(wanted).then_some(())
+            });
+        }
     };
     is(&agent, "PONG");
     node.apply("policy", NOTHING_OUT);
-    is(&agent, "Operation not permitted");
+    is(&agent, "Connection refused");
     is(&others, "PONG");
     let event = denied_call(&node, "default/agent");
     assert_eq!(event["by"][0], "default-deny of NetworkPolicy default/closed-agent", "{event}");
@@ -241,6 +261,38 @@ fn policies_hold_for_what_a_pod_on_the_host_network_opens() {
     assert!(rules.contains("default/agent  local"), "{rules}");
     node.withdraw("policy");
     is(&agent, "PONG");
+}
+
+/// No right of the switch reaches the sockets of a pod, but a packet of each passes it.
+#[test]
+fn connections_from_before_the_programs_are_reset_at_their_next_packet() {
+    requires_the_machine!("redis-server", "redis-cli");
+    let mut mounts = Mounts::new();
+    let cgroup = mounts.make("0f-2");
+    let mut options: Vec<String> = mounts.options().into();
+    options.push("--denied-reply=reject".to_owned());
+    let node = ClusterNode::start(&options.iter().map(String::as_str).collect::<Vec<_>>());
+    let frontend = node.pod("frontend", "frontend");
+    let db = node.pod("db", "db");
+    let _redis = db.serve_redis();
+    let mut live = frontend.connect(db.v4(), 6379).unwrap();
+    live.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut asks_live = || -> std::io::Result<usize> {
+        live.write_all(b"PING\r\n")?;
+        live.read(&mut [0; 16])
+    };
+    assert_eq!(asks_live().unwrap(), "+PONG\r\n".len());
+    with_uid(&node, &frontend, "frontend", "0f-2");
+    let address = db.v4().to_string();
+    node.eventually("the programs", || {
+        (node.status()["socket_policies"]["attached"] == 1).then_some(())
+    });
+    assert_eq!(asks_live().unwrap(), "+PONG\r\n".len(), "it goes on");
+    node.apply("policy", NOTHING_IN);
+    node.eventually("the denial", || {
+        asks(&frontend, &cgroup, &address).contains("Operation not permitted").then_some(())
+    });
+    assert_eq!(asks_live().unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
 #[test]
