@@ -54,7 +54,7 @@ pub struct Counters {
     pub lost: u64,
     /// Packets that sockets of pods on the host network were not to get.
     pub kept_out: u64,
-    /// Raw sockets that were refused.
+    /// Raw sockets that were refused, and packets that were sent past the rules.
     pub raw: u64,
 }
 

@@ -215,7 +215,8 @@ fn socket_policies(page: &mut Page, status: &SocketPoliciesStatus) {
     let help = "Packets that rules denied to sockets of pods on the host network.";
     page.family("socket_policies_arrivals_denied_total", "counter", help);
     page.sample(&[], status.arrivals_denied);
-    page.family("socket_policies_raw_denied_total", "counter", "Raw sockets that were refused.");
+    let help = "Raw sockets that were refused, and packets sent past the rules.";
+    page.family("socket_policies_raw_denied_total", "counter", help);
     page.sample(&[], status.raw_denied);
     let help = "Open connections of pods on the host network that rules came to deny, and that were ended.";
     page.family("socket_policies_ended_total", "counter", help);

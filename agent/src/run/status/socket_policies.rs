@@ -25,7 +25,8 @@ pub struct SocketPoliciesStatus {
     pub lost: u64,
     /// Packets that a rule denied to sockets of pods on the host network.
     pub arrivals_denied: u64,
-    /// Raw sockets that were refused.
+    /// Raw sockets that were refused, and packets that pods on the host network sent past the rules: of open raw sockets, or with a
+    /// route.
     pub raw_denied: u64,
     /// Connections of pods on the host network that were open and that rules came to deny.
     pub ended: u64,
