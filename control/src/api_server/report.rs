@@ -40,6 +40,7 @@ pub async fn report(
         ConditionKind::Accepted => MANAGER,
         ConditionKind::InForce => "podgate-in-force",
         ConditionKind::Staged => "podgate-staged",
+        ConditionKind::Resolved => "podgate-resolved",
     };
     let fields = json!({
         "apiVersion": object.kind.api_version(),

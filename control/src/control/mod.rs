@@ -12,9 +12,11 @@ mod host_services;
 mod outside;
 mod policy_events;
 mod processor;
+mod resolved;
 mod staged;
 
 pub use policy_events::{PolicyChange, PolicyEvent};
+pub use resolved::ResolvedRule;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -172,6 +174,13 @@ impl Control {
     /// Returns the WireGuard keys and ports that nodes publish, by node.
     pub fn wireguard(&self) -> BTreeMap<Arc<str>, WireGuard> {
         self.cache.wireguard().map(|(node, it)| (Arc::clone(node), it.clone())).collect()
+    }
+
+    /// Returns whether an endpoint of the API server has an address of a node's object.
+    pub fn runs_api_server(&self, node: &str) -> bool {
+        let endpoints = &self.cache.api_server().endpoints;
+        let node = self.cache.nodes().get(node);
+        node.is_some_and(|node| node.addresses.iter().any(|it| endpoints.contains(it)))
     }
 
     /// Those of a node's addresses, as its kernel has them, that it may publish.

@@ -51,11 +51,13 @@ pub enum ConditionKind {
     InForce,
     /// The policy is staged.
     Staged,
+    /// Its nodes and the API server stand for these addresses.
+    Resolved,
 }
 
 impl ConditionKind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Accepted, Self::InForce, Self::Staged];
+    pub const ALL: [Self; 4] = [Self::Accepted, Self::InForce, Self::Staged, Self::Resolved];
 
     /// `type`, as objects spell it.
     pub const fn name(self) -> &'static str {
@@ -63,6 +65,7 @@ impl ConditionKind {
             Self::Accepted => "podgate.io/Accepted",
             Self::InForce => "podgate.io/InForce",
             Self::Staged => "podgate.io/Staged",
+            Self::Resolved => "podgate.io/Resolved",
         }
     }
 }

@@ -198,6 +198,33 @@ fn a_staged_policy_of_a_namespace_gets_an_event_that_sums_up_all_nodes() {
     assert_eq!(node.status().source.report_error, None);
 }
 
+#[test]
+fn the_status_of_a_firewall_names_the_addresses_that_its_rules_stand_for() {
+    let server = ApiServer::new();
+    cluster(&server);
+    let node = |name: &str, address: &str| {
+        server.apply(json!({"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "labels": {"pool": name}},
+            "status": {"addresses": [{"type": "InternalIP", "address": address}]}}));
+    };
+    node("node-b", "192.0.2.22");
+    server.apply(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
+        "metadata": {"name": "nodes", "generation": 1},
+        "spec": {"egress": [
+            {"action": "Deny", "to": [{"networks": ["203.0.113.0/24"]}]},
+            {"action": "Deny", "to": [{"nodes": {"matchLabels": {"pool": "node-b"}}}]},
+            {"action": "Deny", "to": [{"nodes": {"matchLabels": {"pool": "none"}}}]}]}}));
+    let files = NodeFiles::new("resolved");
+    let switch = start(&files, &server, Kernel::default());
+    let condition = || condition(&server, "clusteregressfirewalls", "nodes", "podgate.io/Resolved");
+    until(|| condition()["message"] == "egress[1]: 192.0.2.22; egress[2]: no address");
+    assert_eq!(
+        (&condition()["status"], &condition()["reason"]),
+        (&json!("False"), &json!("NoAddress"))
+    );
+    assert_eq!(switch.status().source.report_error, None);
+}
+
 /// A cluster whose definitions are older than its switches lacks the sums, and nothing else.
 #[test]
 fn without_the_definition_of_what_nodes_publish_the_rest_goes_on() {

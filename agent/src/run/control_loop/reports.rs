@@ -4,11 +4,12 @@
 //! writes, elected by a Lease; the others campaign only for conditions that differ from theirs, after
 //! a delay that grows with the number of nodes.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
-use control::Fault;
 use control::api_server::{Event, Warning};
 use control::model::{Condition, ConditionKind, Report};
+use control::{Fault, ResolvedRule};
 
 use super::reconciler::{Effects, Reconciler, Signal};
 use observe::time::utc_seconds;
@@ -23,6 +24,10 @@ pub(super) struct Reports {
 const AGAIN: Duration = Duration::from_secs(60);
 /// Maximum of writes in one comparison.
 const MOST: usize = 10;
+/// Maximum length of the addresses of all rules, in bytes; the API takes 32 KiB.
+const RULES: usize = 16 << 10;
+/// Addresses of a rule that are named.
+const ADDRESSES: usize = 16;
 /// Maximum length of faults in a message, in bytes; with [`ENDING`] an Event takes it.
 const MESSAGE: usize = Warning::LONGEST - ENDING.len() - "…".len();
 /// The end of a message about faults.
@@ -54,13 +59,16 @@ impl Reports {
         self.due = Some(now + AGAIN);
         let mut written = 0;
         for (object, report) in &effects.input.statuses {
-            let wanted = condition(report, effects.input.faults.of(object), SystemTime::now());
-            let Some(wanted) = wanted else { continue };
-            if written == MOST || !api_server.report(object.clone(), wanted) {
-                self.due = Some(now + Duration::from_secs(3));
-                return;
+            let moment = SystemTime::now();
+            let accepted = condition(report, effects.input.faults.of(object), moment);
+            let resolved = resolved(report, &effects.control.resolved(object), moment);
+            for wanted in accepted.into_iter().chain(resolved) {
+                if written == MOST || !api_server.report(object.clone(), wanted) {
+                    self.due = Some(now + Duration::from_secs(3));
+                    return;
+                }
+                written += 1;
             }
-            written += 1;
         }
     }
 }
@@ -85,13 +93,17 @@ pub(super) fn random_part(of: Duration) -> Duration {
 /// The faults of one object in a text of bounded length.
 pub(super) fn summary(faults: &[Fault]) -> String {
     let faults: Vec<String> = faults.iter().map(|it| it.fault.to_string()).collect();
-    let mut text = faults.join("; ");
-    if text.len() > MESSAGE {
-        let end = (0..=MESSAGE).rev().find(|at| text.is_char_boundary(*at));
+    cut(faults.join("; "), MESSAGE) + ENDING
+}
+
+/// At most so many bytes of a text.
+fn cut(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
         text.truncate(end.unwrap_or(0));
         text.push('…');
     }
-    text + ENDING
+    text
 }
 
 /// Returns the condition to write, or `None` if the status is up to date.
@@ -111,6 +123,35 @@ fn condition(report: &Report, faults: &[Fault], now: SystemTime) -> Option<Condi
         false => summary(faults),
     };
     renewed(report, ConditionKind::Accepted, accepted, reason, message, now)
+}
+
+/// The condition that says which addresses the nodes and the API server of rules stand for; `None` if it is up to
+/// date, or if there are no such rules.
+fn resolved(report: &Report, rules: &[ResolvedRule], now: SystemTime) -> Option<Condition> {
+    let words = |rule: &ResolvedRule| {
+        let mut words: Vec<String> =
+            rule.addresses.iter().take(ADDRESSES).map(IpAddr::to_string).collect();
+        match rule.addresses.len().saturating_sub(ADDRESSES) {
+            0 if words.is_empty() => words.push("no address".to_owned()),
+            0 => {}
+            more => words.push(format!("{more} more")),
+        }
+        format!("{}: {}", rule.field, words.join(", "))
+    };
+    let (holds, reason, message) = match rules {
+        // The policy had such a rule before.
+        [] => {
+            report.condition(ConditionKind::Resolved)?;
+            (true, "Written", "every address is written in the policy".to_owned())
+        }
+        _ => {
+            let holds = rules.iter().all(|rule| !rule.addresses.is_empty());
+            let reason = if holds { "Addresses" } else { "NoAddress" };
+            let words: Vec<String> = rules.iter().map(words).collect();
+            (holds, reason, cut(words.join("; "), RULES))
+        }
+    };
+    renewed(report, ConditionKind::Resolved, holds, reason, message, now)
 }
 
 /// The condition that says this; `None` if the status says so already. It keeps the time of the one before while it
@@ -157,6 +198,26 @@ mod tests {
         let object =
             ObjectRef { kind: Kind::ClusterNetworkPolicy, namespace: None, name: "c".into() };
         FieldFault { field: field.into(), problem: "is wrong".into() }.of(object)
+    }
+
+    #[test]
+    fn a_status_names_the_addresses_of_nodes_and_says_where_there_are_none() {
+        let at = SystemTime::UNIX_EPOCH;
+        let mut report = Report { generation: Some(1), conditions: Vec::new() };
+        let rule = |field: &str, count: u8| ResolvedRule {
+            field: field.into(),
+            addresses: (0..count).map(|n| [192, 0, 2, n].into()).collect(),
+        };
+        assert_eq!(resolved(&report, &[], at), None);
+        let first = resolved(&report, &[rule("egress[0]", 2)], at).unwrap();
+        assert_eq!((first.holds, &*first.message), (true, "egress[0]: 192.0.2.0, 192.0.2.1"));
+        report.conditions = vec![first];
+        assert_eq!(resolved(&report, &[rule("egress[0]", 2)], at), None, "it says so");
+        let both = [rule("egress[0]", 0), rule("egress[2]", 20)];
+        let second = resolved(&report, &both, at).unwrap();
+        assert!(!second.holds && second.message.starts_with("egress[0]: no address; egress[2]: "));
+        assert!(second.message.ends_with("192.0.2.15, 4 more"), "{}", second.message);
+        assert_eq!(resolved(&report, &[], at).unwrap().reason, "Written");
     }
 
     #[test]
