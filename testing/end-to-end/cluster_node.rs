@@ -201,18 +201,19 @@ impl ClusterNode {
         Process::spawn(&mut command)
     }
 
-    /// Makes the WireGuard device of its switch, which finds the socket where it looks for it.
-    pub(crate) fn make_device(&mut self) -> Boringtun {
+    /// Makes the WireGuard devices of its switch, which finds the sockets where it looks for them.
+    pub(crate) fn make_devices(&mut self) -> [Boringtun; 2] {
         let folder = self.path("wireguard");
         fs::create_dir(&folder).unwrap();
-        let device = Boringtun::start_in(&self.namespace, "podgate-wg", &folder);
+        let devices = ["podgate-wg", "podgate-wg2"]
+            .map(|name| Boringtun::start_in(&self.namespace, name, &folder));
         let command = mounting(&folder, &format!("{} \"$@\"", self.program.display()));
         let wrapper = self.path("podgate");
         let script = format!("#!/bin/sh\nexec unshare --mount sh -c '{command}' sh \"$@\"\n");
         fs::write(&wrapper, script).unwrap();
         fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
         self.program = wrapper;
-        device
+        devices
     }
 
     /// Sets the arguments of the next start.

@@ -1,11 +1,15 @@
 //! Encryption between two nodes, whose switches publish their keys by an API server. boringtun serves the devices.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use testkit::{RawReceiver, RawSender, packet};
 
-use crate::cluster_node::BLOCKED;
+use crate::cluster_node::{BLOCKED, ClusterNode};
 use crate::lan::Lan;
 use crate::pod::Pod;
 use crate::requires_the_machine;
@@ -113,14 +117,15 @@ fn what_pods_say_is_encrypted_between_addresses_of_ipv6() {
     }
 }
 
+fn mac_of(lan: &Lan, path: &str) -> [u8; 6] {
+    let text = lan.nodes[1].namespace.exec(["cat", path]);
+    let octets = text.trim().split(':').map(|it| u8::from_str_radix(it, 16).unwrap());
+    octets.collect::<Vec<u8>>().try_into().unwrap()
+}
+
 /// The packets of an attacker on the underlay: as node 1 would send them without encryption.
 fn forged(lan: &Lan, from: IpAddr, to: IpAddr, underlay: &str) -> Vec<u8> {
-    let mac = |path: &str| -> [u8; 6] {
-        let text = lan.nodes[1].namespace.exec(["cat", path]);
-        let octets = text.trim().split(':').map(|it| u8::from_str_radix(it, 16).unwrap());
-        octets.collect::<Vec<u8>>().try_into().unwrap()
-    };
-    let eth0 = mac("/sys/class/net/eth0/address");
+    let eth0 = mac_of(lan, "/sys/class/net/eth0/address");
     let (from, to) = (format!("{from}:9"), format!("{to}:{PORT}"));
     let inner = packet::udp(&from, &to).payload(SECRET).from_mac([2, 0, 0, 0, 0, 1]);
     if underlay == "routed" {
@@ -156,8 +161,10 @@ fn packets_forged_on_the_underlay_reach_no_pod() {
         drop(lan);
         let lan = Lan::encrypted(&["--underlay", underlay]);
         let pod = lan.nodes[1].pod("pod", "pod");
-        let frame = forged(&lan, client, pod.v4(), underlay);
-        assert!(!gets_forged(&lan, &pod, &frame), "{underlay}");
+        for from in [client, "192.0.2.1".parse().unwrap()] {
+            let frame = forged(&lan, from, pod.v4(), underlay);
+            assert!(!gets_forged(&lan, &pod, &frame), "{underlay} {from}");
+        }
         lan.nodes[1].eventually("the drop to be counted", || {
             let status = lan.nodes[1].status();
             let dropped = status["encryption"]["dropped"]["clear-text"].as_u64()?;
@@ -219,4 +226,159 @@ fn streams_and_the_longest_packets_fit_beside_encryption() {
     let result: serde_json::Value = serde_json::from_str(&result).unwrap();
     let bytes = result["end"]["sum_received"]["bytes"].as_u64().unwrap();
     assert!(bytes > 8 << 20, "{result}");
+}
+
+/// A stream of numbered datagrams from one pod to another.
+struct Stream<'s> {
+    from: &'s UdpSocket,
+    to: SocketAddr,
+    at: &'s UdpSocket,
+    received: AtomicU32,
+    /// The number sent in all, once that is known.
+    sent: OnceLock<u32>,
+}
+
+/// Datagrams under way at most: fewer than a receive buffer holds, however busy the machine is.
+const UNDER_WAY: u32 = 64;
+/// Time without a datagram after which the others are lost.
+const LOST: Duration = Duration::from_secs(20);
+
+impl<'s> Stream<'s> {
+    fn new(from: &'s UdpSocket, at: &'s UdpSocket) -> Self {
+        let (to, received) = (at.local_addr().unwrap(), AtomicU32::new(0));
+        Self { from, to, at, received, sent: OnceLock::new() }
+    }
+
+    fn send(&self, ended: &AtomicBool) {
+        let mut sent = 0;
+        while !ended.load(Ordering::Relaxed) {
+            if sent - self.received.load(Ordering::Relaxed) < UNDER_WAY {
+                let datagram = [SECRET, &u32::to_be_bytes(sent)].concat();
+                self.from.send_to(&datagram, self.to).unwrap();
+                sent += 1;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.sent.set(sent).unwrap();
+    }
+
+    /// The numbers that do not come.
+    fn missing(&self) -> Vec<u32> {
+        self.at.set_read_timeout(Some(BLOCKED)).unwrap();
+        let (mut numbers, mut last) = (BTreeSet::new(), Instant::now());
+        let mut buffer = [0; 1500];
+        loop {
+            if let Ok((length, _)) = self.at.recv_from(&mut buffer) {
+                last = Instant::now();
+                let number = buffer[length - 4..length].try_into().unwrap();
+                if numbers.insert(u32::from_be_bytes(number)) {
+                    self.received.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            let Some(sent) = self.sent.get() else { continue };
+            if numbers.len() == *sent as usize || last.elapsed() > LOST {
+                assert!(*sent > UNDER_WAY, "{sent}");
+                return (0..*sent).filter(|it| !numbers.contains(it)).collect();
+            }
+        }
+    }
+}
+
+/// Ends streams, also where a test fails.
+struct End<'e>(&'e AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn no_packet_is_lost_while_keys_are_rotated() {
+    requires_the_machine!("boringtun-cli");
+    let lan = Lan::encrypted(&[]);
+    let [one, two] = &lan.nodes[..] else { panic!("two nodes") };
+    let (client, server) = (one.pod("client", "client"), two.pod("server", "server"));
+    one.eventually("an encrypted connection", || talk(&client, &server, server.v4()));
+    let captures = lan.capture();
+    let bound = |pod: &Pod<'_>| pod.namespace.enter(|| UdpSocket::bind((pod.v4(), PORT)).unwrap());
+    let (near, far) = (bound(&client), bound(&server));
+    let streams = [Stream::new(&near, &far), Stream::new(&far, &near)];
+    let key = |node: &ClusterNode| node.status()["encryption"]["public_key"].clone();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let missing = streams.each_ref().map(|stream| {
+            scope.spawn(|| stream.send(&ended));
+            scope.spawn(|| stream.missing())
+        });
+        let end = End(&ended);
+        for node in [one, two, one] {
+            let before = key(node);
+            node.podgate(&["rotate-key"]);
+            assert_ne!(key(node), before);
+        }
+        drop(end);
+        let missing: [Vec<u32>; 2] = missing.map(|it| it.join().unwrap());
+        assert!(missing.iter().all(Vec::is_empty), "lost: {missing:?}");
+    });
+    assert!(!saw(&captures, SECRET));
+    let published = one.api_server().object("nodeaddresses", None, "node1").unwrap();
+    assert_eq!(published["spec"]["wireguard"]["publicKey"], key(one));
+    // The device has a session by the new key, and there is no other one.
+    one.kill_switch();
+    one.start_switch();
+    assert_eq!(published["spec"]["wireguard"]["publicKey"], key(one));
+    one.eventually("a connection", || talk(&client, &server, server.v4()));
+}
+
+/// Whether a datagram with the secret gets from a process of the first node to one of the second.
+fn say(lan: &Lan, addresses: [&str; 2]) -> bool {
+    let [from, to] = addresses.map(|it| SocketAddr::new(it.parse().unwrap(), 0));
+    let far = lan.nodes[1].namespace.enter(|| UdpSocket::bind(to).unwrap());
+    far.set_read_timeout(Some(BLOCKED)).unwrap();
+    let near = lan.nodes[0].namespace.enter(|| UdpSocket::bind(from).unwrap());
+    let _ = near.send_to(SECRET, far.local_addr().unwrap());
+    let mut buffer = [0; 1500];
+    far.recv_from(&mut buffer).is_ok_and(|(length, _)| &buffer[..length] == SECRET)
+}
+
+/// What processes of nodes say, once both nodes have the option.
+#[test]
+fn processes_of_nodes_speak_encrypted_where_that_is_asked_for() {
+    requires_the_machine!("boringtun-cli");
+    for underlay in UNDERLAYS {
+        let mut lan = Lan::encrypted(&["--underlay", underlay]);
+        let captures = lan.capture();
+        let families = [["192.0.2.1", "192.0.2.2"], ["2001:db8::1", "2001:db8::2"]];
+        let asks = |lan: &mut Lan, node: usize| {
+            lan.nodes[node].stop_switch();
+            let arguments =
+                ["--uplink", "eth0", "--encryption", "wireguard", "--underlay", underlay];
+            let arguments = [&arguments[..], &["--encryption-host-network", "on"]].concat();
+            lan.nodes[node].set_arguments(&arguments);
+            lan.nodes[node].start_switch();
+        };
+        asks(&mut lan, 0);
+        for addresses in families {
+            saw(&captures, SECRET);
+            lan.nodes[0].eventually("the other node", || say(&lan, addresses).then_some(()));
+            assert!(saw(&captures, SECRET), "{underlay}: the other node has no such option");
+        }
+        asks(&mut lan, 1);
+        for addresses in families {
+            lan.nodes[0].eventually("an encrypted datagram", || {
+                saw(&captures, SECRET);
+                (say(&lan, addresses) && !saw(&captures, SECRET)).then_some(())
+            });
+        }
+        // In the name of the other node.
+        let at = SocketAddr::new("192.0.2.2".parse().unwrap(), PORT);
+        let far = lan.nodes[1].namespace.enter(|| UdpSocket::bind(at).unwrap());
+        far.set_read_timeout(Some(BLOCKED)).unwrap();
+        let mac = mac_of(&lan, "/sys/class/net/eth0/address");
+        let forged = packet::udp("192.0.2.1:9", &format!("192.0.2.2:{PORT}"));
+        let forged = forged.payload(SECRET).from_mac([2, 0, 0, 0, 0, 1]).to_mac(mac).build();
+        lan.world.enter(|| RawSender::open("eth0").unwrap().send(&forged).unwrap());
+        assert!(far.recv_from(&mut [0; 1500]).is_err(), "{underlay}");
+    }
 }

@@ -122,8 +122,8 @@ impl Lan {
             ClusterNode::among(number, namespace, manifests.path(), arguments)
         };
         let mut nodes: Vec<_> = (1..=count).map(node).collect();
-        let devices = nodes.iter_mut().filter(|_| is_encrypted).map(ClusterNode::make_device);
-        let devices = devices.collect();
+        let encrypted = nodes.iter_mut().filter(|_| is_encrypted);
+        let devices = encrypted.flat_map(ClusterNode::make_devices).collect();
         let at = [192, 0, 2, WORLD].into();
         let server = has_api_server.then(|| api_server_at(world.path().to_owned(), at));
         if let Some(server) = &server {

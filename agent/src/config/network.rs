@@ -34,6 +34,8 @@ pub struct Network {
     pub encryption: Encryption,
     /// UDP port of encrypted packets.
     pub wireguard_port: u16,
+    /// Whether what processes of nodes say to each other is encrypted as well.
+    pub encrypts_hosts: bool,
 }
 
 /// The link-local networks that a kernel has routes to (RFC 3927). IPv6 has one on each link.
@@ -76,13 +78,25 @@ impl Network {
         let encryption = options.encryption();
         let wireguard_port = options.encryption_port();
         faults.range("encryption-port", wireguard_port.into(), 1, u16::MAX.into());
+        let encrypts_hosts = options.encryption_host_network() == OnOff::On;
+        if encrypts_hosts && encryption != Encryption::WireGuard {
+            faults.add("encryption-host-network", format_args!("on goes with encryption"));
+        }
         if encryption == Encryption::WireGuard {
             if uplink.is_none() {
                 faults.add("encryption", format_args!("wireguard needs an uplink"));
             }
-            if wireguard_port == vxlan.port || (first..=last).contains(&wireguard_port) {
-                let text = "is the port of tunnels, or one for translated connections";
-                faults.add("encryption-port", format_args!("{wireguard_port} {text}"));
+            // While a key changes, the next port is the second device's.
+            match wireguard_port.checked_add(1) {
+                Some(second) => {
+                    for port in [wireguard_port, second] {
+                        if port == vxlan.port || (first..=last).contains(&port) {
+                            let text = "is the port of tunnels, or one for translated connections";
+                            faults.add("encryption-port", format_args!("{port} {text}"));
+                        }
+                    }
+                }
+                None => faults.add("encryption-port", format_args!("no port follows it")),
             }
         }
         Self {
@@ -98,6 +112,7 @@ impl Network {
             service_networks: options.service_networks.clone(),
             encryption,
             wireguard_port,
+            encrypts_hosts,
         }
     }
 

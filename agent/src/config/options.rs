@@ -370,9 +370,14 @@ pub struct Options {
     #[arg(long, env = "PODGATE_ENCRYPTION", value_name = "off|wireguard")]
     pub encryption: Option<Encryption> = Encryption::Off,
 
-    /// UDP port of encrypted packets
+    /// UDP port of encrypted packets; the next one is used while a node changes its key
     #[arg(long, env = "PODGATE_ENCRYPTION_PORT", value_name = "PORT")]
     pub encryption_port: Option<u16> = 51_871,
+
+    /// Encrypt what processes of nodes, and pods on the host network, say to other nodes with this option as well; not
+    /// from and to nodes that run the API server
+    #[arg(long, env = "PODGATE_ENCRYPTION_HOST_NETWORK", value_name = "on|off")]
+    pub encryption_host_network: Option<OnOff> = OnOff::Off,
 
     /// Forward established connections by programs in the kernel, under the switch's control. podgate status says why
     /// they are unavailable

@@ -28,8 +28,14 @@ pub async fn publish_addresses(
     wireguard: Option<&WireGuard>,
 ) -> Result<(), String> {
     let mut spec = json!({"addresses": addresses});
-    if let Some(WireGuard { public_key, port }) = wireguard {
+    if let Some(WireGuard { public_key, port, next, host_network }) = wireguard {
         spec["wireguard"] = json!({"publicKey": BASE64_STANDARD.encode(public_key), "port": port});
+        if let Some(next) = next {
+            spec["wireguard"]["nextPublicKey"] = BASE64_STANDARD.encode(next).into();
+        }
+        if *host_network {
+            spec["wireguard"]["hostNetwork"] = true.into();
+        }
     }
     publish(client, "NodeAddresses", "nodeaddresses", node, &spec).await
 }

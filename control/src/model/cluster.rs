@@ -103,6 +103,10 @@ pub struct HostPort {
 }
 
 impl Pod {
+    /// The label that a pod of a service account has, other than `default`: its name. A label of the object with this
+    /// key does not count, so selectors select pods by what the API server has let them run as.
+    pub const SERVICE_ACCOUNT: &'static str = "podgate.io/service-account";
+
     /// The number that `name` stands for on this pod: the first container port with this
     /// name and protocol, in the order of the containers.
     pub fn named_port(&self, name: &str, protocol: Protocol) -> Option<u16> {
@@ -155,6 +159,12 @@ pub struct WireGuard {
     pub public_key: [u8; 32],
     /// `port`: UDP, at the node's addresses.
     pub port: u16,
+    /// `nextPublicKey`: while the node changes its key, the one that it changes to; it receives by both.
+    #[serde(default)]
+    pub next: Option<[u8; 32]>,
+    /// `hostNetwork`: whether its processes and those of other such nodes speak to each other encrypted as well.
+    #[serde(default)]
+    pub host_network: bool,
 }
 
 impl NodeAddresses {

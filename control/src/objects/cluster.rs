@@ -136,13 +136,25 @@ pub(super) fn node_addresses(reference: &ObjectRef, value: &Value) -> (NodeAddre
 
 fn wireguard(value: &Value) -> Result<WireGuard, FieldFault> {
     let fault = |field, problem| FieldFault::new(format!("spec.wireguard.{field}"), problem);
-    let key = value["publicKey"].as_str().and_then(|it| BASE64_STANDARD.decode(it).ok());
-    let public_key = key
-        .and_then(|it| it.try_into().ok())
-        .ok_or_else(|| fault("publicKey", "is no key: 32 bytes in base64"))?;
+    let key = |field| {
+        let bytes = value[field].as_str().and_then(|it| BASE64_STANDARD.decode(it).ok());
+        bytes
+            .and_then(|it| it.try_into().ok())
+            .ok_or_else(|| fault(field, "is no key: 32 bytes in base64"))
+    };
+    let public_key = key("publicKey")?;
+    let next = match value["nextPublicKey"] {
+        Value::Null => None,
+        _ => Some(key("nextPublicKey")?),
+    };
     let port = value["port"].as_u64().and_then(|it| u16::try_from(it).ok());
     let port = port.filter(|it| *it > 0).ok_or_else(|| fault("port", "is no port"))?;
-    Ok(WireGuard { public_key, port })
+    let host_network = match &value["hostNetwork"] {
+        Value::Null => false,
+        Value::Bool(it) => *it,
+        _ => return Err(fault("hostNetwork", "is neither true nor false")),
+    };
+    Ok(WireGuard { public_key, port, next, host_network })
 }
 
 #[cfg(test)]
@@ -177,13 +189,23 @@ mod tests {
         };
         let key = "CQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQk=";
         let (read, faults) = of(json!({"publicKey": key, "port": 51871}));
-        assert_eq!(read.map(|it| (it.public_key, it.port)), Some(([9; 32], 51871)), "{faults}");
+        let read = read.map(|it| (it.public_key, it.port, it.next));
+        assert_eq!(read, Some(([9; 32], 51871, None)), "{faults}");
+        let more = json!({"publicKey": key, "port": 7, "nextPublicKey": key, "hostNetwork": true});
+        let (read, faults) = of(more);
+        assert_eq!(
+            read.map(|it| (it.next, it.host_network)),
+            Some((Some([9; 32]), true)),
+            "{faults}"
+        );
         assert_eq!(of(serde_json::Value::Null), (None, String::new()));
         let bad = [
             json!({"publicKey": "CQkJ", "port": 51871}),
             json!({"publicKey": key, "port": 0}),
             json!({"publicKey": key, "port": 65_536}),
             json!({"publicKey": key}),
+            json!({"publicKey": key, "port": 7, "nextPublicKey": "CQkJ"}),
+            json!({"publicKey": key, "port": 7, "hostNetwork": "yes"}),
             json!("a key"),
         ];
         for wireguard in bad {

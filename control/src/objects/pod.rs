@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::interned::{shared_labels, shared_name, shared_ports};
 use super::reader::{self, elements, readable, readable_labels};
 use super::{Kind, ObjectRef};
-use crate::model::{ContainerPort, HostPort, Pod, Protocol};
+use crate::model::{ContainerPort, HostPort, Labels, Pod, Protocol};
 use crate::{FieldFault, PodKey};
 
 type Faults = Vec<FieldFault>;
@@ -44,7 +44,7 @@ fn readable_pod(reference: &ObjectRef, value: &Value) -> Pod {
         key: key(reference),
         created: created(&metadata),
         uid: uid(&mut metadata),
-        labels: Arc::new(readable_labels(value)),
+        labels: Arc::new(readable_labels_with_account(value)),
         node: spec["nodeName"]
             .as_str()
             .filter(|name| reader::subdomain(name, "spec.nodeName").is_ok())
@@ -57,6 +57,21 @@ fn readable_pod(reference: &ObjectRef, value: &Value) -> Pod {
         declared_ports: readable_declared_ports(spec),
         complete: false,
     }
+}
+
+fn readable_labels_with_account(value: &Value) -> Labels {
+    let labels = readable_labels(value);
+    let own = labels.iter().filter(|(key, _)| &***key != Pod::SERVICE_ACCOUNT);
+    let own: Labels = own.map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect();
+    match account(value["spec"]["serviceAccountName"].as_str()) {
+        Some(account) => own.with(Pod::SERVICE_ACCOUNT, account),
+        None => own,
+    }
+}
+
+/// The service account, if it is another than the one that every pod has by default.
+fn account(name: Option<&str>) -> Option<&str> {
+    name.filter(|name| !name.is_empty() && *name != "default")
 }
 
 fn readable_declared_ports(spec: &Value) -> Arc<[(Protocol, u16)]> {
@@ -132,6 +147,12 @@ fn pod_of(reference: &ObjectRef, mut object: api::Pod) -> Result<Pod, Faults> {
     if !faults.is_empty() {
         return Err(faults);
     }
+    let labels = object.metadata.labels.get_or_insert_default();
+    match account(spec.service_account_name.as_deref()) {
+        Some(account) => labels.insert(Pod::SERVICE_ACCOUNT.to_owned(), account.to_owned()),
+        // Labels are what whoever makes the pod likes.
+        None => labels.remove(Pod::SERVICE_ACCOUNT),
+    };
     Ok(Pod {
         key: key(reference),
         created: created(&object.metadata),
@@ -250,6 +271,27 @@ mod tests {
         assert_eq!(pod.named_port("no", Protocol::Tcp), None);
         assert_eq!(pod.named_port("side", Protocol::Tcp), Some(9));
         assert!(pod.host_ports.is_empty());
+    }
+
+    #[test]
+    fn a_service_account_is_a_label_that_no_pod_gives_itself() {
+        let account = |spec: Value| {
+            let read = read(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p",
+                "labels": {"podgate.io/service-account": "admin", "a": "b"}}, "spec": spec}));
+            let Read::Object(Object::Pod(pod), _) = read else { panic!() };
+            assert_eq!(pod.labels.value("a"), Some("b"));
+            pod.labels.value("podgate.io/service-account").map(str::to_owned)
+        };
+        let of = |name: &str| json!({"serviceAccountName": name, "containers": []});
+        assert_eq!(account(of("db")), Some("db".to_owned()));
+        for none in [of("default"), of(""), json!({"containers": []})] {
+            assert_eq!(account(none), None);
+        }
+        // Where the pod cannot be read whole.
+        let bad =
+            |name: &str| json!({"serviceAccountName": name, "nodeName": "!", "containers": []});
+        assert_eq!(account(bad("db")), Some("db".to_owned()));
+        assert_eq!(account(bad("default")), None);
     }
 
     #[test]

@@ -7,7 +7,8 @@
  *   wire ──▶ the kernel's UDP ──▶ WireGuard device ──▶ unseal ──▶ uplink's ingress, with a mark
  *
  * `seal` stands at the egress of the uplink. A packet is of pods if it is a tunnel's, if it goes to another node's pod
- * network, or from this node's pod networks to another node. What has no peer to go to is dropped, never sent in clear.
+ * network, or from this node's pod networks to another node; with some nodes what their processes say counts as well.
+ * What has no peer to go to is dropped, never sent in clear.
  * `unseal` stands at the ingress of the device, which has verified that the source is the peer's; it lets pass what
  * `seal` sends. The program at the ingress of the uplink drops what claims to be of pods without the mark.
  */
@@ -21,23 +22,14 @@ typedef struct __sk_buff uplink_context;
 #include "../../bpf/ip.h"
 #include "../../bpf/sealed.h"
 
-#define NETWORKS 65536
-
-/* Bits of a network's value. */
-/* An address of another node. */
-#define NODE 1
-/* A pod network of another node. */
-#define PODS 2
-/* A pod network of this node. */
-#define OWN 4
-/* The device has a peer for it. */
-#define KEYED 8
-
 struct settings {
 	/* In host order; 0 without an overlay. */
 	__u32 vxlan_port;
-	/* Numbers of the WireGuard device and of the uplink. */
+	/* Of encrypted packets, in host order. */
+	__u32 wireguard_port;
+	/* Numbers of the WireGuard device, of the second one, and of the uplink. */
 	__u32 device;
+	__u32 second;
 	__u32 uplink;
 	__u8 uplink_mac[6];
 	__u8 zeros[2];
@@ -53,31 +45,27 @@ struct {
 	__type(value, struct settings);
 } settings SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, NETWORKS);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct network);
-	__type(value, __u32);
-} networks SEC(".maps");
+struct sealed_networks networks SEC(".maps");
 
 static __always_inline __u32 kind_of(const struct address *address)
 {
-	struct network key = { .length = 128, .address = *address };
-	__u32 *value = bpf_map_lookup_elem(&networks, &key);
-
-	return value ? *value : 0;
+	return kind_in(&networks, address);
 }
 
-/* Whether it is a packet of the overlay's tunnels. Those that are read by halves may be. */
-static __always_inline int is_tunnel(struct __sk_buff *skb, const struct settings *set,
-				     const struct ip_packet *packet)
+/* Whether the kinds of both ends, or the port, say that a packet is to be encrypted. */
+static __always_inline int is_to_seal(struct __sk_buff *skb, const struct settings *set,
+				      const struct ip_packet *packet, enum reading reading,
+				      __u32 to)
 {
-	__be16 ports[2];
+	__u32 from;
 
-	return set->vxlan_port && packet->protocol == IPPROTO_UDP && packet->place != LATER &&
-	       !bpf_skb_load_bytes(skb, packet->l4, ports, sizeof(ports)) &&
-	       bpf_ntohs(ports[1]) == set->vxlan_port;
+	if (to & PODS || (reading == READ && is_tunnel(skb, packet, set->vxlan_port)))
+		return 1;
+	if (!(to & NODE))
+		return 0;
+	from = kind_of(&packet->source);
+	return from & OWN || (to & HOSTS && from & SELF &&
+			      !is_below(skb, packet, SOURCE, set->wireguard_port));
 }
 
 SEC("tc")
@@ -86,8 +74,7 @@ int seal(struct __sk_buff *skb)
 	struct ip_packet packet = {};
 	struct settings *set;
 	enum reading reading;
-	__u32 zero = 0, to;
-	int is_of_pods;
+	__u32 zero = 0, to, device;
 
 	set = bpf_map_lookup_elem(&settings, &zero);
 	if (!set)
@@ -100,16 +87,29 @@ int seal(struct __sk_buff *skb)
 	if (reading == TOO_MANY_TAGS)
 		return TC_ACT_SHOT;
 	to = kind_of(&packet.destination);
-	is_of_pods = to & PODS || (to & NODE && kind_of(&packet.source) & OWN) ||
-		     (reading == READ && is_tunnel(skb, set, &packet));
-	if (!is_of_pods)
+	if (!is_to_seal(skb, set, &packet, reading, to))
 		return TC_ACT_UNSPEC;
-	if (reading != READ || !(to & KEYED) || !set->device) {
+	device = to & SECOND && set->second ? set->second : set->device;
+	if (reading != READ || !(to & KEYED) || !device) {
 		count(WITHOUT_PEER, 1);
 		return TC_ACT_SHOT;
 	}
 	count(SEALED, 1);
-	return bpf_redirect(set->device, 0);
+	return bpf_redirect(device, 0);
+}
+
+/* Whether it is what `seal` of the other node sends. */
+static __always_inline int is_sealed(struct __sk_buff *skb, const struct settings *set,
+				     const struct ip_packet *packet)
+{
+	__u32 from = kind_of(&packet->source), to;
+
+	if (from & PODS)
+		return 1;
+	if (!(from & NODE))
+		return 0;
+	to = kind_of(&packet->destination);
+	return to & OWN || (from & HOSTS && to & SELF) || is_tunnel(skb, packet, set->vxlan_port);
 }
 
 /* What arrives has no Ethernet header. */
@@ -119,7 +119,7 @@ int unseal(struct __sk_buff *skb)
 	struct ip_packet packet = {};
 	struct ethhdr ethernet = {};
 	struct settings *set;
-	__u32 zero = 0, from;
+	__u32 zero = 0;
 	int bad;
 
 	set = bpf_map_lookup_elem(&settings, &zero);
@@ -131,9 +131,7 @@ int unseal(struct __sk_buff *skb)
 		bad = read_v6(skb, 0, &packet);
 	else
 		bad = -1;
-	from = bad ? 0 : kind_of(&packet.source);
-	if (!(from & PODS) &&
-	    !(from & NODE && (is_tunnel(skb, set, &packet) || kind_of(&packet.destination) & OWN))) {
+	if (bad || !is_sealed(skb, set, &packet)) {
 		count(UNEXPECTED, 1);
 		return TC_ACT_SHOT;
 	}

@@ -20,4 +20,4 @@ mod programs;
 
 pub use dataplane::bpf::Error;
 pub use key::PrivateKey;
-pub use programs::{Counters, Node, Programs, Uplink, overhead};
+pub use programs::{Counters, Node, Programs, Uplink, overhead, values};

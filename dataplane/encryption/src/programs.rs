@@ -8,18 +8,23 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dataplane::bpf::{Counts, Error, Map, NetworkKey, Object, Plain};
+use dataplane::bpf::{Counts, Entries, Error, Map, NetworkKey, Object, Plain};
 use dataplane::wire::Mac;
 use ipnet::IpNet;
 use linux_net::{Direction, Netlink};
 
 static FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/encryption.bpf.o"));
 
-/// Bits of a network's value, as the programs have them.
+/// Bits of a network's value, as `dataplane/bpf/sealed.h` has them.
 const NODE: u32 = 1;
 const PODS: u32 = 2;
 const OWN: u32 = 4;
 const KEYED: u32 = 8;
+const SECOND: u32 = 16;
+const HOSTS: u32 = 32;
+const SELF: u32 = 64;
+const ATTACH: &str = "attach the programs of encryption";
+
 /// Places of counters.
 const SEALED: u32 = 0;
 const UNSEALED: u32 = 1;
@@ -37,17 +42,19 @@ pub struct Programs {
     seal: RawFd,
     unseal: RawFd,
     settings: Map<u32, Settings>,
-    networks: Mutex<Networks>,
+    networks: Mutex<Entries<NetworkKey, u32>>,
     counters: Counts,
-    uplink: Mutex<Option<Uplink>>,
+    places: Mutex<Places>,
     /// Keeps all of them open.
     _object: Object,
 }
 
-#[derive(Debug)]
-struct Networks {
-    map: Map<NetworkKey, u32>,
-    values: BTreeMap<NetworkKey, u32>,
+/// Where the programs are attached.
+#[derive(Clone, Copy, Debug, Default)]
+struct Places {
+    uplink: Option<Uplink>,
+    /// Number of the second device, 0 without one.
+    second: u32,
 }
 
 /// The interfaces that the programs stand at.
@@ -61,10 +68,12 @@ pub struct Uplink {
     pub device: u32,
     /// UDP port of the overlay; `None` without one.
     pub vxlan_port: Option<u16>,
+    /// UDP port of encrypted packets. The second device has the next one.
+    pub wireguard_port: u16,
 }
 
-/// Another node, as far as the programs know it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A node, as far as the programs know it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
@@ -72,6 +81,10 @@ pub struct Node {
     pub networks: Vec<IpNet>,
     /// Whether the device has a peer for it. If not, what is sent to it is dropped.
     pub has_peer: bool,
+    /// Whether the second device is taken.
+    pub takes_second: bool,
+    /// Whether what its processes and those of this node say to each other is encrypted as well.
+    pub host_network: bool,
 }
 
 /// Counters of the programs, since they were loaded. Segments that are still to be cut count as one.
@@ -92,7 +105,9 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug, Default)]
 struct Settings {
     vxlan_port: u32,
+    wireguard_port: u32,
     device: u32,
+    second: u32,
     uplink: u32,
     uplink_mac: Mac,
     zeros: [u8; 2],
@@ -113,71 +128,73 @@ impl Programs {
                 seal: object.program(c"seal")?,
                 unseal: object.program(c"unseal")?,
                 settings: object.map(c"settings")?,
-                networks: Mutex::new(Networks {
-                    map: object.map(c"networks")?,
-                    values: BTreeMap::new(),
-                }),
+                networks: Mutex::new(Entries::new(object.map(c"networks")?)),
                 counters: object.counts(c"counters")?,
-                uplink: Mutex::new(None),
+                places: Mutex::default(),
                 _object: object,
             })
         };
         find().map_err(|cause| Error::new("load the programs of encryption", cause))
     }
 
-    /// Attaches both, in the place of those of an earlier process. [`Self::set_nodes`] comes first: until then
+    /// Attaches both, in the place of those of an earlier process. [`Self::set_networks`] comes first: until then
     /// the overlay's packets are dropped, and those of routed pods are not known.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn attach(&self, uplink: Uplink) -> Result<(), Error> {
+        let mut places = lock(&self.places);
+        places.uplink = Some(uplink);
+        self.set_places(&places)?;
+        self.put("seal", uplink.index, Direction::Egress, self.seal)?;
+        self.put("unseal", uplink.device, Direction::Ingress, self.unseal)
+    }
+
+    /// Takes packets of a second device as those of the first one, and sends some nodes' to it.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn attach_second(&self, device: u32) -> Result<(), Error> {
+        let mut places = lock(&self.places);
+        places.second = device;
+        self.set_places(&places)?;
+        self.put("unseal", device, Direction::Ingress, self.unseal)
+    }
+
+    fn set_places(&self, places: &Places) -> Result<(), Error> {
+        let Some(uplink) = places.uplink else { return Ok(()) };
         let settings = Settings {
             vxlan_port: uplink.vxlan_port.unwrap_or(0).into(),
+            wireguard_port: uplink.wireguard_port.into(),
             device: uplink.device,
+            second: places.second,
             uplink: uplink.index,
             uplink_mac: uplink.mac,
             zeros: [0; 2],
         };
-        let failed = |cause| Error::new("attach the programs of encryption", cause);
-        self.settings.put(&0, &settings).map_err(failed)?;
-        let attach = || {
-            let mut netlink = Netlink::open()?;
-            netlink.put_program(uplink.index, Direction::Egress, self.seal, "seal")?;
-            netlink.put_program(uplink.device, Direction::Ingress, self.unseal, "unseal")
-        };
-        attach().map_err(|error: linux_net::Error| failed(io::Error::other(error)))?;
-        *lock(&self.uplink) = Some(uplink);
-        Ok(())
+        self.settings.put(&0, &settings).map_err(|cause| Error::new(ATTACH, cause))
     }
 
-    /// Sets the other nodes, and the pod networks of this one. What is sent to a node that is not among them is
-    /// dropped in a tunnel, and leaves in clear where it is routed.
+    fn put(&self, name: &str, at: u32, direction: Direction, program: RawFd) -> Result<(), Error> {
+        let put = || Netlink::open()?.put_program(at, direction, program, name);
+        put().map_err(|error: linux_net::Error| Error::new(ATTACH, io::Error::other(error)))
+    }
+
+    /// Sets the networks of this node and the others, [`values`] of theirs. What is sent to a node that is not among
+    /// them is dropped in a tunnel, and leaves in clear where it is routed.
     ///
     /// # Errors
     /// If the kernel refuses. Another call continues from the state reached.
-    pub fn set_nodes<'n>(
-        &self,
-        nodes: impl IntoIterator<Item = &'n Node>,
-        own: &[IpNet],
-    ) -> Result<(), Error> {
-        let mut wanted: BTreeMap<NetworkKey, u32> =
-            own.iter().map(|it| (NetworkKey::of(it), OWN)).collect();
-        for node in nodes {
-            let keyed = if node.has_peer { KEYED } else { 0 };
-            let addresses = node.addresses.iter().map(|it| (IpNet::from(*it), NODE | keyed));
-            let networks = node.networks.iter().map(|it| (*it, PODS | keyed));
-            for (network, value) in addresses.chain(networks) {
-                // Of nodes that claim the same, the first one has it, as in routes.
-                wanted.entry(NetworkKey::of(&network)).or_insert(value);
-            }
-        }
-        lock(&self.networks).set(wanted).map_err(|cause| Error::new("set the nodes", cause))
+    pub fn set_networks(&self, networks: &BTreeMap<NetworkKey, u32>) -> Result<(), Error> {
+        lock(&self.networks).set(networks).map_err(|cause| Error::new("set the nodes", cause))
     }
 
-    /// Whether both programs are where they were attached.
+    /// Whether all programs are where they were attached.
     pub fn are_attached(&self) -> bool {
-        let Some(uplink) = *lock(&self.uplink) else { return true };
-        Self::seals(uplink.index) && has(uplink.device, Direction::Ingress, ":unseal")
+        let Places { uplink, second } = *lock(&self.places);
+        let Some(uplink) = uplink else { return true };
+        let unseals = |device| has(device, Direction::Ingress, ":unseal");
+        Self::seals(uplink.index) && unseals(uplink.device) && (second == 0 || unseals(second))
     }
 
     /// Whether an uplink has the program of this process or of an earlier one.
@@ -216,24 +233,26 @@ fn has(index: u32, direction: Direction, name: &str) -> bool {
     filters.is_ok_and(|all| all.iter().any(|it| it.is_own() && it.name.ends_with(name)))
 }
 
-impl Networks {
-    /// Makes the map hold exactly these. Puts first and removes afterwards, unlike [`dataplane::bpf::KeySet`]: no
-    /// address is in no network in between, and leaves in clear.
-    fn set(&mut self, wanted: BTreeMap<NetworkKey, u32>) -> io::Result<()> {
-        for (key, value) in &wanted {
-            if self.values.get(key) != Some(value) {
-                self.map.put(key, value)?;
-                self.values.insert(*key, *value);
-            }
+/// The networks of nodes as the programs have them. Of nodes that claim the same, the first one has it, as in routes,
+/// and this one before all others.
+pub fn values<'n>(
+    own: &Node,
+    others: impl IntoIterator<Item = &'n Node>,
+) -> BTreeMap<NetworkKey, u32> {
+    let pods = own.networks.iter().map(|it| (NetworkKey::of(it), OWN));
+    let itself = own.addresses.iter().map(|it| (NetworkKey::of(&IpNet::from(*it)), SELF));
+    let mut values: BTreeMap<NetworkKey, u32> = pods.chain(itself).collect();
+    for node in others {
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        let way = bit(node.has_peer, KEYED) | bit(node.takes_second, SECOND);
+        let hosts = bit(node.host_network, HOSTS);
+        let addresses = node.addresses.iter().map(|it| (IpNet::from(*it), NODE | hosts | way));
+        let networks = node.networks.iter().map(|it| (*it, PODS | way));
+        for (network, value) in addresses.chain(networks) {
+            values.entry(NetworkKey::of(&network)).or_insert(value);
         }
-        let surplus: Vec<_> =
-            self.values.keys().filter(|it| !wanted.contains_key(it)).copied().collect();
-        for key in surplus {
-            self.map.remove(&key)?;
-            self.values.remove(&key);
-        }
-        Ok(())
     }
+    values
 }
 
 /// Nothing that can fail half-way runs under these locks.

@@ -131,14 +131,14 @@ impl Host {
         let number = self.number;
         let addresses = [format!("192.0.2.{number}"), format!("2001:db8::{number}")];
         let addresses = addresses.map(|it| it.parse().unwrap()).into();
-        Node { addresses, networks: self.networks(), has_peer }
+        Node { addresses, networks: self.networks(), has_peer, ..Node::default() }
     }
 
     pub(crate) fn peer(&self) -> WireGuardPeer {
         let Node { addresses, networks, .. } = self.node(true);
         let networks = addresses.iter().map(|it| IpNet::from(*it)).chain(networks).collect();
         let endpoint = (addresses[0], PORT).into();
-        WireGuardPeer { public_key: self.key.public(), endpoint, networks }
+        WireGuardPeer { public_key: self.key.public(), endpoint, networks, keepalive: 0 }
     }
 
     fn device(&self) -> String {
@@ -175,19 +175,22 @@ impl Host {
             .map(|it| it.node(true))
             .chain(others.iter().map(|it| it.node(false)))
             .collect();
-        programs.set_nodes(&nodes, &self.networks()).unwrap();
+        let values = encryption::values(&self.node(false), &nodes);
+        programs.set_networks(&values).unwrap();
         let uplink = netlink.link("eth0").unwrap();
         let mac = uplink.mac.unwrap().0;
         let (index, vxlan_port) = (uplink.index, Some(OVERLAY));
-        programs.attach(Uplink { index, mac, device: link.index, vxlan_port }).unwrap();
+        let (device_index, wireguard_port) = (link.index, PORT);
+        programs
+            .attach(Uplink { index, mac, device: device_index, vxlan_port, wireguard_port })
+            .unwrap();
         assert!(programs.are_attached());
         let kernel = Kernel::load(16).unwrap();
         kernel.set_uplink(index, netlink.link("lo").unwrap().index).unwrap();
         // The kernel of the node takes all packets, in the place of a switch.
         let filter = UplinkFilter { vxlan_port, ..UplinkFilter::default() };
         kernel.set_uplink_filter(&filter).unwrap();
-        let networks: Vec<IpNet> = nodes.into_iter().flat_map(|it| it.networks).collect();
-        kernel.require_encryption(&networks).unwrap();
+        kernel.require_encryption(&values, PORT).unwrap();
         kernel.steer_uplink().unwrap();
         (programs, kernel, device)
     }

@@ -196,16 +196,10 @@ struct {
 	__type(value, struct settings);
 } settings SEC(".maps");
 
-/* Where traffic between nodes is encrypted: pod networks of other nodes. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, NODES_NETWORKS);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct network);
-	__type(value, __u8);
-} sealed_networks SEC(".maps");
+/* Where traffic between nodes is encrypted: their networks, and those of this one. */
+struct sealed_networks sealed_networks SEC(".maps");
 
-/* Whether it is: 0 or 1. */
+/* The UDP port of encrypted packets in host order; 0 where traffic is not encrypted. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -1428,37 +1422,38 @@ static __always_inline int leave(struct __sk_buff *skb, const struct settings *s
 }
 
 /*
- * Whether a packet claims to come from another node's pods or in a tunnel, and did not arrive encrypted although
- * what does is.
+ * Whether a packet claims to come from another node's pods, in a tunnel, or from another node to what gets encrypted
+ * packets from there, and did not arrive encrypted although what does is.
  */
 static __always_inline int is_clear_text(struct __sk_buff *skb)
 {
 	struct uplink_settings *filter;
 	struct ip_packet packet = {};
-	__u32 zero = 0, *is_on = bpf_map_lookup_elem(&sealed, &zero);
+	__u32 zero = 0, from, to, *wireguard_port = bpf_map_lookup_elem(&sealed, &zero);
 	enum reading reading;
-	__be16 ports[2];
 
 	if (skb->mark == SEALED_MARK) {
 		skb->mark = 0;
 		return 0;
 	}
-	if (!is_on || !*is_on)
+	if (!wireguard_port || !*wireguard_port)
 		return 0;
 	if (skb->vlan_present && skb->vlan_tci & VLAN_ID)
 		return 0;
 	reading = read_frame(skb, skb->vlan_present ? 1 : 0, &packet);
 	if (reading == NOT_IP || reading == TOO_MANY_TAGS)
 		return 0;
-
-	struct network source = { .length = 128, .address = packet.source };
-
-	if (bpf_map_lookup_elem(&sealed_networks, &source))
+	from = kind_in(&sealed_networks, &packet.source);
+	if (from & PODS)
 		return 1;
+	if (from & NODE) {
+		to = kind_in(&sealed_networks, &packet.destination);
+		if (to & OWN || (from & HOSTS && to & SELF &&
+				 !is_below(skb, &packet, DESTINATION, *wireguard_port)))
+			return 1;
+	}
 	filter = bpf_map_lookup_elem(&uplink_settings, &zero);
-	return reading == READ && filter && filter->vxlan_port && packet.protocol == IPPROTO_UDP &&
-	       packet.place != LATER && !bpf_skb_load_bytes(skb, packet.l4, ports, sizeof(ports)) &&
-	       bpf_ntohs(ports[1]) == filter->vxlan_port;
+	return reading == READ && filter && is_tunnel(skb, &packet, filter->vxlan_port);
 }
 
 /* At the ingress of the uplink, which the node uses as well. */

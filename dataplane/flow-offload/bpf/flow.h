@@ -29,8 +29,6 @@
 #define QUESTION_FRAME 200
 /* Of UDP: the port of resolvers, whose connections are over with their answers. */
 #define RESOLVER_PORT 53
-/* Pod networks of other nodes that are known to send encrypted. */
-#define NODES_NETWORKS 32768
 /* Places of a service's table in one value of `choices`. */
 #define CHOICE_PLACES 256
 /* Guards of an entry. */

@@ -1,5 +1,6 @@
 //! The loaded programs, their maps, and the interfaces they are attached to.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,10 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dataplane::PortId;
-use dataplane::bpf::{Barrier, Counts, KeySet, Map, NetworkKey, Object};
+use dataplane::bpf::{Barrier, Counts, Entries, Map, NetworkKey, Object};
 use dataplane::port::Port;
 use dataplane::port::af_xdp::{UplinkFilter, UplinkMaps};
-use ipnet::IpNet;
 
 use crate::handshake::Handshakes;
 use crate::ingress::{self, Ingress};
@@ -35,7 +35,7 @@ pub struct Kernel {
     pub(crate) from_host: RawFd,
     uplink_maps: Mutex<UplinkMaps>,
     sealed: Map<u32, u32>,
-    sealed_networks: Mutex<KeySet<NetworkKey>>,
+    sealed_networks: Mutex<Entries<NetworkKey, u32>>,
     flows: Map<FlowKey, FlowEntry>,
     generations: Map<u32, u32>,
     interfaces: Map<u32, PuntedPort>,
@@ -137,7 +137,7 @@ impl Kernel {
                 from_host: object.program(c"from_host")?,
                 uplink_maps: Mutex::new(UplinkMaps::find(&object)?),
                 sealed: object.map(c"sealed")?,
-                sealed_networks: Mutex::new(KeySet::new(object.map(c"sealed_networks")?)),
+                sealed_networks: Mutex::new(Entries::new(object.map(c"sealed_networks")?)),
                 flows: object.map(c"flows")?,
                 generations: object.map(c"generations")?,
                 interfaces: object.map(c"interfaces")?,
@@ -199,15 +199,19 @@ impl Kernel {
         set.map_err(|error| Error::new(error.attempt, error.cause))
     }
 
-    /// Takes nothing from the uplink any more that comes in a tunnel or from these pod networks of other
-    /// nodes, unless it arrived encrypted.
+    /// Takes nothing from the uplink any more that other nodes have to encrypt, unless it arrived so: what comes in a
+    /// tunnel, and what the values of `networks` say, which `dataplane/bpf/sealed.h` defines. `port` is where
+    /// encrypted packets arrive.
     ///
     /// # Errors
     /// If the kernel refuses. Another call continues from the state reached.
-    pub fn require_encryption(&self, networks: &[IpNet]) -> Result<(), Error> {
+    pub fn require_encryption(
+        &self,
+        networks: &BTreeMap<NetworkKey, u32>,
+        port: u16,
+    ) -> Result<(), Error> {
         let failed = |cause| Error::new("require encryption at the uplink", cause);
-        self.sealed.put(&0, &1).map_err(failed)?;
-        let networks = networks.iter().map(NetworkKey::of).collect();
+        self.sealed.put(&0, &port.into()).map_err(failed)?;
         lock(&self.sealed_networks).set(networks).map_err(failed)
     }
 

@@ -4,18 +4,19 @@
 //! generations of the snapshot that allowed its session, whenever it gets into the map: if a later
 //! snapshot concerns the connection, the entry does not count from the start.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ahash::AHashMap;
+use dataplane::bpf::NetworkKey;
 use dataplane::port::af_xdp::UplinkFilter;
 use dataplane::port::{Port, Tag};
 use dataplane::session::SessionId;
 use dataplane::wire::Mac;
 use dataplane::{PortId, Snapshot, Switch};
-use ipnet::IpNet;
 
 use crate::connection::Connection;
 use crate::context::{Context, Options};
@@ -124,12 +125,16 @@ impl Offload {
         self.engine.context.kernel.steer_uplink()
     }
 
-    /// Requires encryption of what comes from other nodes' pods, as [`Kernel::require_encryption`] does.
+    /// Requires encryption of what other nodes have to encrypt, as [`Kernel::require_encryption`] does.
     ///
     /// # Errors
     /// If the kernel refuses. Another call continues from the state reached.
-    pub fn require_encryption(&self, networks: &[IpNet]) -> Result<(), Error> {
-        self.engine.context.kernel.require_encryption(networks)
+    pub fn require_encryption(
+        &self,
+        networks: &BTreeMap<NetworkKey, u32>,
+        port: u16,
+    ) -> Result<(), Error> {
+        self.engine.context.kernel.require_encryption(networks, port)
     }
 
     /// Whether the uplink's program is where it belongs.

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "system calls with memory that the kernel fills")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::RawFd;
@@ -217,6 +217,42 @@ impl<K: Plain + Ord> KeySet<K> {
                 self.map.put(&key, &1)?;
                 self.keys.insert(key);
             }
+        }
+        Ok(())
+    }
+}
+
+/// A map of values.
+#[derive(Debug)]
+pub struct Entries<K, V> {
+    map: Map<K, V>,
+    values: BTreeMap<K, V>,
+}
+
+impl<K: Plain + Ord, V: Plain + PartialEq> Entries<K, V> {
+    /// The entries of an empty map.
+    pub fn new(map: Map<K, V>) -> Self {
+        Self { map, values: BTreeMap::new() }
+    }
+
+    /// Makes the map hold exactly these. Puts first and removes afterwards, unlike [`KeySet`]: what is in two
+    /// networks, before and after, is in one of them in between. After an error the next call goes on from what is
+    /// there.
+    ///
+    /// # Errors
+    /// As the kernel says: the map may be full.
+    pub fn set(&mut self, wanted: &BTreeMap<K, V>) -> io::Result<()> {
+        for (key, value) in wanted {
+            if self.values.get(key) != Some(value) {
+                self.map.put(key, value)?;
+                self.values.insert(*key, *value);
+            }
+        }
+        let surplus: Vec<_> =
+            self.values.keys().filter(|it| !wanted.contains_key(it)).copied().collect();
+        for key in surplus {
+            self.map.remove(&key)?;
+            self.values.remove(&key);
         }
         Ok(())
     }

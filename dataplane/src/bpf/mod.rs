@@ -4,7 +4,7 @@ mod map;
 mod network;
 mod object;
 
-pub use map::{Counts, KeySet, Map, Plain};
+pub use map::{Counts, Entries, KeySet, Map, Plain};
 pub use network::{AddressKey, NetworkKey};
 pub use object::Object;
 

@@ -70,8 +70,8 @@ pub use route::Route;
 pub use sock_diag::{OpenSocket, end_socket, open_sockets};
 pub use veth::{VethEnd, VethPair};
 pub use wireguard::{
-    WIREGUARD_DEVICE, WireGuardConfig, WireGuardDevice, WireGuardKey, WireGuardPeer,
-    WireGuardPeerState,
+    SECOND_WIREGUARD_DEVICE, WIREGUARD_DEVICE, WireGuardConfig, WireGuardDevice, WireGuardKey,
+    WireGuardPeer, WireGuardPeerState,
 };
 
 /// Largest packet that passes the switch, in bytes: the maximum of IPv4's length field, less the

@@ -3,11 +3,11 @@
 use super::error::Error;
 use super::netlink::Netlink;
 use super::nft::{self, WholeTable};
-use super::wireguard::WIREGUARD_DEVICE;
+use super::wireguard::{SECOND_WIREGUARD_DEVICE, WIREGUARD_DEVICE};
 use super::{filter, host_port, masquerade, punt, redirect};
 
-/// Both ends of the host port, and of the links between the switch and flow offload, and the WireGuard device.
-pub const OWN_LINKS: [&str; 7] = [
+/// Both ends of the host port, and of the links between the switch and flow offload, and the WireGuard devices.
+pub const OWN_LINKS: [&str; 8] = [
     host_port::SWITCH_END,
     host_port::KERNEL_END,
     punt::SWITCH_END,
@@ -15,6 +15,7 @@ pub const OWN_LINKS: [&str; 7] = [
     punt::UPLINK_SWITCH_END,
     punt::UPLINK_KERNEL_END,
     WIREGUARD_DEVICE,
+    SECOND_WIREGUARD_DEVICE,
 ];
 
 /// The tables about packets of the host port and of the uplink. Others enforce policies.

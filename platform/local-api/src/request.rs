@@ -41,6 +41,8 @@ pub enum Request {
     TraceShow,
     /// Ends the trace and deletes it, `{}`.
     TraceClear,
+    /// Begins to rotate the key of encryption between nodes: `{}`. The status says when it has changed.
+    RotateKey,
     /// A stream of the packets that pass a port: a [`CaptureStarted`](super::CaptureStarted), one
     /// [`CapturedPacket`](super::CapturedPacket) each, then a
     /// [`CaptureSummary`](super::CaptureSummary). It ends at a limit of the request, with the port,
@@ -143,6 +145,7 @@ impl Request {
             "trace-add" => Self::TraceAdd(typed(&raw.method, params)?),
             "trace-show" => Self::TraceShow,
             "trace-clear" => Self::TraceClear,
+            "rotate-key" => Self::RotateKey,
             "capture" => Self::Capture(typed(&raw.method, params)?),
             other => {
                 let other: String = other.chars().take(40).collect();
@@ -202,6 +205,7 @@ mod tests {
             Request::TraceAdd(TraceAdd { count: 50, filter: "in=default/web".into() }),
             Request::TraceShow,
             Request::TraceClear,
+            Request::RotateKey,
             Request::FollowSessionRules,
             Request::Capture(Capture {
                 port: "default/web".into(),

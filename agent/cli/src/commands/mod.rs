@@ -16,6 +16,7 @@ pub mod manual;
 pub mod observe;
 pub mod policy;
 pub mod promote;
+pub mod rotate_key;
 pub mod run;
 pub mod show;
 pub mod staged;
@@ -64,6 +65,8 @@ pub enum Command {
     /// Trace packets through the running switch
     #[command(subcommand)]
     Trace(trace::Command),
+    /// Rotate this node's key of encryption between nodes
+    RotateKey(rotate_key::Args),
     /// Install the CNI plugin and its configuration
     InstallCni(install_cni::Args),
     /// Remove Podgate from this node
@@ -102,6 +105,7 @@ impl Cli {
             Command::Capture(args) => capture::run(&args),
             Command::Show(args) => show::run(&args),
             Command::Trace(command) => trace::run(&command),
+            Command::RotateKey(args) => rotate_key::run(&args),
             Command::InstallCni(args) => install_cni::run(&args),
             Command::Uninstall(args) => uninstall::run(&args),
             Command::Bundle(args) => bundle::run(&args),

@@ -108,6 +108,13 @@ fn answer(request: Request, shared: &Shared) -> Answer {
             status.clear_trace();
             Answer::Result(json!({}))
         }
+        Request::RotateKey => match &status.encryption {
+            None => ApiError::new(ErrorKind::Conflict, "encryption is off").into(),
+            Some(encryption) => match encryption.rotate_key() {
+                Ok(()) => Answer::Result(json!({})),
+                Err(error) => error.into(),
+            },
+        },
         Request::Ready if status.is_ready() && status.unhealthy_reasons().is_empty() => {
             Answer::Result(json!({}))
         }

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use control::model::WireGuard;
+
 use super::ports::{Change, Ports};
 use super::reconciler::{Effects, Reconciler, Signal};
 use crate::run::kernel::{Backoff, InterfaceEvent, KernelError, Operation};
@@ -15,9 +17,9 @@ pub(super) struct KernelAddresses {
     reading: Reading,
     /// The retry timer of reading them.
     retry: Backoff,
-    /// When to look at what is published, and the objects that it was made for.
+    /// When to look at what is published, and the objects and keys that it was made for.
     due: Instant,
-    made_for: Option<u64>,
+    made_for: Option<(u64, Option<WireGuard>)>,
 }
 
 /// The state of reading the addresses.
@@ -80,17 +82,18 @@ impl KernelAddresses {
     /// the other nodes.
     fn publish(&mut self, now: Instant, effects: &Effects) {
         let Some(api_server) = effects.input.listed_api_server() else { return };
-        if now < self.due || self.is_reading() {
+        let wireguard = effects.shared.encryption.as_ref().map(|it| it.published());
+        let is_due = now >= self.due || self.made_for.as_ref().is_some_and(|it| it.1 != wireguard);
+        if !is_due || self.is_reading() {
             return;
         }
         self.due = now + AGAIN;
-        let revision = effects.control.revision();
-        if self.made_for.replace(revision) == Some(revision) {
+        let made_for = Some((effects.control.revision(), wireguard.clone()));
+        if std::mem::replace(&mut self.made_for, made_for.clone()) == made_for {
             return;
         }
         let own = effects.kernel_addresses.iter().chain(&effects.shared.config.node_addresses);
         if effects.own_object().is_some() {
-            let wireguard = effects.shared.encryption.as_ref().map(|it| it.published());
             let addresses = effects.control.publishable(effects.node(), own.copied());
             api_server.publish((addresses, wireguard));
         }

@@ -35,6 +35,7 @@ impl Reconciler for Keys {
 pub(super) fn follow(effects: &Effects) {
     if let Some(encryption) = &effects.shared.encryption {
         let nodes = &effects.control.view().nodes;
-        encryption.follow(nodes, effects.node(), effects.control.wireguard());
+        let runs_api_server = effects.control.runs_api_server(effects.node());
+        encryption.follow(nodes, effects.control.wireguard(), runs_api_server);
     }
 }

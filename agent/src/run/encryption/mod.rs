@@ -3,53 +3,57 @@
 //! The control loop says which nodes there are before a snapshot leads to them, which takes changes of maps alone. A
 //! thread configures the device, which may take longer: until it has a peer, it drops what is sent to it.
 
+mod devices;
+mod keys;
 mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, ErrorKind};
-use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use control::model::WireGuard;
-use control::{Durability, read_regular, replace_file};
 use dataplane::Underlay;
 use dataplane::wire::Mac;
 use encryption::{Counters, Node, PrivateKey, Programs, Uplink, overhead};
 use flow_offload::Offload;
 use ipnet::IpNet;
 use linux_net::{
-    Netlink, WIREGUARD_DEVICE, WireGuardConfig, WireGuardDevice, WireGuardKey, WireGuardPeer,
-    WireGuardPeerState,
+    Netlink, SECOND_WIREGUARD_DEVICE, WIREGUARD_DEVICE, WireGuardDevice, WireGuardPeerState,
 };
+use local_api::{ApiError, ErrorKind};
 use parking_lot::Mutex;
 
 use super::error::StartError;
 use super::thread::Thread;
 use crate::config::Config;
 use crate::run::kernel::KernelError;
+pub(super) use devices::release;
+use devices::{Devices, config, found};
+use keys::{Keys, Progress, is_live, takes_second};
 use plan::{Nodes, Plan, Published};
 
-/// Name of the file with the private key, in the folder of the state.
-const KEY: &str = "wireguard.key";
-/// The longest such file, in bytes.
-const LONGEST_KEY: u64 = 4096;
 /// Interval of reading the device's state, and of configuring it again after a failure.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// The same while this node or another one changes its key.
+const CHANGING: Duration = Duration::from_secs(1);
 /// Time for which nothing is sent in clear to a node that is gone: workers may still decide by a snapshot with it.
 const DEPARTED: Duration = Duration::from_secs(60);
 
 /// Encryption as it is on.
 pub(super) struct Encryption {
-    key: PrivateKey,
-    public_key: WireGuardKey,
+    /// This node's name.
+    node: String,
+    keys: Mutex<Keys>,
     port: u16,
     vxlan_port: Option<u16>,
+    /// Whether processes of nodes are to speak encrypted, and whether this node's do: not where the API server runs.
+    wants_hosts: bool,
+    has_hosts: AtomicBool,
     programs: Programs,
     wanted: Mutex<Wanted>,
-    /// The device, while the uplink is open.
-    device: Mutex<Option<WireGuardDevice>>,
+    devices: Mutex<Devices>,
     state: Mutex<DeviceState>,
     changed: Sender<()>,
 }
@@ -60,7 +64,10 @@ struct Wanted {
     plan: Plan,
     /// The nodes that the plan was made of, and what they publish.
     made_of: Option<(Arc<Nodes>, Published)>,
+    own: Option<WireGuard>,
     departed: Vec<(Instant, Node)>,
+    /// Nodes whose packets take the second device.
+    on_second: BTreeSet<Arc<str>>,
     /// Whether the programs do not know it yet.
     is_unset: bool,
     offload: Option<Arc<Offload>>,
@@ -77,6 +84,8 @@ pub(super) struct DeviceState {
     pub(super) peers: BTreeMap<Arc<str>, WireGuardPeerState>,
     /// Nodes without a peer, each with the reason.
     pub(super) without: BTreeMap<Arc<str>, String>,
+    /// The step of a rotation of this node's key.
+    pub(super) rotation: Option<&'static str>,
 }
 
 impl Encryption {
@@ -87,9 +96,7 @@ impl Encryption {
     pub(super) fn start(config: &Config) -> Result<Option<Arc<Self>>, StartError> {
         let Some(port) = config.network.encryption_port() else { return Ok(None) };
         let failed = |what: String| StartError::Failed(format!("encryption: {what}"));
-        let path = config.state_dir.join(KEY);
-        let key =
-            open_key(&path).map_err(|error| failed(format!("{}: {error}", path.display())))?;
+        let keys = Keys::open(&config.state_dir).map_err(failed)?;
         let programs = Programs::load().map_err(|error| failed(error.to_string()))?;
         let (changed, changes) = channel();
         let vxlan_port = match &config.network.underlay {
@@ -97,13 +104,15 @@ impl Encryption {
             _ => None,
         };
         let this = Arc::new(Self {
-            public_key: key.public(),
-            key,
+            node: config.node_name.clone(),
+            keys: Mutex::new(keys),
             port,
             vxlan_port,
+            wants_hosts: config.network.encrypts_hosts,
+            has_hosts: AtomicBool::new(false),
             programs,
             wanted: Mutex::default(),
-            device: Mutex::default(),
+            devices: Mutex::default(),
             state: Mutex::default(),
             changed,
         });
@@ -114,21 +123,32 @@ impl Encryption {
 
     /// Returns the public key and port that this node publishes: others encrypt with them.
     pub(super) fn published(&self) -> WireGuard {
-        WireGuard { public_key: self.public_key, port: self.port }
+        let keys = self.keys.lock();
+        WireGuard {
+            public_key: keys.own().public(),
+            port: self.port,
+            next: keys.next().map(PrivateKey::public),
+            host_network: self.has_hosts.load(Ordering::Relaxed),
+        }
     }
 
-    /// Follows the nodes and what they publish. Called before a snapshot leads to them.
-    pub(super) fn follow(&self, nodes: &Arc<Nodes>, name: &str, published: Published) {
+    /// Follows the nodes and what they publish. Called before a snapshot leads to them. `runs_api_server`: whether this
+    /// node does; keys come from there, so what its processes say stays in clear.
+    pub(super) fn follow(&self, nodes: &Arc<Nodes>, published: Published, runs_api_server: bool) {
+        self.has_hosts.store(self.wants_hosts && !runs_api_server, Ordering::Relaxed);
+        let own = self.published();
         let mut wanted = self.wanted.lock();
         let expired = wanted.departed.iter().any(|(since, _)| since.elapsed() >= DEPARTED);
         let is_settled = !expired && !wanted.is_unset;
         let is_same = |(of, what): &(Arc<Nodes>, _)| Arc::ptr_eq(of, nodes) && *what == published;
-        if is_settled && wanted.made_of.as_ref().is_some_and(is_same) {
+        let is_own = wanted.own.as_ref() == Some(&own);
+        if is_settled && is_own && wanted.made_of.as_ref().is_some_and(is_same) {
             return;
         }
         let is_routed = self.vxlan_port.is_none();
-        let plan = Plan::of(nodes, name, &published, &self.public_key, is_routed);
+        let plan = Plan::of(nodes, &self.node, &published, &own, is_routed);
         wanted.made_of = Some((Arc::clone(nodes), published));
+        wanted.own = Some(own);
         if is_settled && wanted.plan == plan {
             return;
         }
@@ -138,13 +158,15 @@ impl Encryption {
             }
         }
         wanted.departed.retain(|(since, _)| since.elapsed() < DEPARTED);
-        let there: BTreeSet<&[IpNet]> = plan.nodes.iter().map(|node| &node.networks[..]).collect();
-        let former = std::mem::take(&mut wanted.plan.nodes).into_iter();
+        let there: BTreeSet<&[IpNet]> =
+            plan.nodes.iter().map(|(_, node)| &node.networks[..]).collect();
+        let former = std::mem::take(&mut wanted.plan.nodes).into_iter().map(|(_, node)| node);
         let gone = former.filter(|node| !there.contains(&node.networks[..]));
-        let gone = gone.map(|node| (Instant::now(), Node { has_peer: false, ..node }));
+        let gone = gone
+            .map(|node| (Instant::now(), Node { has_peer: false, host_network: false, ..node }));
         wanted.departed.extend(gone);
         wanted.plan = plan;
-        let set = self.set_nodes(&wanted);
+        let set = self.set_networks(&wanted);
         // The next call tries it again.
         wanted.is_unset = set.is_err();
         if let Err(error) = set {
@@ -167,11 +189,17 @@ impl Encryption {
         let _ = self.changed.send(());
     }
 
-    fn set_nodes(&self, wanted: &Wanted) -> Result<(), encryption::Error> {
-        let departed = wanted.departed.iter().map(|(_, node)| node);
-        self.programs.set_nodes(wanted.plan.nodes.iter().chain(departed), &wanted.plan.own)?;
+    fn set_networks(&self, wanted: &Wanted) -> Result<(), encryption::Error> {
+        let nodes = wanted.plan.nodes.iter().map(|(name, node)| Node {
+            takes_second: wanted.on_second.contains(name),
+            ..node.clone()
+        });
+        let departed = wanted.departed.iter().map(|(_, node)| node.clone());
+        let nodes: Vec<Node> = nodes.chain(departed).collect();
+        let networks = encryption::values(&wanted.plan.own, &nodes);
+        self.programs.set_networks(&networks)?;
         match &wanted.offload {
-            Some(offload) => offload.require_encryption(&wanted.plan.networks()),
+            Some(offload) => offload.require_encryption(&networks, self.port),
             None => Ok(()),
         }
     }
@@ -196,22 +224,31 @@ impl Encryption {
         let inner = mtu.saturating_sub(overhead(false)).into();
         let open = || {
             let mut netlink = Netlink::open()?;
-            WireGuardDevice::open(&mut netlink, WIREGUARD_DEVICE, inner)
+            let is_left = netlink.find_link(SECOND_WIREGUARD_DEVICE)?.is_some();
+            Ok((WireGuardDevice::open(&mut netlink, WIREGUARD_DEVICE, inner)?, is_left))
         };
         let named = |error: KernelError| error.during("encryption");
-        let (device, link) = open().map_err(|error| named(error.into()))?;
-        let uplink = Uplink { index, mac, device: link.index, vxlan_port: self.vxlan_port };
+        let opened = open().map_err(|error: linux_net::Error| named(error.into()))?;
+        let ((device, link), is_left) = opened;
+        let uplink = Uplink {
+            index,
+            mac,
+            device: link.index,
+            vxlan_port: self.vxlan_port,
+            wireguard_port: self.port,
+        };
         {
             let mut wanted = self.wanted.lock();
             wanted.offload = Some(Arc::clone(offload));
-            self.set_nodes(&wanted).map_err(|error| named(error.into()))?;
+            self.set_networks(&wanted).map_err(|error| named(error.into()))?;
             if wanted.plan.is_known() || !Programs::seals(index) {
                 self.programs.attach(uplink).map_err(|error| named(error.into()))?;
             } else {
                 wanted.postponed = Some(uplink);
             }
         }
-        *self.device.lock() = Some(device);
+        *self.devices.lock() =
+            Devices { first: Some(device), is_left, mtu: inner, ..Devices::default() };
         self.configure();
         match self.state.lock().error.clone() {
             Some(error) => Err(named(error.into())),
@@ -219,32 +256,117 @@ impl Encryption {
         }
     }
 
-    /// Configures the device and reads its state. Without any node known, its peers stay as an earlier process left
-    /// them.
-    fn configure(&self) {
-        let mut device = self.device.lock();
-        let Some(device) = device.as_mut() else { return };
+    /// Configures the devices, reads their state, and chooses the one that packets for each node take. Without any node
+    /// known, peers stay as an earlier process left them. Returns the time after which to do it again.
+    fn configure(&self) -> Duration {
+        let mut devices = self.devices.lock();
+        let Some(first) = devices.first.as_mut() else { return INTERVAL };
         let plan = self.wanted.lock().plan.clone();
-        let config = WireGuardConfig {
-            private_key: self.key.bytes(),
-            public_key: self.public_key,
-            port: self.port,
-            peers: plan.peers.iter().map(|(_, peer)| peer.clone()).collect(),
-        };
-        let set = if plan.is_known() { device.set(&config) } else { device.set_identity(&config) };
-        let read = set.and_then(|()| device.peers());
-        let mut state = self.state.lock();
+        let read = self.configure_first(first, &plan);
         let error = read.as_ref().err().map(ToString::to_string);
+        let first = found(&plan.peers, read.unwrap_or_default());
+        let second = match devices.second(&plan, &self.programs) {
+            Some(device) => self.configure_second(device, &plan),
+            None => Ok(Vec::new()),
+        };
+        devices.report(&second);
+        let second = found(&plan.second, second.unwrap_or_default());
+        let age = self.keys.lock().age(Instant::now());
+        let takes = |node: &&Arc<str>| {
+            takes_second(first.get(*node), second.get(*node), plan.changed.contains(*node), age)
+        };
+        let on_second: BTreeSet<Arc<str>> = second.keys().filter(takes).cloned().collect();
+        let live = first.iter().filter(|(node, it)| is_live(Some(it)) || on_second.contains(*node));
+        let (live, on_second) = (live.count(), self.send_by_second(on_second));
+        self.advance(&mut devices, &plan, live, on_second);
+        let mut state = self.state.lock();
         if let Some(error) = error.as_ref().filter(|it| state.error.as_ref() != Some(*it)) {
             tracing::error!("encryption: {error}");
         }
         state.error = error;
         state.without = plan.without;
-        let found = read.unwrap_or_default().into_iter();
-        let mut found: BTreeMap<_, _> = found.map(|peer| (peer.public_key, peer)).collect();
-        let of =
-            |(node, peer): (Arc<str>, WireGuardPeer)| Some((node, found.remove(&peer.public_key)?));
-        state.peers = plan.peers.into_iter().filter_map(of).collect();
+        state.peers = first;
+        state.rotation = self.keys.lock().step();
+        match plan.second.is_empty() && state.rotation.is_none() {
+            true => INTERVAL,
+            false => CHANGING,
+        }
+    }
+
+    fn configure_first(
+        &self,
+        device: &mut WireGuardDevice,
+        plan: &Plan,
+    ) -> Result<Vec<WireGuardPeerState>, linux_net::Error> {
+        let own = self.keys.lock().own().clone();
+        let config = config(&own, self.port, &plan.peers);
+        let set = if plan.is_known() { device.set(&config) } else { device.set_identity(&config) };
+        set.and_then(|()| device.peers())
+    }
+
+    fn configure_second(
+        &self,
+        device: &mut WireGuardDevice,
+        plan: &Plan,
+    ) -> Result<Vec<WireGuardPeerState>, linux_net::Error> {
+        let key = self.keys.lock().second().clone();
+        device.set(&config(&key, self.port + 1, &plan.second))?;
+        device.peers()
+    }
+
+    /// Sends packets for these nodes, and no others, by the second device. Returns for how many it does.
+    fn send_by_second(&self, nodes: BTreeSet<Arc<str>>) -> usize {
+        let mut wanted = self.wanted.lock();
+        let count = nodes.len();
+        if wanted.on_second != nodes {
+            wanted.on_second = nodes;
+            let set = self.set_networks(&wanted);
+            wanted.is_unset |= set.is_err();
+            if let Err(error) = set {
+                tracing::error!("encryption: {error}");
+            }
+        }
+        count
+    }
+
+    /// Goes on with a change of the key.
+    fn advance(&self, devices: &mut Devices, plan: &Plan, live: usize, on_second: usize) {
+        let wanted = self.wanted.lock();
+        let published = wanted.made_of.as_ref().and_then(|(_, it)| it.get(&*self.node)).cloned();
+        drop(wanted);
+        let seen = Progress { published: published.as_ref(), live, on_second };
+        let advanced = self.keys.lock().advance(&seen, Instant::now());
+        match (advanced, &mut devices.first) {
+            (Ok(true), Some(first)) => {
+                // What fails is tried again.
+                if let Err(error) = self.configure_first(first, plan) {
+                    tracing::error!("encryption: {error}");
+                }
+                self.keys.lock().has_changed(Instant::now());
+            }
+            (Ok(_), _) => {}
+            (Err(error), _) => tracing::error!("encryption: the next key: {error}"),
+        }
+    }
+
+    /// Begins to rotate this node's key.
+    ///
+    /// # Errors
+    /// Of kind `not-ready` while another node rotates its own; if the next key cannot be kept.
+    pub(super) fn rotate_key(&self) -> Result<(), ApiError> {
+        let wanted = self.wanted.lock();
+        let published = wanted.made_of.iter().flat_map(|(_, published)| published);
+        let mut others = published.filter(|(name, it)| ***name != *self.node && it.next.is_some());
+        if let Some((other, _)) = others.next() {
+            let text =
+                format!("the key of Node {other} is being rotated; one node after the other");
+            return Err(ApiError::new(ErrorKind::NotReady, text));
+        }
+        let begun = self.keys.lock().begin();
+        begun.map_err(|error| ApiError::new(ErrorKind::Internal, error))?;
+        // The thread ends with this.
+        let _ = self.changed.send(());
+        Ok(())
     }
 
     /// Whether the programs are where they were attached.
@@ -263,67 +385,15 @@ impl Encryption {
     }
 }
 
-/// The key of a file; a new one in a file that only this user reads, if there is none.
-fn open_key(path: &Path) -> io::Result<PrivateKey> {
-    match read_regular(path, LONGEST_KEY) {
-        Ok(text) => {
-            let key = std::str::from_utf8(&text).ok().and_then(PrivateKey::parse);
-            key.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "it has no WireGuard key"))
-        }
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let key = PrivateKey::generate()?;
-            replace_file(path, Durability::Synced, |out| key.write(out))?;
-            Ok(key)
-        }
-        Err(error) => Err(error),
-    }
-}
-
 fn run(encryption: &Weak<Encryption>, changes: &Receiver<()>) {
+    let mut interval = INTERVAL;
     loop {
-        match changes.recv_timeout(INTERVAL) {
+        match changes.recv_timeout(interval) {
             Ok(()) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
         while changes.try_recv().is_ok() {}
         let Some(encryption) = encryption.upgrade() else { return };
-        encryption.configure();
-    }
-}
-
-/// Takes off an uplink what an earlier process encrypted with.
-pub(super) fn release(uplink: u32) {
-    if !Programs::seals(uplink) {
-        return;
-    }
-    tracing::info!("encryption between nodes is off from now on");
-    if let Err(error) = Programs::release(uplink) {
-        tracing::warn!("encryption: {error}");
-    }
-    let delete = || {
-        let mut netlink = Netlink::open()?;
-        let link = netlink.find_link(WIREGUARD_DEVICE)?;
-        link.map_or(Ok(()), |link| netlink.delete_link(link.index))
-    };
-    if let Err(error) = delete() {
-        tracing::warn!("encryption: {error}");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::*;
-
-    #[test]
-    fn a_key_is_made_once_and_only_its_owner_reads_it() {
-        let folder = testkit::TempDir::new("key");
-        let path = folder.path().join("key");
-        let key = open_key(&path).unwrap();
-        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(open_key(&path).unwrap(), key);
-        std::fs::write(&path, "AAAA\n").unwrap();
-        assert!(open_key(&path).is_err(), "a damaged key is not replaced");
+        interval = encryption.configure();
     }
 }

@@ -1,6 +1,7 @@
 //! What follows from the objects: the other nodes as programs know them, and the peers of the device.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -15,15 +16,22 @@ pub(super) type Nodes = BTreeMap<Arc<str>, Arc<ClusterNode>>;
 /// Keys and ports that nodes publish, by name.
 pub(super) type Published = BTreeMap<Arc<str>, WireGuard>;
 
+/// Interval of keepalives of peers whose session is to begin without a packet, in seconds.
+const KEEPALIVE: u16 = 5;
+
 /// The desired state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     /// The other nodes.
-    pub(super) nodes: Vec<Node>,
-    /// Pod networks of this node.
-    pub(super) own: Vec<IpNet>,
+    pub(super) nodes: Vec<(Arc<str>, Node)>,
+    /// This node.
+    pub(super) own: Node,
     /// The device's peers, and their nodes.
     pub(super) peers: Vec<(Arc<str>, WireGuardPeer)>,
+    /// Those of the second device: the nodes that change their key, or all of them while this one does.
+    pub(super) second: Vec<(Arc<str>, WireGuardPeer)>,
+    /// Nodes that have changed their key, so that what is sent to them takes the first device again.
+    pub(super) changed: BTreeSet<Arc<str>>,
     /// Nodes that nothing is sent to, each with the reason.
     pub(super) without: BTreeMap<Arc<str>, String>,
     /// Whether tunnels are of IPv4, which is of the nodes' first addresses.
@@ -31,12 +39,12 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// The plan of the node `name`, whose key is `own_key`.
+    /// The plan of the node `name`, which publishes `own_keys`.
     pub(super) fn of(
         nodes: &Nodes,
         name: &str,
         published: &Published,
-        own_key: &WireGuardKey,
+        own_keys: &WireGuard,
         is_routed: bool,
     ) -> Self {
         let own = nodes.get(name);
@@ -44,31 +52,47 @@ impl Plan {
         // As `snapshot::peers` chooses tunnels' ends.
         let is_v4 = own_addresses.first().is_some_and(IpAddr::is_ipv4);
         let mut plan = Self {
-            own: own.map(|own| own.pod_cidrs.clone()).unwrap_or_default(),
+            own: Node {
+                addresses: own_addresses.to_vec(),
+                networks: own.map(|own| own.pod_cidrs.clone()).unwrap_or_default(),
+                ..Node::default()
+            },
             is_v4,
             ..Self::default()
         };
         let mut publishers: BTreeMap<WireGuardKey, Vec<&str>> = BTreeMap::new();
         for (node, it) in published {
-            publishers.entry(it.public_key).or_default().push(node);
+            for key in iter::once(it.public_key).chain(it.next) {
+                publishers.entry(key).or_default().push(node);
+            }
         }
         let mut taken: BTreeMap<IpNet, &str> =
             own_addresses.iter().map(|address| (IpNet::from(*address), name)).collect();
-        taken.extend(plan.own.iter().map(|network| (network.trunc(), name)));
+        taken.extend(plan.own.networks.iter().map(|network| (network.trunc(), name)));
         for (other, node) in nodes.iter().filter(|(other, _)| ***other != *name) {
-            let peer = published
-                .get(other)
+            let keys = published.get(other);
+            let peer = keys
                 .ok_or_else(|| "it publishes no key".to_owned())
-                .and_then(|it| sole(other, it, &publishers, own_key))
-                .and_then(|it| peer(node, it, is_v4, is_routed, &taken));
-            plan.nodes.push(Node {
+                .and_then(|it| sole(other, it, &publishers, own_keys))
+                .and_then(|it| Ok((it, peer(node, it, is_v4, is_routed, &taken)?)));
+            let node = Node {
                 addresses: node.addresses.clone(),
                 networks: node.pod_cidrs.clone(),
                 has_peer: peer.is_ok(),
-            });
+                host_network: own_keys.host_network && keys.is_some_and(|it| it.host_network),
+                ..Node::default()
+            };
+            plan.nodes.push((Arc::clone(other), node));
             match peer {
-                Ok(peer) => {
+                Ok((keys, mut peer)) => {
                     taken.extend(peer.networks.iter().map(|network| (*network, &**other)));
+                    if own_keys.next.is_some() || keys.next.is_some() {
+                        peer.keepalive = KEEPALIVE;
+                        plan.second.push((Arc::clone(other), second(&peer, keys)));
+                    }
+                    if is_changed(own_keys) && is_changed(keys) {
+                        plan.changed.insert(Arc::clone(other));
+                    }
                     plan.peers.push((Arc::clone(other), peer));
                 }
                 Err(why) => {
@@ -81,12 +105,21 @@ impl Plan {
 
     /// Whether any node is known, this one among them.
     pub(super) fn is_known(&self) -> bool {
-        !self.nodes.is_empty() || !self.own.is_empty()
+        !self.nodes.is_empty() || !self.own.networks.is_empty()
     }
+}
 
-    /// Pod networks of other nodes.
-    pub(super) fn networks(&self) -> Vec<IpNet> {
-        self.nodes.iter().flat_map(|node| node.networks.clone()).collect()
+/// Whether a node uses the last key that it publishes.
+fn is_changed(keys: &WireGuard) -> bool {
+    keys.next.is_none_or(|next| next == keys.public_key)
+}
+
+/// The peer of the second device for that of the first one.
+fn second(peer: &WireGuardPeer, keys: &WireGuard) -> WireGuardPeer {
+    WireGuardPeer {
+        public_key: keys.next.unwrap_or(keys.public_key),
+        endpoint: SocketAddr::new(peer.endpoint.ip(), peer.endpoint.port().saturating_add(1)),
+        ..peer.clone()
     }
 }
 
@@ -95,13 +128,14 @@ fn sole<'p>(
     node: &str,
     wireguard: &'p WireGuard,
     publishers: &BTreeMap<WireGuardKey, Vec<&str>>,
-    own_key: &WireGuardKey,
+    own: &WireGuard,
 ) -> Result<&'p WireGuard, String> {
-    if wireguard.public_key == *own_key {
+    let keys = || iter::once(wireguard.public_key).chain(wireguard.next);
+    if keys().any(|key| key == own.public_key || Some(key) == own.next) {
         return Err("it publishes this node's key".to_owned());
     }
-    let same = publishers.get(&wireguard.public_key).into_iter().flatten();
-    match { same }.find(|other| **other != node) {
+    let same = keys().filter_map(|key| publishers.get(&key)).flatten();
+    match { same }.find(|other| ***other != *node) {
         Some(other) => Err(format!("it publishes the same key as Node {other}")),
         None => Ok(wireguard),
     }
@@ -130,6 +164,7 @@ fn peer(
             public_key: wireguard.public_key,
             endpoint: SocketAddr::new(*endpoint, wireguard.port),
             networks,
+            keepalive: 0,
         }),
     }
 }
@@ -171,14 +206,60 @@ mod tests {
     }
 
     fn keys(keys: &[(&str, u8)]) -> BTreeMap<Arc<str>, WireGuard> {
-        let key = |(name, key): &(&str, u8)| {
-            ((*name).into(), WireGuard { public_key: [*key; 32], port: 7 })
-        };
+        let key = |(name, key): &(&str, u8)| ((*name).into(), published(*key));
         keys.iter().map(key).collect()
     }
 
+    fn published(key: u8) -> WireGuard {
+        WireGuard { public_key: [key; 32], port: 7, next: None, host_network: false }
+    }
+
     fn plan(nodes: &Nodes, given: &[(&str, u8)], is_routed: bool) -> Plan {
-        Plan::of(nodes, "a", &keys(given), &[1; 32], is_routed)
+        Plan::of(nodes, "a", &keys(given), &published(1), is_routed)
+    }
+
+    #[test]
+    fn a_node_that_changes_its_key_is_a_peer_of_the_second_device_as_well() {
+        let mut given = keys(&[("a", 1), ("b", 2), ("c", 3)]);
+        let b = |given: &mut Published, now: u8, next: Option<u8>| {
+            let next = next.map(|key| [key; 32]);
+            given.insert("b".into(), WireGuard { next, ..published(now) });
+        };
+        let of = |given: &Published, own: &WireGuard| Plan::of(&nodes(), "a", given, own, false);
+        assert!(of(&given, &published(1)).second.is_empty());
+        b(&mut given, 2, Some(9));
+        let plan = of(&given, &published(1));
+        let [(name, second)] = &plan.second[..] else { panic!("{plan:?}") };
+        assert_eq!((&**name, second.public_key), ("b", [9; 32]));
+        assert_eq!(second.endpoint, "192.0.2.2:8".parse().unwrap());
+        assert_eq!((plan.peers[0].1.public_key, second.keepalive), ([2; 32], KEEPALIVE));
+        assert_eq!(second.networks, plan.peers[0].1.networks);
+        assert!(!plan.changed.contains("b"), "{plan:?}");
+        b(&mut given, 9, Some(9));
+        let plan = of(&given, &published(1));
+        assert_eq!((plan.second.len(), plan.peers[0].1.public_key), (1, [9; 32]));
+        assert!(plan.changed.contains("b"), "{plan:?}");
+        // While this node changes its own, everyone is.
+        let own = WireGuard { next: Some([8; 32]), ..published(1) };
+        let plan = of(&given, &own);
+        assert_eq!((plan.second.len(), plan.changed.len()), (2, 0));
+        // A key that another one has or goes to.
+        for taken in [1, 3, 8] {
+            b(&mut given, 2, Some(taken));
+            assert!(of(&given, &own).without.contains_key("b"), "{taken}");
+        }
+    }
+
+    #[test]
+    fn processes_of_nodes_speak_encrypted_where_both_nodes_say_so() {
+        let mut given = keys(&[("a", 1), ("b", 2), ("c", 3)]);
+        given.get_mut("b").unwrap().host_network = true;
+        let hosts = |own: bool| {
+            let own = WireGuard { host_network: own, ..published(1) };
+            let plan = Plan::of(&nodes(), "a", &given, &own, false);
+            plan.nodes.iter().map(|(_, node)| node.host_network).collect::<Vec<_>>()
+        };
+        assert_eq!((hosts(false), hosts(true)), (vec![false, false], vec![true, false]));
     }
 
     #[test]
@@ -192,7 +273,7 @@ mod tests {
             let networks = addresses.into_iter().chain(pods).map(|it| it.parse().unwrap());
             assert_eq!(b.networks, networks.collect());
             assert_eq!(c.public_key, [3; 32]);
-            assert!(plan.without.is_empty() && plan.nodes.iter().all(|it| it.has_peer));
+            assert!(plan.without.is_empty() && plan.nodes.iter().all(|(_, it)| it.has_peer));
         }
     }
 

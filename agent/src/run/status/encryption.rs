@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use cli_runtime::counted;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +16,15 @@ pub struct EncryptionStatus {
     pub state: String,
     /// Why the device is not configured.
     pub reason: Option<String>,
+    /// The public key of this node, in base64.
+    #[serde(default)]
+    pub public_key: String,
+    /// The step of a rotation of this node's key.
+    #[serde(default)]
+    pub key_rotation: Option<String>,
+    /// Whether what processes of this node and of other such nodes say is encrypted.
+    #[serde(default)]
+    pub host_network: bool,
     /// Peers of the device, by node.
     pub peers: BTreeMap<String, PeerStatus>,
     /// Nodes that nothing is sent to, with the reason.
@@ -43,6 +54,7 @@ impl EncryptionStatus {
             return Self { state: "off".to_owned(), ..Self::default() };
         };
         let device = encryption.device_state();
+        let published = encryption.published();
         let counters = encryption.counters();
         let offload = shared.flow_offload();
         let clear_text = offload.running().map_or(0, |it| it.state().counters.clear_text);
@@ -54,6 +66,9 @@ impl EncryptionStatus {
         Self {
             state: "on".to_owned(),
             reason: device.error,
+            public_key: BASE64_STANDARD.encode(published.public_key),
+            key_rotation: device.rotation.map(str::to_owned),
+            host_network: published.host_network,
             peers: device
                 .peers
                 .iter()
@@ -88,9 +103,11 @@ impl EncryptionStatus {
             count => format!(", {} without", counted(count, "node")),
         };
         let dropped: u64 = self.dropped.values().sum();
+        let hosts = if self.host_network { ", host network too" } else { "" };
+        let change = self.key_rotation.iter().map(|step| format!("; {step}")).collect::<String>();
         format!(
-            "wireguard, {} ({heard} with a handshake){without}, {} encrypted, {} decrypted, {dropped} \
-             dropped",
+            "wireguard{hosts}, {} ({heard} with a handshake){without}, {} encrypted, {} decrypted, {dropped} \
+             dropped{change}",
             counted(self.peers.len(), "peer"),
             counted(self.encrypted, "packet"),
             self.decrypted

@@ -87,12 +87,13 @@ fn spec(bytes: &[u8], place: Range<usize>) -> Result<api::PodSpec> {
     each(bytes, place, |number, wire| {
         match (number, wire) {
             (2, Wire::Bytes(place)) => spec.containers.push(container(bytes, place)?),
+            (8, Wire::Bytes(place)) => spec.service_account_name = given(bytes, place)?,
             (10, Wire::Bytes(place)) => spec.node_name = given(bytes, place)?,
             (11, Wire::Varint(flag)) => spec.host_network = Some(flag != 0),
             (20, Wire::Bytes(place)) => {
                 spec.init_containers.get_or_insert_default().push(container(bytes, place)?);
             }
-            (2 | 10 | 11 | 20, _) => return Ok(false),
+            (2 | 8 | 10 | 11 | 20, _) => return Ok(false),
             _ => {}
         }
         Ok(true)

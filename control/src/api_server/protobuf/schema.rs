@@ -107,6 +107,7 @@ static POD: Message = message(&[
 ]);
 static POD_SPEC: Message = message(&[
     list(2, "containers", Form::Message(&CONTAINER)),
+    one(8, "serviceAccountName", Text),
     one(10, "nodeName", Text),
     one(11, "hostNetwork", Flag),
     list(20, "initContainers", Form::Message(&CONTAINER)),

@@ -150,10 +150,11 @@ fn requests(config: &WireGuardConfig, changes: &Changes<'_>) -> Vec<Vec<Wireguar
                 WireguardPeerAttribute::Flags(WireguardPeerFlags::RemoveMe),
             ]
         });
-    let added = changes.added.iter().map(|peer| {
+    let added = changes.added.iter().chain(&changes.kept_alive).map(|peer| {
         vec![
             WireguardPeerAttribute::PublicKey(peer.public_key),
             WireguardPeerAttribute::Flags(WireguardPeerFlags::ReplaceAllowedIps),
+            WireguardPeerAttribute::PersistentKeepalive(peer.keepalive),
             WireguardPeerAttribute::Endpoint(peer.endpoint),
             WireguardPeerAttribute::AllowedIps(peer.networks.iter().map(allowed).collect()),
         ]
@@ -198,6 +199,7 @@ fn read_peer(Peer(attributes): Peer, state: &mut State) {
             WireguardPeerAttribute::Endpoint(endpoint) => peer.endpoint = Some(endpoint),
             WireguardPeerAttribute::RxBytes(bytes) => peer.received = bytes,
             WireguardPeerAttribute::TxBytes(bytes) => peer.sent = bytes,
+            WireguardPeerAttribute::PersistentKeepalive(seconds) => peer.keepalive = seconds,
             WireguardPeerAttribute::LastHandshake(time) if time.seconds > 0 => {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 let time = Duration::from_secs(time.seconds.unsigned_abs());
@@ -237,11 +239,13 @@ mod tests {
     fn what_is_set_is_what_is_read() {
         let mut one = peer(1, "192.0.2.1:7", "10.1.0.0/24");
         one.networks.insert("fd00::/64".parse().unwrap());
+        one.keepalive = 5;
         let changes = Changes {
             sets_key: true,
             sets_port: true,
             removed: vec![[1; 32], [2; 32]],
             added: vec![&one],
+            kept_alive: vec![],
         };
         let config = WireGuardConfig {
             private_key: [3; 32],
@@ -264,6 +268,7 @@ mod tests {
         let [read] = &state.peers[..] else { panic!() };
         assert_eq!(read.public_key, [1; 32]);
         assert_eq!((read.endpoint, &read.networks), (Some(one.endpoint), &one.networks));
+        assert_eq!(read.keepalive, 5);
     }
 
     /// The family is found if the kernel has it; generic netlink is there in any case.

@@ -23,6 +23,8 @@ use super::netlink::Netlink;
 
 /// Name of Podgate's device.
 pub const WIREGUARD_DEVICE: &str = "podgate-wg";
+/// Name of the device that packets take while a node changes its key.
+pub const SECOND_WIREGUARD_DEVICE: &str = "podgate-wg2";
 /// Folder of the sockets of programs that serve devices.
 const SOCKETS: &str = "/var/run/wireguard";
 const WIREGUARD: &str = "wireguard";
@@ -61,6 +63,8 @@ pub struct WireGuardPeer {
     pub endpoint: SocketAddr,
     /// Destinations that are sent to it, and sources that are taken from it; no other peer has them.
     pub networks: BTreeSet<IpNet>,
+    /// Interval of keepalives, in seconds; 0 for none. With one, a session is begun without any packet for the peer.
+    pub keepalive: u16,
 }
 
 /// A peer as the device has it.
@@ -72,6 +76,8 @@ pub struct WireGuardPeerState {
     pub endpoint: Option<SocketAddr>,
     /// Its networks.
     pub networks: BTreeSet<IpNet>,
+    /// Interval of keepalives, in seconds; 0 for none.
+    pub keepalive: u16,
     /// Time since its last handshake; `None` before the first one.
     pub handshake_age: Option<Duration>,
     /// Encrypted bytes received from it.
@@ -96,6 +102,8 @@ struct Changes<'c> {
     removed: Vec<WireGuardKey>,
     /// Those that are there, with another endpoint or other networks, are removed as well.
     added: Vec<&'c WireGuardPeer>,
+    /// Those that are there, with another interval of keepalives alone.
+    kept_alive: Vec<&'c WireGuardPeer>,
 }
 
 impl WireGuardDevice {
@@ -155,8 +163,13 @@ impl WireGuardDevice {
     /// If it refuses.
     pub fn set_identity(&mut self, config: &WireGuardConfig) -> Result<(), Error> {
         let state = self.state()?;
-        let changes = Changes { removed: Vec::new(), added: Vec::new(), ..state.changes(config) };
-        self.apply(config, &changes)
+        let identity = Changes {
+            removed: Vec::new(),
+            added: Vec::new(),
+            kept_alive: Vec::new(),
+            ..state.changes(config)
+        };
+        self.apply(config, &identity)
     }
 
     fn apply(&mut self, config: &WireGuardConfig, changes: &Changes<'_>) -> Result<(), Error> {
@@ -205,6 +218,10 @@ impl State {
                 it.endpoint == Some(peer.endpoint) && it.networks == peer.networks
             })
         });
+        let differs = |it: &&&WireGuardPeer| {
+            there.get(&it.public_key).is_some_and(|is| is.keepalive != it.keepalive)
+        };
+        let kept_alive = stay.iter().filter(differs).copied().collect();
         let stay: BTreeSet<_> = stay.iter().map(|it| it.public_key).collect();
         let keys = self.peers.iter().map(|it| it.public_key);
         Changes {
@@ -212,13 +229,18 @@ impl State {
             sets_port: self.port != Some(config.port),
             removed: keys.filter(|key| !stay.contains(key)).collect(),
             added,
+            kept_alive,
         }
     }
 }
 
 impl Changes<'_> {
     fn is_empty(&self) -> bool {
-        !self.sets_key && !self.sets_port && self.removed.is_empty() && self.added.is_empty()
+        !self.sets_key
+            && !self.sets_port
+            && self.removed.is_empty()
+            && self.added.is_empty()
+            && self.kept_alive.is_empty()
     }
 }
 
@@ -231,6 +253,7 @@ mod tests {
             public_key: [key; 32],
             endpoint: endpoint.parse().unwrap(),
             networks: [network.parse().unwrap()].into(),
+            keepalive: 0,
         }
     }
 
@@ -263,5 +286,9 @@ mod tests {
         assert_eq!(changes.removed, [[1; 32], [3; 32]]);
         assert_eq!(changes.added, [&one]);
         assert!(State::default().changes(&config).sets_key);
+        let mut kept_alive = config.clone();
+        kept_alive.peers[1].keepalive = 5;
+        let changes = whole.changes(&kept_alive);
+        assert_eq!((changes.kept_alive, changes.removed), (vec![&kept_alive.peers[1]], vec![]));
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn set(
 }
 
 /// The requests, one for each peer: boringtun takes what is said of one peer for the next one's. A peer that changes is
-/// removed first, as not every program changes one that is there.
+/// removed first, as not every program changes one that is there; so the interval of keepalives alone stays as it was.
 fn requests(config: &WireGuardConfig, changes: &Changes<'_>) -> Vec<String> {
     let mut requests = Vec::new();
     let mut add = |lines: String| requests.push(format!("set=1\n{lines}\n"));
@@ -51,7 +51,13 @@ fn requests(config: &WireGuardConfig, changes: &Changes<'_>) -> Vec<String> {
         let allowed = peer.networks.iter().map(|network| format!("allowed_ip={network}\n"));
         let (key, allowed) = (hex(&peer.public_key), allowed.collect::<String>());
         let endpoint = peer.endpoint;
-        add(format!("public_key={key}\nendpoint={endpoint}\nreplace_allowed_ips=true\n{allowed}"));
+        let keepalive = match peer.keepalive {
+            0 => String::new(),
+            seconds => format!("persistent_keepalive_interval={seconds}\n"),
+        };
+        add(format!(
+            "public_key={key}\nendpoint={endpoint}\n{keepalive}replace_allowed_ips=true\n{allowed}"
+        ));
     }
     requests
 }
@@ -86,6 +92,9 @@ fn parse(answer: &str, now: Duration) -> io::Result<State> {
             ("endpoint", Some(peer)) => peer.endpoint = value.parse().ok(),
             ("allowed_ip", Some(peer)) => {
                 peer.networks.insert(value.parse().map_err(|_| invalid(line))?);
+            }
+            ("persistent_keepalive_interval", Some(peer)) => {
+                peer.keepalive = value.parse().map_err(|_| invalid(line))?;
             }
             ("last_handshake_time_sec", Some(peer)) => {
                 let time = Duration::from_secs(number()?);
@@ -129,7 +138,8 @@ mod tests {
         let (key, other) = ("ab".repeat(32), "cd".repeat(32));
         let answer = format!(
             "private_key={key}\nlisten_port=51871\npublic_key={other}\nendpoint=[2001:db8::1]:7\n\
-             allowed_ip=10.1.0.0/24\nallowed_ip=fd00::/64\nlast_handshake_time_sec=1700000000\n\
+             allowed_ip=10.1.0.0/24\nallowed_ip=fd00::/64\npersistent_keepalive_interval=5\n\
+             last_handshake_time_sec=1700000000\n\
              last_handshake_time_nsec=5\nrx_bytes=3\ntx_bytes=4\nprotocol_version=1\nerrno=0\n\n"
         );
         let state = parse(&answer, Duration::from_secs(1_700_000_007)).unwrap();
@@ -139,6 +149,7 @@ mod tests {
             public_key: [0xcd; 32],
             endpoint: Some("[2001:db8::1]:7".parse().unwrap()),
             networks: networks.into(),
+            keepalive: 5,
             handshake_age: Some(Duration::from_secs(7)),
             received: 3,
             sent: 4,
@@ -155,6 +166,7 @@ mod tests {
             public_key: [2; 32],
             endpoint: "192.0.2.2:51871".parse().unwrap(),
             networks: ["10.2.0.0/24".parse().unwrap()].into(),
+            keepalive: 5,
         };
         let config = WireGuardConfig {
             private_key: [1; 32],
@@ -162,16 +174,21 @@ mod tests {
             port: 51871,
             peers: vec![peer.clone()],
         };
-        let changes =
-            Changes { sets_key: true, sets_port: true, removed: vec![[2; 32]], added: vec![&peer] };
+        let changes = Changes {
+            sets_key: true,
+            sets_port: true,
+            removed: vec![[2; 32]],
+            added: vec![&peer],
+            kept_alive: vec![&peer],
+        };
         let (one, two) = ("01".repeat(32), "02".repeat(32));
         let wanted = [
             format!("set=1\nprivate_key={one}\n\n"),
             "set=1\nlisten_port=51871\n\n".to_owned(),
             format!("set=1\npublic_key={two}\nremove=true\n\n"),
             format!(
-                "set=1\npublic_key={two}\nendpoint=192.0.2.2:51871\nreplace_allowed_ips=true\n\
-                 allowed_ip=10.2.0.0/24\n\n"
+                "set=1\npublic_key={two}\nendpoint=192.0.2.2:51871\npersistent_keepalive_interval=5\n\
+                 replace_allowed_ips=true\nallowed_ip=10.2.0.0/24\n\n"
             ),
         ];
         assert_eq!(requests(&config, &changes), wanted);

@@ -161,6 +161,10 @@ impl Store {
         let made = || applies.then(|| patch.clone());
         let mut object = known.or_else(made).ok_or(Refusal::NotFound)?;
         let mut patch = patch.clone();
+        // Fields that its manager does not apply any more are gone; it has all of the spec.
+        if applies && patch.get("spec").is_some() {
+            object["spec"].take();
+        }
         if merges_conditions
             && let Some(Value::Array(new)) = patch.pointer_mut("/status/conditions")
         {
