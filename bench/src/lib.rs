@@ -13,6 +13,7 @@ mod program;
 mod progress;
 pub mod rig;
 mod samples;
+mod sealed;
 mod session_file;
 mod table;
 pub mod vpp;

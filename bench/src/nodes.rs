@@ -17,10 +17,11 @@ use dataplane::wire::vxlan::Vxlan;
 use dataplane::{AclBinding, Parts, Peer, PortId, PortKind, PortState, Routes, Switch, Underlay};
 use flow_offload::{Offload, Options};
 use linux_net::{Netlink, punt};
-use testkit::{Namespace, Process};
+use testkit::{Boringtun, Namespace, Process};
 
 use crate::forwarder::own_path;
 use crate::rig::{PATIENCE, filled_with, kernel, mac, mac_of, put_in_force, words};
+use crate::sealed;
 
 /// A forwarder between the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,10 @@ pub enum Between {
     Kernel,
     /// This switch with AF_XDP ports.
     Podgate,
+    /// As `Offload`, over WireGuard devices; routed alone.
+    Encrypted,
+    /// The kernel's routes into WireGuard devices; routed alone.
+    WireGuard,
 }
 
 /// The parameters of the tunnel, if there is one.
@@ -47,6 +52,7 @@ pub struct Nodes {
     _switches: Vec<Process>,
     /// The pods, each on `eth0`.
     pub pods: [Namespace; 2],
+    _devices: Vec<Boringtun>,
     _nodes: [Namespace; 2],
 }
 
@@ -62,6 +68,8 @@ impl Between {
             Self::Offload => "podgate, flow offload",
             Self::Kernel => "the kernel",
             Self::Podgate => "podgate",
+            Self::Encrypted => "podgate, encrypted",
+            Self::WireGuard => "WireGuard alone",
         }
     }
 
@@ -73,7 +81,12 @@ impl Between {
         nodes[0].exec(words(&format!(
             "ip link add wire mtu {MTU} type veth peer name wire mtu {MTU} netns {other}"
         )));
-        let pod_mtu = if tunnel { MTU - Vxlan::overhead(true) as u32 } else { MTU };
+        let pod_mtu = match self {
+            Self::Encrypted | Self::WireGuard => MTU - u32::from(encryption::overhead(false)),
+            _ if tunnel => MTU - Vxlan::overhead(true) as u32,
+            _ => MTU,
+        };
+        let mut devices = Vec::new();
         for (n, (node, pod)) in nodes.iter().zip(&pods).enumerate() {
             let number = n + 1;
             node.exec(words("ip link set lo up"));
@@ -98,34 +111,56 @@ impl Between {
         for (n, node) in nodes.iter().enumerate() {
             let next_hop = mac_of(&nodes[1 - n], "wire");
             let pod = mac_of(&pods[n], "eth0");
-            if self == Self::Kernel {
-                route(node, n + 1, &pod, tunnel);
+            if matches!(self, Self::Encrypted | Self::WireGuard) {
+                devices.extend(sealed::serve(node, n + 1));
+            }
+            if self == Self::WireGuard {
+                node.enter(|| sealed::open(n + 1, MTU).map(drop))?;
+            }
+            if matches!(self, Self::Kernel | Self::WireGuard) {
+                let way = match (self, tunnel) {
+                    (Self::WireGuard, _) => Way::Device(sealed::name(n + 1)),
+                    (_, true) => Way::Tunnel,
+                    (_, false) => Way::Route,
+                };
+                route(node, n + 1, &pod, &way);
                 continue;
             }
             let own = own_path()?;
             let number = (n + 1).to_string();
-            let mode = if self == Self::Offload { "offload" } else { "switch" };
+            let mode = match self {
+                Self::Encrypted => "encrypted",
+                Self::Offload => "offload",
+                _ => "switch",
+            };
             let underlay = if tunnel { "vxlan" } else { "routed" };
             let switch =
                 node.spawn([own.as_str(), "node", &number, mode, underlay, &pod, &next_hop]);
             switch.wait_for_line("in force", PATIENCE);
             switches.push(switch);
         }
-        Ok(Nodes { _switches: switches, pods, _nodes: nodes })
+        Ok(Nodes { _switches: switches, pods, _devices: devices, _nodes: nodes })
     }
 }
 
-/// Makes the kernel of a node route, by its VXLAN device if there is a tunnel.
-fn route(node: &Namespace, number: usize, pod: &str, tunnel: bool) {
+/// Where the kernel of a node sends what is for the other one.
+enum Way {
+    Tunnel,
+    Route,
+    Device(String),
+}
+
+/// Makes the kernel of a node route.
+fn route(node: &Namespace, number: usize, pod: &str, way: &Way) {
     let other = 3 - number;
     node.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);
     let mut lines = vec![
         format!("ip route add {}/32 dev pga", pod_address(number)),
         format!("ip neigh add {} lladdr {pod} dev pga", pod_address(number)),
     ];
-    if tunnel {
-        let Vxlan { network, port, .. } = OVERLAY;
-        lines.extend([
+    let Vxlan { network, port, .. } = OVERLAY;
+    match way {
+        Way::Tunnel => lines.extend([
             format!(
                 "ip link add tunnel address 02:00:00:00:07:0{number} type vxlan id {network} \
                  dstport {port} local 192.0.2.{number} remote 192.0.2.{other} dev wire nolearning"
@@ -133,9 +168,11 @@ fn route(node: &Namespace, number: usize, pod: &str, tunnel: bool) {
             "ip link set tunnel up".to_owned(),
             format!("ip route add 10.88.{other}.0/24 via 10.88.{other}.1 dev tunnel onlink"),
             format!("ip neigh add 10.88.{other}.1 lladdr 02:00:00:00:07:0{other} dev tunnel"),
-        ]);
-    } else {
-        lines.push(format!("ip route add 10.88.{other}.0/24 via 192.0.2.{other} dev wire"));
+        ]),
+        Way::Route => {
+            lines.push(format!("ip route add 10.88.{other}.0/24 via 192.0.2.{other} dev wire"));
+        }
+        Way::Device(name) => lines.push(format!("ip route add 10.88.{other}.0/24 dev {name}")),
     }
     lines.iter().for_each(|line| drop(node.exec(words(line))));
 }
@@ -149,7 +186,7 @@ pub fn is_node(args: &[String]) -> Option<Result<(), Box<dyn Error>>> {
                 "vxlan" => Underlay::Overlay(OVERLAY),
                 _ => Underlay::Routed,
             };
-            let serve = |number| serve(number, mode == "offload", underlay, [pod, next_hop]);
+            let serve = |number| serve(number, mode, underlay, [pod, next_hop]);
             Some(number.and_then(serve))
         }
         _ => None,
@@ -158,7 +195,7 @@ pub fn is_node(args: &[String]) -> Option<Result<(), Box<dyn Error>>> {
 
 fn serve(
     number: usize,
-    offloads: bool,
+    mode: &str,
     underlay: Underlay,
     macs: [&str; 2],
 ) -> Result<(), Box<dyn Error>> {
@@ -182,14 +219,17 @@ fn serve(
     let own_mac = wire.mac.ok_or("the wire has no MAC address")?.0;
     let open = |interface: &str| umem.open(interface, &filled_with(2048));
     let mut offload = None;
-    let mut uplink = None;
-    if offloads {
+    let (mut uplink, mut sealed) = (None, None);
+    if mode != "switch" {
         let (kernel, link) = kernel(&umem, &switch, TRUNK)?;
         let uplinks = punt::set_up_uplink(1, linux_net::MAX_MTU)?;
         let port = kernel.uplink_queue(Box::new(open(punt::UPLINK_SWITCH_END)?));
         switch.add_port(UPLINK, port);
         kernel.set_uplink(wire.index, uplinks.kernel.index)?;
         kernel.set_uplink_filter(&filter)?;
+        if mode == "encrypted" {
+            sealed = Some(sealed::seal(number, &wire, MTU, &kernel)?);
+        }
         kernel.steer_uplink()?;
         for end in [&link.kernel, &link.switch, &uplinks.kernel, &uplinks.switch] {
             netlink.set_up(end.index)?;
@@ -211,7 +251,7 @@ fn serve(
     }
     let parts = parts(number, underlay, (own, own_mac), (peer, next_hop), pod_mac)?;
     put_in_force(&switch, offload.as_ref(), parts)?;
-    let _kept = (offload, uplink);
+    let _kept = (offload, uplink, sealed);
     loop {
         std::thread::park();
     }

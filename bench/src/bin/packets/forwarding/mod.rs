@@ -6,7 +6,7 @@
 //! cargo run --release -p bench --bin packets -- forwarding large cubic
 //! cargo run --release -p bench --bin packets -- forwarding tcp ROUNDS [PROGRAM…]
 //! cargo run --release -p bench --bin packets -- forwarding offload [ROUNDS [PICTURE.svg]]
-//! cargo run --release -p bench --bin packets -- forwarding nodes [http] [ROUNDS]
+//! cargo run --release -p bench --bin packets -- forwarding nodes [http|encrypted] [ROUNDS]
 //! ```
 //!
 //! What forwards is on core 0; the generator (an AF_XDP socket inside the sending pod) or iperf3
@@ -17,7 +17,9 @@
 //! other settings) beside this one's, and with pods that receive in threads of their own: rounds take
 //! turns between all of them. `offload` is another table
 //! ([`offload`]), `nodes` the part of it that is about two nodes, `http [ROUNDS]` the row of
-//! connections of one request alone, through a ClusterIP too, `nodes http` the same between two nodes. `BENCH_RX_MODE=polling` or
+//! connections of one request alone, through a ClusterIP too, `nodes http` the same between two nodes, and
+//! `nodes encrypted` streams of pods of two nodes over WireGuard devices (boringtun's, where the kernel has none) beside
+//! these devices alone. `BENCH_RX_MODE=polling` or
 //! `adaptive` has this switch poll, or not, in both; else it polls without flow offload only.
 //!
 //! With `--vpp PROGRAM` in front, `usual` and `tcp` measure FD.io VPP too: a bridge between AF_XDP ports with
@@ -63,6 +65,8 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         ["http", rounds] => offload::print_requests(rounds.parse()?),
         ["nodes", "http"] => offload::print_requests_of_nodes(offload::ROUNDS),
         ["nodes", "http", rounds] => offload::print_requests_of_nodes(rounds.parse()?),
+        ["nodes", "encrypted"] => offload::print_encrypted(offload::ROUNDS),
+        ["nodes", "encrypted", rounds] => offload::print_encrypted(rounds.parse()?),
         ["nodes"] => offload::print_nodes(offload::ROUNDS),
         ["nodes", rounds] => offload::print_nodes(rounds.parse()?),
         ["large", congestion] => large(Some(congestion)),

@@ -362,6 +362,26 @@ pub(crate) fn print_nodes(rounds: usize) -> Result<()> {
     Ok(())
 }
 
+/// Streams between pods of two nodes over WireGuard devices, beside the devices alone: the kernel routes into them.
+pub(crate) fn print_encrypted(rounds: usize) -> Result<()> {
+    needs_root()?;
+    let (mut ours, mut alone, mut ratios) = (Samples::new(), Samples::new(), Samples::new());
+    for round in 1..=rounds {
+        eprintln!("round {round} of {rounds}: two nodes, encrypted");
+        let (one, _) = stream_of_nodes(Between::Encrypted, false, CUBIC)?;
+        let (other, _) = stream_of_nodes(Between::WireGuard, false, CUBIC)?;
+        ours.add(one);
+        alone.add(other);
+        ratios.add(one / other);
+    }
+    let names = [Between::Encrypted, Between::WireGuard].map(Between::name);
+    let mut line = vec!["routed, cubic: TCP, one stream (Gb/s)".to_owned()];
+    line.extend([ours, alone, ratios].map(|samples| samples.to_string()));
+    println!();
+    print_table(&["between two nodes", names[0], names[1], "ratio, at least 0.95"], &[line]);
+    Ok(())
+}
+
 /// Costs of attached pods, in both modes.
 fn print_attaching(rounds: usize) -> Result<()> {
     let mut lines = Vec::new();
