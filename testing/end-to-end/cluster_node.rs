@@ -21,7 +21,7 @@ pub(crate) const PODGATE: &str = env!("CARGO_BIN_EXE_podgate");
 /// The CNI plugin, built once per run.
 fn podgate_cni() -> &'static Path {
     static PLUGIN: OnceLock<PathBuf> = OnceLock::new();
-    PLUGIN.get_or_init(|| testkit::workspace_binary(PODGATE, "cni", "podgate-cni"))
+    PLUGIN.get_or_init(|| testkit::workspace_binary(PODGATE, "plugin", "podgate-cni"))
 }
 
 /// Timeout of expected events. Waits for unexpected ones are much shorter.

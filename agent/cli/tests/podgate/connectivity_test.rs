@@ -7,7 +7,7 @@ use serde_json::Value;
 const PODGATE: &str = env!("CARGO_BIN_EXE_podgate");
 
 fn plugin() -> std::path::PathBuf {
-    testkit::workspace_binary(PODGATE, "cni", "podgate-cni")
+    testkit::workspace_binary(PODGATE, "plugin", "podgate-cni")
 }
 
 #[test]
