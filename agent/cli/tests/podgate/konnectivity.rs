@@ -53,7 +53,9 @@ impl World {
         self.folder.path().join("server.sock")
     }
 
-    fn server(&self) -> Process {
+    /// Starts a server that loses an agent after twice `probe` without a sign of it: on a busy machine a short one
+    /// loses agents that live.
+    fn server(&self, probe: &str) -> Process {
         let [agents, health, admin, ..] = self.ports;
         let mut command = Command::new(env!("CARGO_BIN_EXE_podgate"));
         command.arg("konnectivity-server").args([
@@ -64,9 +66,9 @@ impl World {
             "--proxy-strategies=default",
             "--server-id=one",
             "--keepalive-time=1h",
-            "--probe-time=300ms",
             "--audit-format=json",
         ]);
+        command.arg(format!("--probe-time={probe}"));
         command.arg(format!("--uds-name={}", self.socket().display()));
         for flag in ["cluster-cert=server.crt", "cluster-key=server.key", "cluster-ca-cert=ca.crt"]
         {
@@ -92,6 +94,7 @@ impl World {
             "--sync-interval=50ms",
             "--sync-interval-cap=200ms",
             "--agent-id=node1",
+            "--probe-time=1h",
         ]);
         for flag in ["agent-cert=agent.crt", "agent-key=agent.key", "ca-cert=ca.crt"] {
             let (flag, file) = flag.split_once('=').unwrap();
@@ -201,7 +204,7 @@ impl Load {
 async fn killed_stopped_and_started_again_under_load() {
     let world = Arc::new(World::new("konnectivity-load"));
     let target = echo().await;
-    let mut server = world.server();
+    let mut server = world.server("300ms");
     let mut agent = world.agent();
     world.until_ready(true).await;
     let load = Load::start(&world, &target);
@@ -228,7 +231,7 @@ async fn killed_stopped_and_started_again_under_load() {
     // The server is killed, leaves its socket behind, and comes back.
     server.kill();
     assert!(world.socket().exists() && UnixStream::connect(world.socket()).is_err());
-    let server = world.server();
+    let server = world.server("1h");
     world.until_ready(true).await;
     load.more(50).await;
     load.stop().await;
@@ -294,7 +297,7 @@ async fn ten_thousand_connections() {
     ]));
     redis.wait_for_line("Ready to accept connections", PATIENCE);
     let target = format!("127.0.0.1:{port}");
-    let (_server, _agent) = (world.server(), world.agent());
+    let (_server, _agent) = (world.server("1h"), world.agent());
     world.until_ready(true).await;
     let mut open = Vec::with_capacity(CONNECTIONS);
     for _ in 0..CONNECTIONS {
@@ -458,7 +461,7 @@ fn process_status(process: &Process, field: &str) -> String {
 #[test]
 fn both_roles_give_up_all_privileges() {
     let world = World::new("privileges");
-    let (server, agent) = (world.server(), world.agent());
+    let (server, agent) = (world.server("1h"), world.agent());
     for role in [&server, &agent] {
         role.wait_for_line("privileges: 0 capabilities, no-new-privileges on", PATIENCE);
         for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
