@@ -1,161 +1,68 @@
 //! Flows in the JSON form of protobuf, as `hubble observe -o jsonpb` prints them and `--input-file` reads them.
 //!
-//! Fields without a value are left out. Enumerations are names, or numbers, which readers take too.
+//! The generated messages derive it. Fields without a value are left out. Enumerations are names, or numbers, which
+//! readers take too.
 
+use jiff::Timestamp as Moment;
 use observe::verdicts::Event;
-use serde_json::{Map, Value, json};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
-use crate::flow::{flow, moment};
-use crate::messages::flow::layer4::Protocol;
+use crate::flow::flow;
+use crate::messages::Timestamp;
 use crate::messages::flow::{
-    CiliumEventType, DropReason, Endpoint, Flow, Ip, Layer4, Policy, Service, TcpFlags,
+    DropReason, FlowType, IpVersion, TraceObservationPoint, TraceReason, TrafficDirection, Verdict,
 };
 
 /// A verdict as a response of `GetFlows`.
 pub fn response(event: &Event) -> Value {
-    let (time, node) = (time(event), event.node.to_string());
-    object([("flow", of_flow(event, flow(event))), ("node_name", node.into()), ("time", time)])
+    let flow = json!(flow(event));
+    json!({"node_name": flow["node_name"], "time": flow["time"], "flow": flow})
 }
 
-fn time(event: &Event) -> Value {
-    moment(event).map_or(Value::Null, |it| it.to_string().into())
+/// An enumeration of the proto files.
+pub(crate) trait Named: TryFrom<i32> {
+    /// The name of a value.
+    fn name(&self) -> &'static str;
 }
 
-/// An object of the fields that have a value.
-fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
-    let is_default = |value: &Value| match value {
-        Value::Null => true,
-        Value::Bool(value) => !value,
-        Value::Number(value) => value.as_i64() == Some(0),
-        Value::String(value) => value.is_empty(),
-        Value::Array(value) => value.is_empty(),
-        Value::Object(_) => false,
+macro_rules! named {
+    ($($name:ident),*) => {
+        $(impl Named for $name {
+            fn name(&self) -> &'static str {
+                self.as_str_name()
+            }
+        })*
     };
-    let fields = fields.into_iter().filter(|(_, value)| !is_default(value));
-    fields.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>().into()
 }
 
-fn each<T>(list: Vec<T>, of: impl Fn(T) -> Value) -> Value {
-    list.into_iter().map(of).collect()
-}
+named!(
+    DropReason,
+    FlowType,
+    IpVersion,
+    TraceObservationPoint,
+    TraceReason,
+    TrafficDirection,
+    Verdict
+);
 
-/// The name of an enumeration's value; 0 is the one that stands for none.
-fn named(number: i32, name: &str) -> Value {
-    if number == 0 { Value::Null } else { name.into() }
-}
-
-fn of_flow(event: &Event, flow: Flow) -> Value {
-    let verdict = named(flow.verdict, flow.verdict().as_str_name());
-    let direction = named(flow.traffic_direction, flow.traffic_direction().as_str_name());
-    let point = named(flow.trace_observation_point, flow.trace_observation_point().as_str_name());
-    let trace_reason = named(flow.trace_reason, flow.trace_reason().as_str_name());
-    let flow_type = named(flow.r#type, flow.r#type().as_str_name());
-    // Of drop reasons only some have a name here.
-    let drop_reason = match DropReason::try_from(flow.drop_reason_desc) {
-        Ok(reason) => named(flow.drop_reason_desc, reason.as_str_name()),
-        Err(_) => flow.drop_reason_desc.into(),
-    };
-    let service =
-        |it: Option<Service>| it.map_or(Value::Null, |it| of_names(it.name, it.namespace));
-    let event_type = |it: CiliumEventType| {
-        object([("type", it.r#type.into()), ("sub_type", it.sub_type.into())])
-    };
-    object([
-        ("time", time(event)),
-        ("verdict", verdict),
-        ("drop_reason", flow.drop_reason.into()),
-        ("IP", flow.ip.map_or(Value::Null, of_ip)),
-        ("l4", flow.l4.map_or(Value::Null, of_layer4)),
-        ("source", flow.source.map_or(Value::Null, of_endpoint)),
-        ("destination", flow.destination.map_or(Value::Null, of_endpoint)),
-        ("Type", flow_type),
-        ("node_name", flow.node_name.into()),
-        ("source_names", flow.source_names.into()),
-        ("destination_names", flow.destination_names.into()),
-        ("event_type", flow.event_type.map_or(Value::Null, event_type)),
-        ("source_service", service(flow.source_service)),
-        ("destination_service", service(flow.destination_service)),
-        ("traffic_direction", direction),
-        ("trace_observation_point", point),
-        ("drop_reason_desc", drop_reason),
-        ("trace_reason", trace_reason),
-        (
-            "emitter",
-            flow.emitter.map_or(Value::Null, |it| json!({"name": it.name, "version": it.version})),
-        ),
-        ("egress_allowed_by", each(flow.egress_allowed_by, of_policy)),
-        ("ingress_allowed_by", each(flow.ingress_allowed_by, of_policy)),
-        ("egress_denied_by", each(flow.egress_denied_by, of_policy)),
-        ("ingress_denied_by", each(flow.ingress_denied_by, of_policy)),
-        ("Summary", flow.summary.into()),
-    ])
-}
-
-fn of_names(name: String, namespace: String) -> Value {
-    object([("name", name.into()), ("namespace", namespace.into())])
-}
-
-fn of_ip(ip: Ip) -> Value {
-    let version = named(ip.ip_version, ip.ip_version().as_str_name());
-    object([
-        ("source", ip.source.into()),
-        ("destination", ip.destination.into()),
-        ("ipVersion", version),
-    ])
-}
-
-fn of_layer4(layer: Layer4) -> Value {
-    let of_ports = |source: u32, destination: u32| {
-        object([("source_port", source.into()), ("destination_port", destination.into())])
-    };
-    match layer.protocol {
-        Some(Protocol::Tcp(tcp)) => json!({"TCP": object([
-            ("source_port", tcp.source_port.into()),
-            ("destination_port", tcp.destination_port.into()),
-            ("flags", tcp.flags.map_or(Value::Null, of_flags)),
-        ])}),
-        Some(Protocol::Udp(it)) => {
-            json!({"UDP": of_ports(it.source_port, it.destination_port)})
-        }
-        Some(Protocol::Sctp(it)) => {
-            json!({"SCTP": of_ports(it.source_port, it.destination_port)})
-        }
-        Some(Protocol::IcmPv4(it)) => json!({"ICMPv4": object([("type", it.r#type.into())])}),
-        Some(Protocol::IcmPv6(it)) => json!({"ICMPv6": object([("type", it.r#type.into())])}),
-        None => Value::Null,
+/// Writes the name of an enumeration's value, or the number of one without a name.
+pub(crate) fn name<E: Named, S: Serializer>(number: &i32, to: S) -> Result<S::Ok, S::Error> {
+    match E::try_from(*number) {
+        Ok(value) => value.name().serialize(to),
+        Err(_) => number.serialize(to),
     }
 }
 
-fn of_flags(flags: TcpFlags) -> Value {
-    object([
-        ("FIN", flags.fin.into()),
-        ("SYN", flags.syn.into()),
-        ("RST", flags.rst.into()),
-        ("PSH", flags.psh.into()),
-        ("ACK", flags.ack.into()),
-        ("URG", flags.urg.into()),
-        ("ECE", flags.ece.into()),
-        ("CWR", flags.cwr.into()),
-    ])
+/// Writes a time as RFC 3339 has it.
+pub(crate) fn time<S: Serializer>(time: &Option<Timestamp>, to: S) -> Result<S::Ok, S::Error> {
+    let moment = time.and_then(|it| Moment::new(it.seconds, it.nanos).ok());
+    moment.map(|it| it.to_string()).serialize(to)
 }
 
-fn of_endpoint(end: Endpoint) -> Value {
-    object([
-        ("identity", end.identity.into()),
-        ("namespace", end.namespace.into()),
-        ("labels", end.labels.into()),
-        ("pod_name", end.pod_name.into()),
-        ("workloads", each(end.workloads, |it| json!({"name": it.name, "kind": it.kind}))),
-        ("cluster_name", end.cluster_name.into()),
-    ])
-}
-
-fn of_policy(policy: Policy) -> Value {
-    object([
-        ("name", policy.name.into()),
-        ("namespace", policy.namespace.into()),
-        ("kind", policy.kind.into()),
-    ])
+/// Whether a field has no value.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 #[cfg(test)]
@@ -178,6 +85,7 @@ mod tests {
         assert_eq!(flow["event_type"], json!({"type": 5}));
         assert_eq!(flow["source"]["labels"], json!(["k8s:role=frontend"]));
         assert_eq!(flow["ingress_denied_by"][0]["name"], "db");
+        assert_eq!(flow["is_reply"], false);
         assert!(flow.get("source_names").is_none(), "without a value there is no field");
     }
 }

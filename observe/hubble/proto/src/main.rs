@@ -6,6 +6,30 @@ use std::path::Path;
 use std::process::Command;
 
 const NAMES: [&str; 4] = ["flow", "health", "observer", "peer"];
+/// Messages of a flow, which have a JSON form.
+const IN_JSON: [&str; 14] = [
+    "Flow", "CiliumEventType", "Emitter", "IP", "TCP", "UDP", "SCTP", "ICMPv4", "ICMPv6", "TCPFlags", "Endpoint",
+    "Workload", "Service", "Policy",
+];
+/// Enumerations in them: field, type.
+const NAMED: [(&str, &str); 7] = [
+    ("Flow.verdict", "Verdict"),
+    ("Flow.Type", "FlowType"),
+    ("Flow.traffic_direction", "TrafficDirection"),
+    ("Flow.trace_observation_point", "TraceObservationPoint"),
+    ("Flow.drop_reason_desc", "DropReason"),
+    ("Flow.trace_reason", "TraceReason"),
+    ("IP.ipVersion", "IpVersion"),
+];
+/// Fields whose names in Rust are others.
+const RENAMED: [(&str, &str); 6] = [
+    ("Flow.IP", "IP"),
+    ("Flow.Type", "Type"),
+    ("Flow.Summary", "Summary"),
+    ("IP.ipVersion", "ipVersion"),
+    ("protocol.ICMPv4", "ICMPv4"),
+    ("protocol.ICMPv6", "ICMPv6"),
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let proto = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -19,6 +43,22 @@ fn main() -> Result<(), Box<dyn Error>> {
         .extern_path(".google.protobuf.BoolValue", "bool")
         .extern_path(".google.protobuf.UInt32Value", "u32")
         .boxed(".observer.GetFlowsResponse.response_types.flow");
+    for name in IN_JSON {
+        config.type_attribute(format!(".flow.{name}"), "#[derive(serde::Serialize)]");
+        let skip = "#[serde(skip_serializing_if = \"crate::json::is_default\")]";
+        config.field_attribute(format!(".flow.{name}"), skip);
+    }
+    for (field, name) in NAMED {
+        let attribute = format!("#[serde(serialize_with = \"crate::json::name::<{name}, _>\")]");
+        config.field_attribute(field, attribute);
+    }
+    for (field, name) in RENAMED {
+        config.field_attribute(field, format!("#[serde(rename = \"{name}\")]"));
+    }
+    config.field_attribute("Flow.time", "#[serde(serialize_with = \"crate::json::time\")]");
+    config.type_attribute("Layer4", "#[derive(serde::Serialize)] #[serde(transparent)]");
+    config.type_attribute("protocol", "#[derive(serde::Serialize)] #[serde(rename_all = \"UPPERCASE\")]");
+    config.type_attribute("TCPFlags", "#[serde(rename_all = \"UPPERCASE\")]");
     let descriptors = protox::compile(files, [proto])?;
     config.compile_fds(descriptors)?;
     for name in NAMES {
