@@ -10,6 +10,7 @@ use telemetry::prometheus::{
 };
 use telemetry::{Text, process_metrics};
 
+use crate::grpc::Code;
 use crate::kubernetes::Answered;
 use crate::packet::Packet;
 
@@ -116,9 +117,9 @@ impl Requests {
 pub(crate) struct StreamErrors(IntCounterVec);
 
 impl StreamErrors {
-    /// `code` is a gRPC status. No packet is at fault; the original calls its type `Unknown`.
-    pub(crate) fn add(&self, segment: &str, code: &str) {
-        self.0.with_label_values(&[segment, code, "Unknown"]).inc();
+    /// No packet is at fault; the original calls its type `Unknown`.
+    pub(crate) fn add(&self, segment: &str, code: Code) {
+        self.0.with_label_values(&[segment, &format!("{code:?}"), "Unknown"]).inc();
     }
 }
 

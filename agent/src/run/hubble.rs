@@ -3,8 +3,8 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use ::hubble::{Admission, Endpoint, Observer, Server};
-use telemetry::{Authorize, Identity, TlsOptions};
+use ::hubble::{Endpoint, Observer, Server};
+use telemetry::{Authorize, Guard, Identity, TlsOptions};
 
 use super::error::StartError;
 use super::http::Reviews;
@@ -25,8 +25,8 @@ pub(super) fn start(shared: &Arc<SharedStatus>) -> Result<Option<Server>, StartE
             Endpoint::Unix(socket::listen(path).map_err(failed)?, path.clone())
         }
         HubbleAddress::Tls(address) => {
-            let admission = admission(config).map_err(StartError::Input)?;
-            Endpoint::Tls(TcpListener::bind(address).map_err(failed)?, admission)
+            let guard = guard(config).map_err(StartError::Input)?;
+            Endpoint::Tls(TcpListener::bind(address).map_err(failed)?, guard)
         }
     };
     let observer = Observer::new(Arc::clone(&shared.broker), &config.node_name);
@@ -34,7 +34,7 @@ pub(super) fn start(shared: &Arc<SharedStatus>) -> Result<Option<Server>, StartE
 }
 
 /// Admission to an address: by certificate, by token, or by either.
-fn admission(config: &Config) -> Result<Admission, String> {
+fn guard(config: &Config) -> Result<Guard, String> {
     let hubble = &config.hubble;
     if hubble.client_ca.is_none() && config.api_server.is_none() {
         return Err("hubble-listen: needs hubble-client-ca-file, or an API server, which reviews \
@@ -45,7 +45,7 @@ fn admission(config: &Config) -> Result<Admission, String> {
         TlsOptions { protocols: ::hubble::server::PROTOCOLS, client_ca: hubble.client_ca.clone() };
     let identity = Identity::new(hubble.certificate.as_ref(), &config.node_name, options);
     let reviews = |access| Box::new(Reviews::new(access)) as Box<dyn Authorize>;
-    Ok(Admission {
+    Ok(Guard {
         identity: identity.map_err(|error| format!("hubble-listen: {error}"))?,
         authorize: config.api_server.clone().map(reviews),
     })

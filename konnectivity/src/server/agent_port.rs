@@ -16,7 +16,7 @@ use super::grpc_frontend::check_request;
 use super::options::TokenAuth;
 use super::proxy::Proxy;
 use crate::accept;
-use crate::grpc::{Assembler, Status, header, response, trailers};
+use crate::grpc::{Assembler, Code, header, response, trailers};
 use crate::identifiers::Identifiers;
 use crate::kubernetes::is_service_account;
 use crate::window::Window;
@@ -56,7 +56,7 @@ where
         Err(error) => accept::reason(error),
     };
     for (_, stream) in handler.streams.drain() {
-        proxy.metrics.stream_errors.add("from_agent", Status::Canceled.name());
+        proxy.metrics.stream_errors.add("from_agent", Code::Canceled);
         stream.end(proxy, &why);
     }
     if handler.behind.is_some_and(|(agent, _)| agent.blocked.load(Ordering::Relaxed)) {
@@ -104,7 +104,7 @@ impl Stream {
 impl Handler for AgentPort {
     fn headers(&mut self, link: &Arc<Link>, stream: u32, fields: Vec<Field>, end: bool) {
         if self.streams.contains_key(&stream) {
-            link.finish(stream, Some(trailers(Status::Ok, "", false)));
+            link.finish(stream, Some(trailers(Code::Ok, "", false)));
             return self.over(link, stream, "it ended its stream");
         }
         if let Err((status, text)) = check_request(&fields, PATH) {
@@ -115,12 +115,11 @@ impl Handler for AgentPort {
             Err(text) => {
                 self.proxy.metrics.agents_refused.with_label_values(&["metadata"]).inc();
                 tracing::warn!("an agent at {} is refused: {text}", self.peer);
-                return link.finish(stream, Some(trailers(Status::Unknown, &text, true)));
+                return link.finish(stream, Some(trailers(Code::Unknown, &text, true)));
             }
         };
         if end || *self.proxy.stopping.borrow() {
-            return link
-                .finish(stream, Some(trailers(Status::Unavailable, "the server ends", true)));
+            return link.finish(stream, Some(trailers(Code::Unavailable, "the server ends", true)));
         }
         self.proxy.metrics.connect_streams.add(1);
         let entry = Arc::new(Entry::default());
@@ -165,7 +164,7 @@ impl Handler for AgentPort {
         let Some(backend) = state.backend.0.get() else {
             // The agent has to wait for the response headers.
             let text = "data before the agent was admitted";
-            link.cut(stream, trailers(Status::Unauthenticated, text, true));
+            link.cut(stream, trailers(Code::Unauthenticated, text, true));
             return self.over(link, stream, text);
         };
         let (proxy, behind) = (&self.proxy, &mut self.behind);
@@ -180,20 +179,20 @@ impl Handler for AgentPort {
         });
         if let Err(error) = result {
             let text = error.to_string();
-            proxy.metrics.stream_errors.add("from_agent", error.status().name());
+            proxy.metrics.stream_errors.add("from_agent", error.code());
             tracing::warn!("{}: {text}", backend.stream);
-            link.cut(stream, trailers(error.status(), &text, false));
+            link.cut(stream, trailers(error.code(), &text, false));
             return self.over(link, stream, &text);
         }
         if end {
-            link.finish(stream, Some(trailers(Status::Ok, "", false)));
+            link.finish(stream, Some(trailers(Code::Ok, "", false)));
             self.over(link, stream, "it ended its stream");
         }
     }
 
     fn reset(&mut self, link: &Arc<Link>, stream: u32, _reason: u32) {
         if self.streams.contains_key(&stream) {
-            self.proxy.metrics.stream_errors.add("from_agent", Status::Canceled.name());
+            self.proxy.metrics.stream_errors.add("from_agent", Code::Canceled);
         }
         self.over(link, stream, "it cancelled its stream");
     }
@@ -305,7 +304,7 @@ impl PendingAgent {
     fn refuse(self, agent: &str, text: &str) {
         self.proxy.metrics.agents_refused.with_label_values(&["token"]).inc();
         tracing::warn!("agent {agent} ({}) is refused: {text}", self.peer);
-        self.link.finish(self.stream, Some(trailers(Status::Unknown, text, true)));
+        self.link.finish(self.stream, Some(trailers(Code::Unknown, text, true)));
         // An agent opens one stream, so the connection ends with a refusal.
         self.link.close(code::NO_ERROR, "");
     }

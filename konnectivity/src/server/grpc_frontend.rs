@@ -11,7 +11,7 @@ use super::connection::{Failure, Sink};
 use super::dial::{Dialed, dial};
 use super::proxy::Proxy;
 use crate::accept::silence;
-use crate::grpc::{Assembler, Message, Status, header, message, response, trailers};
+use crate::grpc::{Assembler, Code, Message, header, message, response, trailers};
 use crate::packet::Packet;
 use http2::{Field, Handler, Link, Role, Settings, drive};
 
@@ -41,7 +41,7 @@ where
         error = silence(limit, greeted.notified()) => Err(error),
     };
     for (_, mut stream) in handler.streams.drain() {
-        proxy.metrics.stream_errors.add("from_client", Status::Canceled.name());
+        proxy.metrics.stream_errors.add("from_client", Code::Canceled);
         stream.end(proxy, "the client's connection ended");
     }
     result
@@ -88,7 +88,7 @@ impl Handler for Frontend {
             return link.finish(stream, Some(trailers(status, &text, true)));
         }
         if end {
-            return link.finish(stream, Some(trailers(Status::Ok, "", true)));
+            return link.finish(stream, Some(trailers(Code::Ok, "", true)));
         }
         let who = match header(&fields, "user-agent") {
             None => Arc::clone(&self.who),
@@ -123,13 +123,13 @@ impl Handler for Frontend {
         }
         if let Err(error) = result {
             let text = error.to_string();
-            proxy.metrics.stream_errors.add("from_client", error.status().name());
+            proxy.metrics.stream_errors.add("from_client", error.code());
             tracing::warn!("{}: {text}", state.who);
-            link.cut(stream, trailers(error.status(), &text, false));
+            link.cut(stream, trailers(error.code(), &text, false));
             return self.over(stream, &text);
         }
         if end {
-            link.finish(stream, Some(trailers(Status::Ok, "", false)));
+            link.finish(stream, Some(trailers(Code::Ok, "", false)));
             self.over(stream, "the client ended its stream");
         }
     }
@@ -137,7 +137,7 @@ impl Handler for Frontend {
     fn reset(&mut self, _link: &Arc<Link>, stream: u32, _reason: u32) {
         // Any reset, as the original counts it.
         if self.streams.contains_key(&stream) {
-            self.proxy.metrics.stream_errors.add("from_client", Status::Canceled.name());
+            self.proxy.metrics.stream_errors.add("from_client", Code::Canceled);
         }
         self.over(stream, "the client cancelled its stream");
     }
@@ -198,7 +198,7 @@ impl Stream {
                     for connection in self.connections.drain(..) {
                         connection.part("mismatched connection IDs");
                     }
-                    link.finish(stream, Some(trailers(Status::Ok, "", false)));
+                    link.finish(stream, Some(trailers(Code::Ok, "", false)));
                     self.over = true;
                     return false;
                 }
@@ -271,17 +271,17 @@ impl Stream {
 }
 
 /// Checks that a request is for this service; the error is the response.
-pub(crate) fn check_request(fields: &[Field], path: &str) -> Result<(), (Status, String)> {
+pub(crate) fn check_request(fields: &[Field], path: &str) -> Result<(), (Code, String)> {
     let is_grpc =
         header(fields, "content-type").is_some_and(|it| it.starts_with("application/grpc"));
     if header(fields, ":method") != Some("POST") || !is_grpc {
-        return Err((Status::Internal, "this is no gRPC request".to_owned()));
+        return Err((Code::Internal, "this is no gRPC request".to_owned()));
     }
     match header(fields, ":path") {
         Some(it) if it == path => Ok(()),
         other => {
             let other = other.unwrap_or_default();
-            Err((Status::Unimplemented, format!("unknown method {other}; here is {path}")))
+            Err((Code::Unimplemented, format!("unknown method {other}; here is {path}")))
         }
     }
 }

@@ -9,8 +9,9 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use prost::Message;
+pub(crate) use telemetry::grpc::Code;
+use telemetry::grpc::{PREFIX, escaped};
 use tokio::sync::mpsc;
 
 /// Why a call failed.
@@ -22,33 +23,12 @@ pub(crate) struct Status {
     pub(crate) message: String,
 }
 
-/// Codes of gRPC (grpc/doc/statuscodes.md).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Code {
-    /// The request cannot be used.
-    InvalidArgument = 3,
-    /// The client may not.
-    PermissionDenied = 7,
-    /// Too many calls.
-    ResourceExhausted = 8,
-    /// There is no such method, or it is not supported.
-    Unimplemented = 12,
-    /// A fault of the server.
-    Internal = 13,
-    /// Try again later.
-    Unavailable = 14,
-    /// The client has no valid credentials.
-    Unauthenticated = 16,
-}
-
 impl Status {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
 }
 
-/// Bytes before each message: whether it is compressed, and its length.
-const PREFIX: usize = 5;
 /// Longest request, in bytes.
 const MOST: usize = 1 << 20;
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -123,9 +103,7 @@ pub(crate) fn response(answer: Result<Answer, Status>) -> Response<Content> {
         let headers = response.headers_mut();
         headers.insert(STATUS, HeaderValue::from(status.code as u16));
         // Percent-encoded text is a header's value.
-        if let Ok(message) =
-            HeaderValue::from_str(&utf8_percent_encode(&status.message, ESCAPED).to_string())
-        {
+        if let Ok(message) = HeaderValue::from_str(&escaped(&status.message)) {
             headers.insert(MESSAGE, message);
         }
     }
@@ -180,9 +158,6 @@ impl Body for Content {
     }
 }
 
-/// What a status message escapes (PROTOCOL-HTTP2.md, responses).
-const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,13 +188,5 @@ mod tests {
         assert!(of("application/grpc") && of("application/grpc+proto"));
         assert!(!of("application/grpc-web") && !of("text/plain"));
         assert!(!is_call(&Request::get("/").header(CONTENT_TYPE, KIND).body(()).unwrap()));
-    }
-
-    #[test]
-    fn a_status_tells_its_message_in_ascii() {
-        assert_eq!(
-            utf8_percent_encode("50% of «x»\n", ESCAPED).to_string(),
-            "50%25 of %C2%ABx%C2%BB%0A"
-        );
     }
 }

@@ -28,5 +28,5 @@ pub mod reason;
 pub mod server;
 pub mod service;
 
-pub use server::{Admission, Endpoint, Server};
+pub use server::{Endpoint, Server};
 pub use service::Observer;

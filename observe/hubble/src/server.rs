@@ -22,14 +22,15 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Request, Response, body::Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use telemetry::{Access, Admitted, Authorize, Background, Connections, Credential, Identity};
+use telemetry::{Access, Admitted, Background, Connections, Credential, Guard, accepted};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 use crate::grpc::{Answer, Code, Content, Status, is_call, no_call, response};
 use crate::service::Observer;
 
-/// The name of HTTP/2 in ALPN, which gRPC clients insist on.
+/// ALPN protocols: gRPC clients insist on HTTP/2.
 pub const PROTOCOLS: &[&[u8]] = &[b"h2"];
 
 /// Where the server listens.
@@ -37,16 +38,7 @@ pub enum Endpoint {
     /// A unix socket, and its file, which is removed at the end.
     Unix(UnixListener, PathBuf),
     /// An address, over TLS.
-    Tls(TcpListener, Admission),
-}
-
-/// Admission of an address's clients.
-pub struct Admission {
-    /// The server's certificate, and the authorities of clients' certificates: a client that shows
-    /// one is let in.
-    pub identity: Identity,
-    /// Decides about tokens; `None`: none is let in by a token.
-    pub authorize: Option<Box<dyn Authorize>>,
+    Tls(TcpListener, Guard),
 }
 
 /// Connections at a time.
@@ -57,8 +49,6 @@ const CALLS: u32 = 32;
 const MOST_HEAD: u32 = 32 << 10;
 /// Interval of pings, and how long one may take.
 const PING: Duration = Duration::from_secs(30);
-/// Wait after a failed accept, such as for want of a file descriptor.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// A running server; dropping it ends it.
 #[derive(Debug)]
@@ -89,7 +79,7 @@ struct Site {
     observer: Observer,
     /// Where the server listens, for clients.
     address: String,
-    admission: Option<Admission>,
+    guard: Option<Guard>,
 }
 
 impl Server {
@@ -104,15 +94,15 @@ impl Server {
                 listener.set_nonblocking(true)?;
                 let at = format!("unix://{}", path.display());
                 socket = Some(path);
-                let site = Arc::new(Site { observer, address: at, admission: None });
+                let site = Arc::new(Site { observer, address: at, guard: None });
                 Background::start("hubble", accept_unix(listener, site))
             }
-            Endpoint::Tls(listener, admission) => {
+            Endpoint::Tls(listener, guard) => {
                 listener.set_nonblocking(true)?;
                 let at = listener.local_addr()?;
                 address = Some(at);
-                let (at, admission) = (at.to_string(), Some(admission));
-                let site = Arc::new(Site { observer, address: at, admission });
+                let (at, guard) = (at.to_string(), Some(guard));
+                let site = Arc::new(Site { observer, address: at, guard });
                 Background::start("hubble", accept_tls(listener, site))
             }
         };
@@ -138,13 +128,11 @@ async fn accept_unix(listener: UnixListener, site: Arc<Site>) -> io::Result<()> 
     let listener = tokio::net::UnixListener::from_std(listener)?;
     let mut connections = Connections::new(CONNECTIONS);
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => connections.begin(None, |admitted| {
-                admitted.set();
-                serve(stream, Arc::clone(&site), Client::new(true, admitted))
-            }),
-            Err(error) => pause(&error).await,
-        }
+        let Some((stream, _)) = accepted(listener.accept().await).await else { continue };
+        connections.begin(None, |admitted| {
+            admitted.set();
+            serve(stream, Arc::clone(&site), Client::new(true, admitted))
+        });
     }
 }
 
@@ -152,35 +140,26 @@ async fn accept_tls(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let mut connections = Connections::new(CONNECTIONS);
     loop {
-        let (stream, client) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                pause(&error).await;
-                continue;
-            }
-        };
-        let site = Arc::clone(&site);
-        connections.begin(Some(client), |admitted: Admitted| async move {
-            let Some(admission) = &site.admission else { return };
-            match admission.identity.accept(stream).await {
-                Ok(stream) => {
-                    // The handshake fails if no known authority signed it.
-                    let has_certificate = stream.get_ref().1.peer_certificates().is_some();
-                    if has_certificate {
-                        admitted.set();
-                    }
-                    let client = Client::new(has_certificate, admitted);
-                    serve(stream, Arc::clone(&site), client).await;
-                }
-                Err(error) => tracing::debug!("hubble: {error}"),
-            }
-        });
+        let Some((stream, client)) = accepted(listener.accept().await).await else { continue };
+        connections.begin(Some(client), |admitted| begin(stream, Arc::clone(&site), admitted));
     }
 }
 
-async fn pause(error: &io::Error) {
-    tracing::debug!("hubble: accept: {error}");
-    tokio::time::sleep(PAUSE).await;
+/// Serves a connection over TLS; a certificate of a known authority admits its client.
+async fn begin(stream: TcpStream, site: Arc<Site>, admitted: Admitted) {
+    let Some(guard) = &site.guard else { return };
+    match guard.identity.accept(stream).await {
+        Ok(stream) => {
+            // The handshake fails if no known authority signed it.
+            let has_certificate = stream.get_ref().1.peer_certificates().is_some();
+            if has_certificate {
+                admitted.set();
+            }
+            let client = Client::new(has_certificate, admitted);
+            serve(stream, Arc::clone(&site), client).await;
+        }
+        Err(error) => tracing::debug!("hubble: {error}"),
+    }
 }
 
 /// Serves the calls of a connection.
@@ -218,7 +197,7 @@ async fn answer(site: &Site, request: Request<Incoming>, client: &Client) -> Res
             admit(site, &head.headers, path).await?;
             client.admitted.set();
         }
-        let endpoint = (site.address.as_str(), site.admission.is_some());
+        let endpoint = (site.address.as_str(), site.guard.is_some());
         site.observer.call(path, body, endpoint).await
     }
     .await;
@@ -231,7 +210,7 @@ async fn answer(site: &Site, request: Request<Incoming>, client: &Client) -> Res
 /// Decides by the token of a call.
 async fn admit(site: &Site, headers: &HeaderMap, path: &str) -> Result<(), Status> {
     let refused = |text: &str| Status::new(Code::Unauthenticated, text);
-    let authorize = site.admission.as_ref().and_then(|it| it.authorize.as_ref());
+    let authorize = site.guard.as_ref().and_then(|it| it.authorize.as_ref());
     let Some(authorize) = authorize else {
         return Err(refused("a client certificate is needed"));
     };
@@ -265,6 +244,7 @@ mod tests {
     use super::*;
     use hyper::header::HeaderValue;
     use observe::verdicts::EventBroker;
+    use telemetry::{Authorize, Identity};
 
     /// Reviews that are under way, and the most that there were.
     #[derive(Clone, Default)]
@@ -286,9 +266,9 @@ mod tests {
     async fn a_client_has_one_token_reviewed_at_a_time() {
         let slow = Slow::default();
         let identity = Identity::new(None, "node-a", telemetry::TlsOptions::default()).unwrap();
-        let admission = Admission { identity, authorize: Some(Box::new(slow.clone())) };
+        let guard = Guard { identity, authorize: Some(Box::new(slow.clone())) };
         let observer = Observer::new(EventBroker::new("node-a", 1), "node-a");
-        let site = Site { observer, address: String::new(), admission: Some(admission) };
+        let site = Site { observer, address: String::new(), guard: Some(guard) };
         let (near, far) = tokio::io::duplex(1 << 16);
         tokio::spawn(serve(far, Arc::new(site), Client::new(false, Admitted::default())));
         let (client, connection) = h2::client::handshake(near).await.unwrap();

@@ -1,9 +1,11 @@
 //! Connections of a server, bounded in number.
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -75,6 +77,18 @@ impl Connections {
         let most = all().map(|(at, it)| (of_network(it.network), std::cmp::Reverse(at))).max();
         most.map(|(_, std::cmp::Reverse(at))| at)
     }
+}
+
+/// Pause after a failed accept, such as for want of a file descriptor.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Returns what a listener accepted, or `None` after a pause if it failed.
+pub async fn accepted<T>(accepted: io::Result<T>) -> Option<T> {
+    if let Err(error) = &accepted {
+        tracing::debug!("accept: {error}");
+        tokio::time::sleep(PAUSE).await;
+    }
+    accepted.ok()
 }
 
 fn network_of(client: SocketAddr) -> IpAddr {

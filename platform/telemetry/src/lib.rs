@@ -8,6 +8,7 @@
 mod background;
 mod body;
 mod connections;
+pub mod grpc;
 pub mod log;
 mod metrics;
 mod page;
@@ -18,7 +19,7 @@ mod secure;
 mod server;
 
 pub use background::Background;
-pub use connections::{Admitted, Connections};
+pub use connections::{Admitted, Connections, accepted};
 pub use metrics::{Scrape, Text};
 pub use page::{Feed, Lines, Page, Pages, Post};
 pub use process::process_metrics;

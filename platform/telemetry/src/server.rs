@@ -31,15 +31,15 @@ use tokio::sync::Semaphore;
 
 use crate::background::Background;
 use crate::body::{Content, FEEDS};
-use crate::connections::{Admitted, Connections};
+use crate::connections::{Admitted, Connections, accepted};
 use crate::page::{Page, Pages, Post};
 use crate::secure::{self, Access, Authorize, Identity};
 
 /// TLS, and the check of each request.
 pub struct Guard {
-    /// The server's certificate.
+    /// The server's certificate, and the authorities of clients' certificates.
     pub identity: Identity,
-    /// Decides about each request; without it every client may read every page.
+    /// Decides about credentials; `None`: HTTP answers every client, gRPC those with a certificate.
     pub authorize: Option<Box<dyn Authorize>>,
 }
 
@@ -58,8 +58,6 @@ const GUARDED_PATIENCE: Duration = Duration::from_secs(20);
 const MOST_BODY: usize = 8 << 20;
 /// Posts that are answered at a time: their threads go on when the client does not wait.
 const POSTS: usize = 2;
-/// Wait after a failed accept, such as for want of a file descriptor.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// A running server; dropping it ends it.
 #[derive(Debug)]
@@ -122,14 +120,7 @@ async fn accept(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let mut connections = Connections::new(CONNECTIONS);
     loop {
-        let (stream, client) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::debug!("http: accept: {error}");
-                tokio::time::sleep(PAUSE).await;
-                continue;
-            }
-        };
+        let Some((stream, client)) = accepted(listener.accept().await).await else { continue };
         connections.begin(Some(client), |admitted| begin(stream, Arc::clone(&site), admitted));
     }
 }

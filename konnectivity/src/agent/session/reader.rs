@@ -1,4 +1,4 @@
-//! What a server sends, read by the link's driver.
+//! Packets of a server, read by the link's driver.
 
 use std::io;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl Handler for Reader {
             true
         });
         if let Err(error) = result {
-            session.shared.metrics.stream_errors.add("to_agent", error.status().name());
+            session.shared.metrics.stream_errors.add("to_agent", error.code());
             return self.end(error.to_string());
         }
         if end {

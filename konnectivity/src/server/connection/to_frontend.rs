@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http2::millis;
 
 use super::{Connection, Phase, Sink, State};
-use crate::grpc::{Status, trailers};
+use crate::grpc::{Code, trailers};
 use crate::packet::Packet;
 
 impl Connection {
@@ -83,7 +83,7 @@ impl Connection {
         self.metrics().slow_readers.inc();
         match &self.sink {
             Sink::Stream(link, stream) => {
-                link.cut(*stream, trailers(Status::ResourceExhausted, &why, false));
+                link.cut(*stream, trailers(Code::ResourceExhausted, &why, false));
             }
             Sink::Raw(client) => client.raw.cut(),
         }
