@@ -10,9 +10,8 @@ use crate::kubernetes::{Cluster, LeaseOptions};
 use crate::server::StartError;
 use crate::{Identifiers, TlsFiles};
 use cli_runtime::counted;
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::{LogFlags, OwnFlags, SpareFlags, address, flags, input, kubeconfig, run_role};
+use super::{EndSignals, RoleFlags, address, flags, input, kubeconfig, run_role};
 
 /// Arguments of `podgate konnectivity-agent`.
 #[derive(Debug, clap::Args)]
@@ -117,22 +116,16 @@ pub struct Args {
     feature_gates: Option<String>,
 
     #[command(flatten)]
-    spare: SpareFlags,
-    #[command(flatten)]
-    own: OwnFlags,
-    #[command(flatten)]
-    log: LogFlags,
+    role: RoleFlags,
 }
 
 /// Runs until a signal ends it.
 pub fn run(args: &Args) -> ExitCode {
-    run_role(&args.log, &args.spare, &args.own, serve(args))
+    run_role(&args.role, serve(args))
 }
 
 async fn serve(args: &Args) -> Result<(), StartError> {
-    let failed = |error| StartError::Failed(format!("handle signals: {error}"));
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut ends = EndSignals::new()?;
     let options = args.options().await?;
     let health = address("health-server-host", &args.health_server_host, args.health_server_port)?;
     let admin = address("admin-bind-address", &args.admin_bind_address, args.admin_server_port)?;
@@ -145,10 +138,7 @@ async fn serve(args: &Args) -> Result<(), StartError> {
         args.proxy_server_host,
         args.proxy_server_port,
     );
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+    ends.next().await;
     tracing::info!(
         "draining, {} open; the next signal ends",
         counted(agent.targets(), "connection")
@@ -156,8 +146,7 @@ async fn serve(args: &Args) -> Result<(), StartError> {
     agent.drain();
     tokio::select! {
         () = agent.drained() => tracing::info!("drained"),
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = ends.next() => {}
     }
     Ok(())
 }
@@ -173,9 +162,6 @@ impl Args {
         }
         if self.sync_interval > self.sync_interval_cap {
             return Err(input("--sync-interval: longer than --sync-interval-cap"));
-        }
-        if self.own.connection_buffer_bytes == 0 {
-            return Err(input("--connection-buffer-bytes: 0 would let nothing through"));
         }
         for (flag, port) in [
             ("health-server-port", self.health_server_port),
@@ -219,15 +205,15 @@ impl Args {
             server_count: self.server_count().await?,
             keepalive: self.keepalive_time,
             limits: Limits {
-                connection_bytes: self.own.connection_buffer_bytes,
-                slow_target: self.own.slow_reader_timeout,
-                pending_dials: self.own.max_pending_dials,
-                probe: self.own.probe_time,
-                probe_timeout: self.own.probe_time * 2,
+                connection_bytes: self.role.own.connection_buffer_bytes,
+                slow_target: self.role.own.slow_reader_timeout,
+                pending_dials: self.role.own.max_pending_dials,
+                probe: self.role.own.probe_time,
+                probe_timeout: self.role.own.probe_time * 2,
                 ..Limits::default()
             },
-            rules: self.own.rules(self.podgate_socket.as_deref())?,
-            audit: self.own.audit()?,
+            rules: self.role.own.rules(self.podgate_socket.as_deref())?,
+            audit: self.role.own.audit()?,
         })
     }
 

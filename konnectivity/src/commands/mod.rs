@@ -19,6 +19,7 @@ use crate::server::StartError;
 use clap::ValueEnum;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use telemetry::log::Format;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::Level;
 
 use cli_runtime::{NO, UNUSABLE, fail};
@@ -199,14 +200,51 @@ impl OwnFlags {
     }
 }
 
+/// Flags of both roles.
+#[derive(Debug, clap::Args)]
+struct RoleFlags {
+    #[command(flatten)]
+    spare: SpareFlags,
+    #[command(flatten)]
+    own: OwnFlags,
+    #[command(flatten)]
+    log: LogFlags,
+}
+
+impl RoleFlags {
+    fn start(&self) -> Result<(), StartError> {
+        self.spare.check()?;
+        if self.own.connection_buffer_bytes == 0 {
+            return Err(input("--connection-buffer-bytes: 0 would let nothing through"));
+        }
+        self.log.start(self.own.log_format)
+    }
+}
+
+/// The signals that end a role.
+struct EndSignals([Signal; 2]);
+
+impl EndSignals {
+    fn new() -> Result<Self, StartError> {
+        let failed = |error| StartError::Failed(format!("handle signals: {error}"));
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt()];
+        let [terminate, interrupt] = kinds.map(|kind| signal(kind).map_err(failed));
+        Ok(Self([terminate?, interrupt?]))
+    }
+
+    /// Waits for the next one.
+    async fn next(&mut self) {
+        let [terminate, interrupt] = &mut self.0;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    }
+}
+
 /// Runs a role to its end; returns the exit code.
-fn run_role(
-    log: &LogFlags,
-    spare: &SpareFlags,
-    own: &OwnFlags,
-    role: impl Future<Output = Result<(), StartError>>,
-) -> ExitCode {
-    if let Err(error) = spare.check().and_then(|()| log.start(own.log_format)) {
+fn run_role(flags: &RoleFlags, role: impl Future<Output = Result<(), StartError>>) -> ExitCode {
+    if let Err(error) = flags.start() {
         return fail(UNUSABLE, error);
     }
     raise_file_limit();
@@ -220,7 +258,7 @@ fn run_role(
         if no_new_privileges { "on" } else { "off" }
     );
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    if let Some(threads) = own.threads {
+    if let Some(threads) = flags.own.threads {
         builder.worker_threads(threads.max(1));
     }
     let runtime = match builder.enable_all().build() {

@@ -10,9 +10,8 @@ use crate::server::{Frontend, Limits, Mode, Options, Server, StartError, Strateg
 use crate::{TlsFiles, TlsPolicy};
 use clap::Subcommand;
 use cli_runtime::counted;
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::{LogFlags, OwnFlags, SpareFlags, address, check, flags, input, kubeconfig, run_role};
+use super::{EndSignals, RoleFlags, address, check, flags, input, kubeconfig, run_role};
 
 /// Arguments of `podgate konnectivity-server`.
 #[derive(Debug, clap::Args)]
@@ -166,25 +165,19 @@ struct Flags {
     frontend_keepalive_time: Option<Duration>,
 
     #[command(flatten)]
-    spare: SpareFlags,
-    #[command(flatten)]
-    own: OwnFlags,
-    #[command(flatten)]
-    log: LogFlags,
+    role: RoleFlags,
 }
 
 /// Runs until a signal ends it, or checks a file.
 pub fn run(args: &Args) -> ExitCode {
     match &args.command {
         Some(Command::Check(args)) => check::run(args),
-        None => run_role(&args.flags.log, &args.flags.spare, &args.flags.own, serve(&args.flags)),
+        None => run_role(&args.flags.role, serve(&args.flags)),
     }
 }
 
 async fn serve(flags: &Flags) -> Result<(), StartError> {
-    let failed = |error| StartError::Failed(format!("handle signals: {error}"));
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut ends = EndSignals::new()?;
     let options = flags.options().await?;
     let health = address("health-bind-address", &flags.health_bind_address, flags.health_port)?;
     let admin = address("admin-bind-address", &flags.admin_bind_address, flags.admin_port)?;
@@ -198,15 +191,11 @@ async fn serve(flags: &Flags) -> Result<(), StartError> {
         frontend.map_or_else(|| flags.uds_name.clone(), |it| it.to_string()),
         server.agent_address(),
     );
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+    ends.next().await;
     tracing::info!("ending, {} open", counted(server.established(), "connection"));
     tokio::select! {
         () = server.stop(flags.graceful_shutdown_timeout) => {}
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = ends.next() => {}
     }
     Ok(())
 }
@@ -259,9 +248,6 @@ impl Flags {
                 Some((cluster, options.map_err(|error| input(format!("--lease-label: {error}")))?))
             }
         };
-        if self.own.connection_buffer_bytes == 0 {
-            return Err(input("--connection-buffer-bytes: 0 would let nothing through"));
-        }
         Ok(Options {
             mode,
             frontend: self.frontend()?,
@@ -275,17 +261,17 @@ impl Flags {
             strategies: self.proxy_strategies.clone(),
             keepalive: self.keepalive_time,
             limits: Limits {
-                connection_bytes: self.own.connection_buffer_bytes,
-                slow_reader: self.own.slow_reader_timeout,
+                connection_bytes: self.role.own.connection_buffer_bytes,
+                slow_reader: self.role.own.slow_reader_timeout,
                 dial_timeout: self.backend_dial_timeout,
-                pending_dials: self.own.max_pending_dials,
-                probe: self.own.probe_time,
-                probe_timeout: self.own.probe_time,
+                pending_dials: self.role.own.max_pending_dials,
+                probe: self.role.own.probe_time,
+                probe_timeout: self.role.own.probe_time,
                 half_closed: self.half_closed_timeout,
                 ..Limits::default()
             },
-            rules: self.own.rules(None)?,
-            audit: self.own.audit()?,
+            rules: self.role.own.rules(None)?,
+            audit: self.role.own.audit()?,
         })
     }
 
