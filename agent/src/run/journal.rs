@@ -57,7 +57,7 @@ pub struct Files {
     pub oldest: Option<String>,
 }
 
-/// Interval of writing the present hour.
+/// Interval of writing the present hour, after the first connections, which are written at once.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// Interval of looking whether it is over, while no connection opens.
 const IDLE: Duration = Duration::from_millis(500);
@@ -70,6 +70,7 @@ pub(super) fn run(observer: &Observer, journal: &Journal, state: &JournalState) 
         *state.files.lock() = files;
     }
     let mut written = Instant::now();
+    let mut is_first = true;
     loop {
         let is_over = match observer.events.recv_timeout(IDLE) {
             Ok(event) => {
@@ -82,8 +83,9 @@ pub(super) fn run(observer: &Observer, journal: &Journal, state: &JournalState) 
         };
         state.lost.fetch_add(observer.take_lost(), Ordering::Relaxed);
         let hour = hour_of(SystemTime::now());
-        if is_over || hour != writer.name || written.elapsed() >= INTERVAL {
-            written = Instant::now();
+        let is_due = written.elapsed() >= INTERVAL || is_first && writer.has_new;
+        if is_over || hour != writer.name || is_due {
+            (written, is_first) = (Instant::now(), is_first && !writer.has_new);
             match writer.write(hour) {
                 Ok(files) => *state.files.lock() = files,
                 Err(error) => tracing::error!("journal: {}: {error}", journal.folder.display()),
