@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use control::{PodKey, View};
 use nftables::{Attachment, Enforcer, Renderer, Site};
@@ -52,8 +52,10 @@ struct End {
     _namespace: Namespace,
 }
 
-/// Time in which a frame arrives.
+/// Time in which frames arrive; those that are late are sent again.
 const TRANSIT: Duration = Duration::from_millis(30);
+/// Time in which a frame arrives on a busy machine too.
+const LATE: Duration = Duration::from_millis(100);
 const BRIDGE: &str = "cni0";
 /// Difference of a service's port and its endpoint's.
 const SERVICE_PORT: u16 = 1000;
@@ -192,8 +194,7 @@ impl Lab {
     pub(crate) fn arrives(&self, from: &str, to: &str, packet: &Packet) -> bool {
         self.received(to);
         self.send_frame(from, to, packet);
-        std::thread::sleep(TRANSIT);
-        self.has_arrived(to, packet)
+        within_transit(|| self.has_arrived(to, packet))
     }
 
     /// Whether a packet is among those that an end has received and not read.
@@ -212,8 +213,7 @@ impl Lab {
         let frames = || std::iter::from_fn(|| self.end(to).receiver.receive().unwrap());
         frames().for_each(drop);
         self.end(from).sender.send(frame).unwrap();
-        std::thread::sleep(TRANSIT);
-        frames().any(|received| received == frame)
+        within_transit(|| frames().any(|received| received == frame))
     }
 
     /// The Ethernet address of an end.
@@ -276,6 +276,21 @@ impl Lab {
             }
         }
         arrived
+    }
+}
+
+/// Whether something happens while a packet may be under way.
+fn within_transit(mut happens: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + LATE;
+    loop {
+        let is_over = Instant::now() >= end;
+        if happens() {
+            return true;
+        }
+        if is_over {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
