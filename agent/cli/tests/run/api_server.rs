@@ -300,8 +300,9 @@ fn a_start_from_the_saved_state_does_not_wait_for_the_slowest_kind() {
     until(|| node.status().source.state == "in-sync");
 }
 
+/// How soon is in `control/tests/outages.rs`, whose clock is its own.
 #[test]
-fn a_new_denial_is_in_force_soon_after_an_outage() {
+fn a_new_denial_is_in_force_after_an_outage() {
     for by_status in [false, true] {
         let mut server = ApiServer::new();
         cluster(&server);
@@ -312,17 +313,11 @@ fn a_new_denial_is_in_force_soon_after_an_outage() {
         let (_db, web) = (node.attach("db", DB), node.attach("web", WEB));
         server.go_away();
         until(|| node.status().source.state == "failing");
-        // Waits of every kind have grown to several seconds.
-        std::thread::sleep(Duration::from_secs(8));
         server.apply(policy("api"));
         server.forget_history();
         server.come_back();
-        let began = std::time::Instant::now();
         in_force(&node, |status| status.objects.contains_key("NetworkPolicy"));
-        let took = began.elapsed();
         refused(&node, &web, WEB, 80);
-        eprintln!("in force {took:?} after the API server answered");
-        assert!(took < Duration::from_secs(2), "{took:?}");
     }
 }
 
