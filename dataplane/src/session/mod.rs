@@ -45,12 +45,10 @@ pub use usage::Usage;
 
 use std::time::Duration;
 
+use crate::dns::DNS_PORT;
 use crate::wire::{Flow, protocol, tcp_flags};
 
-/// Resolvers listen here (RFC 1035, section 4.2.1).
-const DNS_PORT: u16 = 53;
-
-/// How long sessions live without a packet. Most are those of Linux' conntrack
+/// Lifetimes of sessions without a packet. Most are those of Linux' conntrack
 /// (<https://docs.kernel.org/networking/nf_conntrack-sysctl.html>); what is over, and questions to resolvers, end
 /// earlier than there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
