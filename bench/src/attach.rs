@@ -25,11 +25,11 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 pub struct Attached {
     /// From the first request to the last answer.
     pub all: f64,
-    /// Of each pod.
+    /// Times of each pod.
     pub single: Vec<f64>,
-    /// Of pods attached one after the other.
+    /// Times of pods attached one after the other.
     pub alone: Vec<f64>,
-    /// Of other requests to the control loop while the pods are attached.
+    /// Times of other requests to the control loop while the pods are attached.
     pub others: Vec<f64>,
     /// Megabytes of the whole machine.
     pub memory: f64,

@@ -23,7 +23,7 @@ use crate::vpp::{self, Vpp};
 /// The port that the policy lets through.
 pub const SERVER_PORT: u16 = 5201;
 const RULES: u16 = 100;
-/// What the line of a switch begins with that says what programs forwarded and what they left to it.
+/// Beginning of the switch's line that counts frames forwarded by programs and frames left to the switch.
 const COUNTED: &str = "counted";
 /// Addresses in the set that the kernel's filters look in.
 const SET: u32 = 1000;
@@ -343,7 +343,7 @@ fn serve(macs: [&str; 2], numbers: [&str; 3], offloads: bool) -> Result<(), Box<
     }
 }
 
-/// What may be sent to pods; the port that packets go to is in the middle.
+/// Ports of pods that are admitted; the port that packets go to is in the middle.
 fn policy() -> Vec<Rule> {
     let mut rules: Vec<Rule> = (0..RULES)
         .flat_map(|n| [protocol::UDP, protocol::TCP].map(|protocol| (n, protocol)))

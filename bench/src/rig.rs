@@ -15,7 +15,7 @@ use testkit::Namespace;
 /// Long enough for whatever is going to happen at all.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a new veth pair has, as words for `ethtool -K`: no distribution changes it.
+/// Offloads of a new veth pair, as words for `ethtool -K`: no distribution changes them.
 const KERNEL: &str = "tx on sg on tso on gso on gro off";
 /// Features that [`Rig::described`] shows, by `ethtool`'s name, and in short.
 const FEATURES: [(&str, &str); 5] = [

@@ -1,4 +1,4 @@
-//! How late a denial is known that is made while an API server is away, or answers oddly.
+//! Delay of a denial that is made while an API server is away, or answers oddly.
 //!
 //! ```text
 //! cargo run --release -p control --example outage_figures [ROUNDS]

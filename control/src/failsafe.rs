@@ -25,7 +25,7 @@ const DHCP_CLIENTS: [u16; 2] = [68, 546];
 const DHCP_SERVERS: [u16; 2] = [67, 547];
 
 impl Default for Failsafe {
-    /// Of ssh, the API server, kubelet and DHCP.
+    /// The ports of ssh, the API server, kubelet and DHCP.
     fn default() -> Self {
         Self {
             tcp_in: [SSH, API_SERVER, KUBELET].into(),

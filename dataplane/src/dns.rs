@@ -48,7 +48,7 @@ pub struct DnsPacket {
     pub segment: Option<(u32, u8)>,
     /// Bytes behind the transport header.
     pub payload: Vec<u8>,
-    /// How to release it, if it is held.
+    /// The ticket that releases it, if it is held.
     pub held: Option<Ticket>,
     _copy: CopyGuard,
 }

@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(exchange.sender(1, PortId(0)), None);
     }
 
-    /// What a ring has no room for comes back, the last packets of a batch first.
+    /// Packets beyond a ring's room come back, the last ones of a batch first.
     #[test]
     fn a_ring_is_bounded_by_packets_and_by_batches() {
         let all = (RING + BATCH) as u32;

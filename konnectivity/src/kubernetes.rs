@@ -243,7 +243,7 @@ async fn observed(
     result
 }
 
-/// What a query's value escapes (RFC 3986, section 2.3).
+/// Characters that a query's value escapes (RFC 3986, section 2.3).
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 fn leases(namespace: &str) -> String {

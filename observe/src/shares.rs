@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What the pods that open connections have of a bounded table. A pod gets no more than it leaves free: one
+/// Shares of a bounded table that pods have which open connections. A pod gets no more than it leaves free: one
 /// alone gets half, each of N one part of N + 1. All other initiators share as one.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {

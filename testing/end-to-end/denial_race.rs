@@ -42,7 +42,7 @@ impl Received {
 struct Race {
     began: Instant,
     stop: AtomicBool,
-    /// What the server and the client have received.
+    /// Bytes that the server and the client have received.
     ends: [Received; 2],
 }
 

@@ -222,7 +222,7 @@ fn told(end: &mut TcpStream) -> ErrorKind {
     end.read(&mut [0]).unwrap_err().kind()
 }
 
-/// Has the kernel probe an idle connection after a second.
+/// Lets the kernel probe an idle connection after a second.
 fn keep_alive(end: &TcpStream) {
     rustix::net::sockopt::set_tcp_keepidle(end, Duration::from_secs(1)).unwrap();
     rustix::net::sockopt::set_tcp_keepintvl(end, Duration::from_secs(1)).unwrap();

@@ -91,7 +91,7 @@ fn with_uid(node: &ClusterNode, pod: &Pod<'_>, role: &str, uid: &str) {
     node.write(&format!("pod-{}", pod.name), &object.to_string());
 }
 
-/// What `redis-cli` in the pod's cgroup says of a server.
+/// Output of `redis-cli` in the pod's cgroup about a server.
 fn asks(pod: &Pod<'_>, cgroup: &Path, address: &str) -> String {
     let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", cgroup.display());
     let limit = BLOCKED.as_secs().to_string();
@@ -207,7 +207,7 @@ spec:
   ports: [{protocol: TCP, port: 6379, nodePort: 30079}]
 ";
 
-/// What `redis-cli` in a cgroup of the node itself says of a server.
+/// Output of `redis-cli` in a cgroup of the node itself about a server.
 fn node_asks(node: &ClusterNode, cgroup: &Path, address: &str, port: &str) -> String {
     let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", cgroup.display());
     let limit = BLOCKED.as_secs().to_string();

@@ -1,4 +1,4 @@
-//! What the machine says: its name, its cores, and the defaults that follow from its size.
+//! Facts about the machine: its name, its cores, and the defaults that follow from its size.
 
 use std::collections::BTreeSet;
 use std::fs;

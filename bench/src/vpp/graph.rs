@@ -18,7 +18,7 @@ use linux_net::MacAddress;
 use super::{PATIENCE, Result, Vpp};
 use crate::Samples;
 
-/// What VPP's graph is to forward or refuse.
+/// The packets that VPP's graph forwards or refuses.
 pub struct Case<'a> {
     /// Packets, sent over and over in this order.
     pub packets: Vec<Vec<u8>>,
@@ -28,7 +28,7 @@ pub struct Case<'a> {
     pub acl: &'a str,
     /// Sessions that there is room for.
     pub sessions: u32,
-    /// What the ACL plugin counts for each packet.
+    /// The counter of the ACL plugin that each packet increments.
     pub outcome: &'a str,
 }
 
@@ -45,7 +45,7 @@ pub struct Graph {
 /// Beginnings of the names of nodes that count.
 pub const NODES: [&str; 5] =
     ["ethernet-input", "ip4-input", "ip4-lookup", "ip4-rewrite", "acl-plugin"];
-/// How long packets are counted at a time, and how often in a round.
+/// Duration of a count of packets, and counts in a round.
 const STRETCH: Duration = Duration::from_millis(20);
 const STRETCHES: usize = 10;
 

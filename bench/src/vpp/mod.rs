@@ -32,7 +32,7 @@ pub struct Vpp {
 
 /// A huge page, in MB.
 const HUGE_MB: u64 = 2;
-/// What the first 16,384 buffers take beside the heap, in MB.
+/// Memory of the first 16,384 buffers beside the heap, in MB.
 const BUFFERS_MB: u64 = 64;
 const BUFFERS: u32 = 16_384;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -122,7 +122,7 @@ impl Vpp {
         Ok(self.acls - 1)
     }
 
-    /// What it wrote to its standard error.
+    /// Its standard error.
     fn said(&self) -> String {
         let lines = self.process.output();
         lines.iter().rev().take(5).rev().map(|line| format!("\n{line}")).collect()

@@ -102,7 +102,7 @@ impl Driver {
         }
     }
 
-    /// Of pods, watches those of a node alone, if one is given.
+    /// Watches the pods of one node alone, if one is given.
     pub(super) fn of_node(mut self, node: Option<&str>) -> Self {
         self.watch.limit_to(node);
         self

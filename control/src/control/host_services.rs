@@ -1,4 +1,4 @@
-//! What the host firewalls of a node say about connections that services lead to its own processes, and that these
+//! Decisions of a node's host firewalls about connections that services lead to its own processes, and that these
 //! open by services: the node's switch decides about them, since the kernel does not see both ends.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What many objects have in common, each once in memory.
+//! Values that many objects have in common, each once in memory.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};

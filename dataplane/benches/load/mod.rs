@@ -1,4 +1,4 @@
-//! What pods of a busy node ask, packet by packet: DNS questions and TCP connections of one request, each from a
+//! The load of pods of a busy node, packet by packet: DNS questions and TCP connections of one request, each from a
 //! fresh port.
 //!
 //! Pod 0 asks much more than the others. Everything is sent to one pod that has the answers. Time is counted in
@@ -14,7 +14,7 @@ use dataplane::wire::{checksum, protocol};
 use dataplane::{AclBinding, PortKind, PortState};
 use testkit::packet::{Packet, tcp, udp};
 
-/// What pod 0 does.
+/// The load of pod 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flood {
     /// 20,000 DNS questions a second.

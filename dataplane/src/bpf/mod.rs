@@ -51,7 +51,7 @@ impl Barrier {
     }
 }
 
-/// What a call of libbpf that returns 0 or a negative error number says.
+/// Reads the result of a call of libbpf: 0 or a negative error number.
 ///
 /// # Errors
 /// The error of that number.

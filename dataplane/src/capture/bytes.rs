@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use super::Fault;
 
-/// How a file or section writes its numbers.
+/// Byte order of a file or section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ByteOrder {
     Big,

@@ -74,7 +74,7 @@ pub enum Fault {
     UnknownInterface {
         /// The interface the packet names, from 0.
         interface: u32,
-        /// How many interfaces were described before it.
+        /// Number of interfaces described before it.
         described: usize,
     },
     /// An option of an interface that goes past its block.

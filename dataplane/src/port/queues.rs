@@ -10,7 +10,7 @@ use crate::Frame;
 
 /// Ports that make up one.
 ///
-/// What is sent leaves through the first: an interface keeps no order between its queues, and
+/// Frames leave through the first queue: an interface keeps no order between its queues, and
 /// packets of a connection must not overtake each other.
 pub struct Queues {
     ports: Vec<Box<dyn Port>>,

@@ -21,7 +21,7 @@ pub struct Translated {
     pub return_mac: Mac,
 }
 
-/// What a packet shows, and when.
+/// The facts that a packet shows, and their time.
 #[derive(Clone, Copy, Debug)]
 pub struct Passing<'a> {
     /// Its addresses and ports.

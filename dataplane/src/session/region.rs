@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-/// Of linux/mman.h, since Linux 6.1; not every C library has it.
+/// A flag of linux/mman.h, since Linux 6.1; not every C library has it.
 const MADV_COLLAPSE: libc::c_int = 25;
 
 /// Types that consist of atomic integers and nothing else.

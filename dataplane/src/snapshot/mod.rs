@@ -81,7 +81,7 @@ pub struct Parts {
     pub services: Arc<Services>,
     /// Other nodes.
     pub routes: Arc<Routes>,
-    /// How they are reached.
+    /// The route to them.
     pub underlay: Underlay,
     /// Whether connections of pods to the world outside the cluster leave directly by the
     /// uplink, from the node's own address, instead of through its kernel.

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeAddresses {
     all: Vec<Address>,
-    /// How many of them, from the front, are in the Node object.
+    /// Number of them, from the front, that are in the Node object.
     named: usize,
 }
 

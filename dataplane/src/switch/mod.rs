@@ -38,7 +38,7 @@ pub struct Config {
     pub sessions: u32,
     /// Ports there may be.
     pub ports: u16,
-    /// How long sessions live without a packet.
+    /// Lifetimes of sessions without a packet.
     pub timeouts: Timeouts,
 }
 

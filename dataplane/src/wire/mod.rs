@@ -114,7 +114,7 @@ impl Flow {
     }
 }
 
-/// What a packet may do to connections.
+/// Effect that a packet may have on connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Role {
     /// It may open one (TCP SYN, UDP, echo request, other protocols).
@@ -126,7 +126,7 @@ pub enum Role {
     Quotes,
 }
 
-/// What kind of packet a frame carries.
+/// Kind of a frame's packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Kind {
     /// IPv4.
@@ -152,12 +152,12 @@ pub enum Fragment {
     Later(u32),
 }
 
-/// What [`parse`] found; offsets count from the start of the packet.
+/// Result of [`parse`]; offsets count from the start of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
     /// Kind of packet.
     pub kind: Kind,
-    /// What it may do to connections.
+    /// Effect that it may have on connections.
     pub role: Role,
     /// TCP flags, or 0.
     pub tcp_flags: u8,
@@ -191,7 +191,7 @@ const ETHERTYPE_QINQ: u16 = 0x88a8;
 const MOST_VLAN_TAGS: u8 = 2;
 
 impl Headers {
-    /// Of a packet that was not parsed.
+    /// The headers of a packet that was not parsed.
     pub const NONE: Self = Self {
         kind: Kind::Ipv4,
         role: Role::Opens,

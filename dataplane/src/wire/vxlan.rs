@@ -129,7 +129,7 @@ impl Vxlan {
 const FRONT_V4: usize = Vxlan::front(true);
 const FRONT_V6: usize = Vxlan::front(false);
 
-/// What stands in front of the frames of one tunnel: made once for many packets, but for what differs
+/// The headers in front of the frames of one tunnel: made once for many packets, but for what differs
 /// from one to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct Front {
@@ -142,7 +142,7 @@ pub struct Front {
 }
 
 impl Front {
-    /// Of the tunnel between these ends.
+    /// The headers of the tunnel between these ends.
     pub fn new(overlay: &Vxlan, ends: &Ends) -> Self {
         const IP: usize = ETHERNET;
         /// The other end does not reassemble fragments.
@@ -258,7 +258,7 @@ pub(crate) struct Outer {
 impl Outer {
     /// Bytes in front of the frame inside.
     pub(crate) const LENGTH: usize = FRONT_V4;
-    /// How many tunnels have places; see [`Self::place_of`].
+    /// Number of tunnels that have places; see [`Self::place_of`].
     pub(crate) const PLACES: usize = 16;
 
     /// The place among [`Self::PLACES`] of the tunnel that a packet may be of, by the last byte of its source.
@@ -273,7 +273,7 @@ impl Outer {
         usize::from(self.ends[3]) % Self::PLACES
     }
 
-    /// Of the tunnel whose packets show this flow, which a parser took.
+    /// The tunnel whose packets show this flow, which a parser took.
     pub(crate) fn new(overlay: &Vxlan, flow: &Flow, least_hop_limit: u8) -> Self {
         let v4 = |address: Address| address.bits() as u32;
         let ends = u64::from(v4(flow.source)) << 32 | u64::from(v4(flow.destination));

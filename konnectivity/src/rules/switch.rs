@@ -28,7 +28,7 @@ pub(super) struct Known {
     pub(super) table: Table,
     /// Pods of this node by address.
     pub(super) pods: HashMap<IpAddr, Arc<str>>,
-    /// What the node translates.
+    /// Translations of the node.
     pub(super) services: Services,
 }
 

@@ -38,7 +38,7 @@ fn server_name(node: &str) -> String {
     format!("{}.{CLUSTER}.hubble-grpc.cilium.io", node.replace('.', "-"))
 }
 
-/// What became of peers, in messages.
+/// Changes of peers, as messages.
 pub(crate) fn changes(before: &Peers, now: &Peers, is_tls: bool) -> Vec<ChangeNotification> {
     let of = |name: &String, address: &String, kind| ChangeNotification {
         name: name.clone(),

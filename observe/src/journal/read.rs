@@ -32,7 +32,7 @@ pub fn files_since(folder: &Path, since: Option<SystemTime>) -> io::Result<Vec<P
     Ok(files(folder)?.into_iter().filter(is_late).collect())
 }
 
-/// What is missing in the rows of a journal.
+/// Gaps in the rows of a journal.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Missing {
     /// Connections that are in no row.
@@ -103,7 +103,7 @@ fn files_of(folder: &Path, since: Option<SystemTime>) -> Result<Vec<PathBuf>, Ve
     files_since(folder, since).map_err(|error| vec![format!("{}: {error}", folder.display())])
 }
 
-/// What is missing in files, or those that are none of a journal.
+/// Faults of files, and files that are none of a journal.
 fn summed(
     read: impl IntoIterator<Item = (io::Result<(Head, Option<String>)>, PathBuf)>,
 ) -> Result<Missing, Vec<String>> {

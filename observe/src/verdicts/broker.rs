@@ -79,7 +79,7 @@ pub struct Refused {
     pub by: Origin,
     /// The IP protocol.
     pub protocol: u8,
-    /// What was refused.
+    /// The operation that was refused.
     pub what: RefusedWhat,
 }
 

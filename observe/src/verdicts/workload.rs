@@ -1,6 +1,6 @@
 //! Workloads of pods, known by the labels that their controllers set.
 
-/// What a pod belongs to.
+/// Owner of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload<'a> {
     /// Its kind, such as `Deployment`.

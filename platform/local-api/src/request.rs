@@ -76,7 +76,7 @@ impl Verdict {
 pub struct Show {
     /// Name of the table; the switch lists the names it knows when it meets another one.
     pub what: String,
-    /// What a table is limited to, where it can be: of `session-rules` a pod, `ns/pod`, or `pod` in namespace
+    /// Limit of a table, where it has one: of `session-rules` a pod, `ns/pod`, or `pod` in namespace
     /// `default`; of `addresses` an IP address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,

@@ -14,7 +14,7 @@ use testkit::Namespace;
 use super::policy;
 use crate::{ClusterNode, foreign};
 
-/// What faults happen to.
+/// The targets of faults.
 pub(super) struct Stage<'a> {
     pub(super) node: &'a ClusterNode,
     pub(super) disk: &'a SmallDisk,

@@ -94,7 +94,7 @@ impl Hosts {
     }
 }
 
-/// What reaches the node of all ways in, by name.
+/// The ways in that reach the node, by name.
 fn ways_in(hosts: &Hosts, served: bool) -> Vec<String> {
     let (mac, local) = link_of(&hosts.node.namespace);
     let gateway = ["10.77.0.1"];
@@ -134,7 +134,7 @@ fn ways_in(hosts: &Hosts, served: bool) -> Vec<String> {
     ways
 }
 
-/// What reaches the host outside of all ways out.
+/// The ways out that reach the host outside.
 fn ways_out(hosts: &Hosts, served: bool) -> Vec<String> {
     let mapped = format!("::ffff:{}", OUTSIDE[0]);
     let mut targets = vec![OUTSIDE[0], OUTSIDE[1], &mapped];

@@ -33,7 +33,7 @@ impl RawSender {
     /// Sends a frame, from its Ethernet header on.
     ///
     /// # Errors
-    /// What the kernel says: it takes no frame shorter than an Ethernet header or longer than the
+    /// The kernel's: it takes no frame shorter than an Ethernet header or longer than the
     /// interface allows, and has no room now and then.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         // SAFETY: the frame and the address are there for the length of the call, with the
@@ -103,7 +103,7 @@ impl RawReceiver {
     /// The next frame that came in, from its Ethernet header on; `None` if there is no more.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's.
     pub fn receive(&self) -> io::Result<Option<Vec<u8>>> {
         let mut frame = vec![0; 2048];
         match rustix::net::recv(&self.socket, &mut frame, rustix::net::RecvFlags::empty()) {

@@ -14,7 +14,7 @@ use local_api::{Request, Show};
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
 pub struct Args {
-    /// What to show
+    /// Table to show
     #[arg(value_parser = PossibleValuesParser::new(TABLES.map(|(name, _)| name)))]
     what: String,
 

@@ -32,7 +32,7 @@ pub(super) struct Args {
     #[arg(value_name = "[NS/]POD", conflicts_with_all = ["selector", "all_namespaces"])]
     pod: Option<String>,
 
-    /// How it is written
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
     output: Format,
 }

@@ -45,7 +45,7 @@ pub(super) struct Args {
     #[command(flatten)]
     filters: Filters,
 
-    /// How verdicts are written; json: one a line; wide: with the node
+    /// Output format; json: one verdict a line; wide: with the node
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
     output: Format,
 }

@@ -31,7 +31,7 @@ pub(super) struct Args {
     #[arg(short, long)]
     watch: bool,
 
-    /// How it is written
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
     output: Format,
 }

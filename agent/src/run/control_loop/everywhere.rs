@@ -1,4 +1,4 @@
-//! What the writer of statuses says of all nodes: where a cluster-wide policy is in force, and what a staged one
+//! Statuses that speak of all nodes: where a cluster-wide policy is in force, and what a staged one
 //! would change.
 //!
 //! The holder of the Lease lists what nodes publish. The others ask at long intervals whether they have become the

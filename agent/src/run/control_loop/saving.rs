@@ -1,4 +1,4 @@
-//! What the next process reads: the objects, the pods that addresses belong to, and the journal's past objects.
+//! State for the next process: the objects, the pods that addresses belong to, and the journal's past objects.
 
 use super::ports::Change;
 use super::reconciler::{Effects, Reconciler, Signal};

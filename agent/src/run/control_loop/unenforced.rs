@@ -1,4 +1,4 @@
-//! What the enforcer makes nothing of in an object.
+//! Parts of an object that the enforcer does not enforce.
 
 use control::model::{ClusterRule, Peer, Stage, Staging};
 use control::{Fault, FieldFault, Object};

@@ -41,7 +41,7 @@ pub(in crate::run) struct ApiServer {
     _thread: Thread,
 }
 
-/// What a node publishes about itself: its addresses, and the key that encrypts what is sent to it.
+/// Facts that a node publishes about itself: its addresses, and the key that encrypts what is sent to it.
 pub(in crate::run) type Published = (Vec<IpAddr>, Option<WireGuard>);
 
 /// A task of the one writer at the API server.

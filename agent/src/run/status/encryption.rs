@@ -114,7 +114,7 @@ impl EncryptionStatus {
         )
     }
 
-    /// What needs attention.
+    /// Lines for the section "Attention".
     pub(super) fn troubles(&self) -> Vec<String> {
         let reason = self.reason.iter().map(|why| format!("encryption: {why}"));
         let without = self.without_peer.iter();

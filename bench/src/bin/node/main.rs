@@ -1,4 +1,4 @@
-//! What a switch with many pods costs: starts, attachments, sessions, paced connections, the journal, memory, idle
+//! Costs of a switch with many pods: starts, attachments, sessions, paced connections, the journal, memory, idle
 //! pods, names.
 
 mod attach;

@@ -13,7 +13,7 @@
 //! `--vpp PROGRAM` measures FD.io VPP (`bin/vpp` of a build) in the same rounds: established sessions and
 //! what is refused, the same headers through the same rules between two ports of its packet generator.
 //!
-//! What is refused makes no session, so that the policy node stands alone: by a rule of a port, or
+//! A refused packet makes no session, so that the policy node stands alone: by a rule of a port, or
 //! by a rule of a port and a peer set of eight addresses, which packets come from by the uplink.
 
 #[path = "../../../../dataplane/benches/traffic/mod.rs"]

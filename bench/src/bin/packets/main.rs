@@ -1,4 +1,4 @@
-//! What packets cost: through the graph alone, through ports, beside peers.
+//! Costs of packets: through the graph alone, through ports, beside peers.
 
 mod forwarding;
 mod graph;

@@ -1,4 +1,4 @@
-//! What the sweep of idle sessions costs a worker, by the number of sessions.
+//! Cost of the sweep of idle sessions for a worker, by the number of sessions.
 //!
 //! ```text
 //! cargo run --release -p bench --bin packets -- sweep [SESSIONS…]

@@ -1,4 +1,4 @@
-//! What tables of rules cost: lookups, compiling, and swaps under traffic.
+//! Costs of tables of rules: lookups, compiling, and swaps under traffic.
 
 mod acl;
 mod swap;

@@ -1,4 +1,4 @@
-//! How long a change waits until it is written, by a clock that stands still while anything is computed.
+//! Time for which a change waits until it is written, by a clock that stands still while anything is computed.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-/// How pods are aggregated.
+/// State of the aggregation.
 #[derive(Clone, Debug)]
 pub struct Aggregation {
     /// The own node.

@@ -1,6 +1,6 @@
 //! Protobuf of the API server, without the parts that no policy depends on: they are passed over by their length.
 //!
-//! What is left has the shape of the same object's JSON (see [`json`]), so that both are read alike.
+//! The rest has the shape of the same object's JSON (see [`json`]), so that both are read alike.
 //! <https://kubernetes.io/docs/reference/using-api/api-concepts/#protobuf-encoding>.
 
 mod pod;

@@ -28,7 +28,7 @@ const PAGE: usize = 500;
 #[derive(Debug)]
 pub(super) struct Watch {
     kind: Kind,
-    /// Of pods, those of this node alone are watched.
+    /// The node whose pods alone are watched.
     node: Option<String>,
     /// `GROUP/VERSION` that it is read in: the kind's own, or another one of its group that the API
     /// server serves instead.
@@ -106,7 +106,7 @@ impl Watch {
         }
     }
 
-    /// Of pods, watches those of a node alone, if one is given.
+    /// Watches the pods of one node alone, if one is given.
     pub(super) fn limit_to(&mut self, node: Option<&str>) {
         self.node = node.map(str::to_owned);
     }

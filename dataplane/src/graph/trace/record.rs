@@ -28,7 +28,7 @@ pub struct PacketTrace {
     pub length: u32,
     /// The nodes it passed, in order.
     pub steps: Vec<Step>,
-    /// How it ended.
+    /// Its end.
     pub end: End,
 }
 

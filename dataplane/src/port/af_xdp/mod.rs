@@ -32,7 +32,7 @@ pub use queue::AfXdpPort;
 pub use umem::{RegisteredUmem, Umem, UmemConfig};
 pub use uplink::{Uplink, UplinkFilter, UplinkMaps, UplinkService};
 
-/// How a port is opened.
+/// Settings of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortOptions {
     /// Frames that the kernel may fill at a time; at most the size of a ring.
@@ -47,7 +47,7 @@ impl Default for PortOptions {
     }
 }
 
-/// How frames reach a port.
+/// Mode in which frames reach a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpMode {
     /// Where the XDP program runs.

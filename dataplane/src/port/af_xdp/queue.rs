@@ -78,7 +78,7 @@ impl AfXdpPort {
         Self { accepts_partial_checksums: true, ..self }
     }
 
-    /// How frames reach the port.
+    /// Mode in which frames reach the port.
     pub fn mode(&self) -> XdpMode {
         self.mode
     }

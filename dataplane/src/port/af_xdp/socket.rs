@@ -114,7 +114,7 @@ impl Socket {
     }
 }
 
-/// How long a queue may stay busy after its last socket was closed.
+/// Time for which a queue may stay busy after its last socket was closed.
 const UNTIL_FREE: Duration = Duration::from_secs(1);
 
 /// Binds again while the queue is busy, for a while.

@@ -27,10 +27,10 @@ const SPARE_PART: u32 = 8;
 /// Descriptors of the rings that see no packet.
 const ANCHOR_RING: u32 = 8;
 const HUGEPAGE: usize = 2 << 20;
-/// Of linux/if_xdp.h: `tx_metadata_len` counts. Such bytes may stand in front of a packet.
+/// A flag of linux/if_xdp.h: `tx_metadata_len` counts. Such bytes may stand in front of a packet.
 const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
 
-/// How large the memory is.
+/// Size of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UmemConfig {
     /// Frames (of 4096 bytes) for all ports together.

@@ -111,7 +111,7 @@ impl Umem {
 }
 
 impl Uplink {
-    /// How frames reach the ports.
+    /// Mode in which frames reach the ports.
     pub fn mode(&self) -> XdpMode {
         self.mode
     }

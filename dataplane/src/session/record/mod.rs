@@ -80,7 +80,7 @@ impl Seen {
     }
 }
 
-/// What the fast path reads of a record in use.
+/// The fields of a record in use that the fast path reads.
 #[derive(Clone, Copy)]
 pub(super) struct Glimpse {
     /// Whether the flow is of the initiator's direction.

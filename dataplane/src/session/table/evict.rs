@@ -51,7 +51,7 @@ impl Order {
         }
     }
 
-    /// How many of so many may go.
+    /// Number of sessions that may go, of so many.
     fn share(self, seen: usize) -> usize {
         match self {
             Self::Closed | Self::Unanswered => (seen / 8).clamp(1, MOST),

@@ -261,7 +261,7 @@ impl Sessions {
     }
 
     /// Notes packets of a session in their order, each by its flags of TCP and whether it is the initiator's.
-    /// What a worker notes at the same time is not lost.
+    /// Notes that a worker makes at the same time are not lost.
     pub fn note(&self, id: SessionId, packets: &[(u8, bool)], now_s: u32) {
         while let Some(found) = self.found(id) {
             let after = |state: State, (flags, forward): &(u8, bool)| {
@@ -312,7 +312,7 @@ impl Sessions {
         }
     }
 
-    /// What the session has used so far; nothing if it has ended.
+    /// Packets and bytes of the session so far; nothing if it has ended.
     pub fn usage(&self, found: &Found) -> Usage {
         let usage = self.accounts[found.id.index as usize].usage();
         let is_still = self.records[found.id.index as usize].is_still(found.id.sequence);

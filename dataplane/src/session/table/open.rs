@@ -23,7 +23,7 @@ pub enum Refusal {
     Taken,
 }
 
-/// What became of an attempt to make a session.
+/// Result of an attempt to make a session.
 #[derive(Clone, Copy, Debug)]
 pub enum Opened {
     /// It was made.
@@ -32,7 +32,7 @@ pub enum Opened {
     Known(Found),
 }
 
-/// What a new session starts with.
+/// Initial fields of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening {
     /// The owner whose quota it counts against.

@@ -34,7 +34,7 @@ pub(super) struct Quotas {
     remote: usize,
     port_guarantee: AtomicU32,
     remote_guarantee: AtomicU32,
-    /// What threads count, by the numbers of their lists of records.
+    /// Counts of the threads, by the numbers of their lists of records.
     threads: Box<[Counts]>,
     /// Threads from this number on count nothing.
     counting: AtomicUsize,

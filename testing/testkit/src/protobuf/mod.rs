@@ -56,7 +56,7 @@ pub fn kind_of(plural: &str) -> Option<&'static str> {
 /// A watch event or an object, `List` or `Status` as the body of an answer.
 ///
 /// # Errors
-/// What of it protobuf cannot say.
+/// Fields that protobuf does not have.
 pub fn answer(value: &Value, kind: &str) -> Result<Vec<u8>, String> {
     match (value.get("items"), value["kind"] == "Status") {
         (Some(_), _) => wrapped(value, &format!("{kind}List")),
@@ -68,7 +68,7 @@ pub fn answer(value: &Value, kind: &str) -> Result<Vec<u8>, String> {
 /// A watch event of a kind, after its length.
 ///
 /// # Errors
-/// What of it protobuf cannot say.
+/// Fields that protobuf does not have.
 pub fn event(event: &Value, kind: &str) -> Result<Vec<u8>, String> {
     let kind = if event["object"]["kind"] == "Status" { "Status" } else { kind };
     let mut message = Vec::new();

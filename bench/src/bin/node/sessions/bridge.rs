@@ -11,7 +11,7 @@ use testkit::TempDir;
 use super::load::Load;
 use super::{Report, Result};
 
-/// What a node with a bridge has: replies pass, and new connections that conntrack has a place for.
+/// Rules of a node with a bridge: replies pass, and new connections that conntrack has a place for.
 const RULES: &str = "table ip bench {\n chain forward { type filter hook forward priority 0; policy drop; \
     ct state established,related accept; ct state new accept; }\n}\n";
 const FRAMES: u32 = 16_384;

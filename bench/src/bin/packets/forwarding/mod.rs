@@ -9,7 +9,7 @@
 //! cargo run --release -p bench --bin packets -- forwarding nodes [http|encrypted] [ROUNDS]
 //! ```
 //!
-//! What forwards is on core 0; the generator (an AF_XDP socket inside the sending pod) or iperf3
+//! The forwarder is on core 0; the generator (an AF_XDP socket inside the sending pod) or iperf3
 //! on core 1. Frames that reached the receiving pod are counted by its interface. Each figure is a
 //! median over rounds that take turns. `usual` and `large` are the two tables alone; a congestion
 //! control behind them is iperf3's instead of the kernel's usual one. `tcp` is the last row of `usual`
@@ -96,7 +96,7 @@ fn usual(vpp: Option<&'static Path>, congestion: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// What a stream goes through in [`tcp`].
+/// Path of a stream in [`tcp`].
 #[derive(Clone, Copy)]
 enum Way<'a> {
     /// The switch of a build of this command.
@@ -178,7 +178,7 @@ fn has_iperf3() -> bool {
     has
 }
 
-/// What rounds gave of one forwarder; nothing if one of them failed.
+/// Results of one forwarder by round; empty if a round failed.
 #[derive(Clone, Default)]
 struct Measured {
     rates: Samples,

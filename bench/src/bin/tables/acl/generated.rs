@@ -21,7 +21,7 @@ const SHAPES: [Shape; 6] =
 /// Keys that are looked up.
 const KEYS: usize = 100_000;
 
-/// What was measured of an IPv6 set.
+/// Measurements of an IPv6 set.
 pub(crate) struct V6 {
     pub(crate) name: String,
     /// Seconds to build.

@@ -147,7 +147,7 @@ impl RteAcl {
     }
 }
 
-/// What ends a process whose processor time is over.
+/// The signal that ends a process whose processor time is over.
 const SIGXCPU: i32 = 24;
 
 /// A rule as the program's structure.
