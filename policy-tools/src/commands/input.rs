@@ -29,6 +29,9 @@ pub(super) struct Input {
     /// Networks from which services take external IPs, as --external-ips of the switches
     #[arg(long, value_name = "off|CIDR,...", default_value = "off")]
     external_ips: Networks,
+    /// Render Helm charts and kustomizations, by helm and by kubectl or kustomize
+    #[arg(long)]
+    render: bool,
     /// Name the objects too that are left out because no policy depends on their kinds
     #[arg(short, long)]
     verbose: bool,
@@ -45,7 +48,9 @@ impl Input {
 
     /// Reads the objects, with a warning about what is left out.
     pub(super) fn load(&self) -> Result<Manifests, Vec<String>> {
-        load(&self.manifests, self.kubeconfig.as_deref(), &self.external_ips, self.verbose)
+        let reading = Reading { sources: true, render: self.render, ..Reading::default() };
+        let cluster = self.kubeconfig.as_deref();
+        load_by(&self.manifests, cluster, &self.external_ips, self.verbose, &reading)
     }
 }
 

@@ -32,6 +32,9 @@ pub struct Lint {
     /// Expect pods that are in no file, such as those of operators: a selector without pods is no mistake then
     #[arg(long)]
     workloads_elsewhere: bool,
+    /// Render Helm charts and kustomizations, by helm and by kubectl or kustomize
+    #[arg(long)]
+    render: bool,
     /// Leave out findings of a check; may be repeated
     #[arg(long, value_name = "CHECK", value_parser = PossibleValuesParser::new(CHECKS))]
     ignore: Vec<String>,
@@ -73,6 +76,7 @@ impl Lint {
         let options = Options {
             cluster: self.kubeconfig.as_deref(),
             workloads_elsewhere: self.workloads_elsewhere,
+            render: self.render,
             ignored,
         };
         let Linted { findings, notes } = lint(&self.paths, &options)?;

@@ -5,6 +5,7 @@
 //! the objects: its selector, and whether the API server would give it an address.
 
 pub mod located;
+mod read;
 pub(crate) mod staged;
 mod unrendered;
 mod workloads;
@@ -15,14 +16,13 @@ use std::sync::Arc;
 
 use control::manifests::Parsed;
 use control::model::{Key, Pod, Protocol};
-use control::{Control, Fault, Kind, Object, PodKey, Scope, manifests};
+use control::{Control, Kind, Object, PodKey, Scope};
 use ipnet::{IpNet, Ipv6Net};
 use serde_json::Value;
 use strsim::osa_distance;
 
 use staged::Staged;
-use unrendered::Unrendered;
-use workloads::Workloads;
+use unrendered::Folder;
 
 /// Objects, and what is known about them beyond the model.
 #[derive(Clone, Debug, Default)]
@@ -49,8 +49,8 @@ pub struct Manifests {
     pub skipped: Vec<String>,
     /// The objects of kinds that no policy depends on, in words.
     pub other_kinds: Option<String>,
-    /// Folders that another program has to render: a file of each, and what to run.
-    pub(crate) unrendered: Vec<(PathBuf, String)>,
+    /// Folders that another program has to render.
+    pub(crate) unrendered: Vec<Folder>,
 }
 
 /// Settings with which manifests are read.
@@ -60,6 +60,8 @@ pub struct Reading {
     pub parsed: Parsed,
     /// Whether policies and namespaces are kept as the files have them, too.
     pub sources: bool,
+    /// Whether charts and kustomizations are rendered, by the user's programs.
+    pub render: bool,
 }
 
 /// The text without a leading byte order mark.
@@ -93,11 +95,12 @@ impl Manifests {
         cluster: Option<&Path>,
         reading: &Reading,
     ) -> Result<Self, Vec<String>> {
-        // Below a cluster, files are read twice.
-        let staged = Staged::new(paths, cluster, cluster.is_some())?;
+        // Below a cluster, and to find what to render, files are read twice.
+        let staged = Staged::new(paths, cluster, cluster.is_some(), reading)?;
         let (mut found, faults, _) = Self::read_staged(&staged, reading);
         let unrendered = found.unrendered.iter();
-        let unrendered = unrendered.map(|(file, note)| format!("{}: {note}", file.display()));
+        let unrendered =
+            unrendered.map(|Folder { file, note, .. }| format!("{}: {note}", file.display()));
         if !faults.is_empty() {
             let faults = faults.iter().map(ToString::to_string).chain(unrendered);
             return Err(faults.map(|fault| staged.named(&fault)).collect());
@@ -112,96 +115,6 @@ impl Manifests {
             return Err(paths.iter().map(nothing).chain(notes).collect());
         }
         Ok(found)
-    }
-
-    /// Reads what was fetched as far as it can, with what is wrong and the files that hold objects.
-    pub(crate) fn read_staged(
-        staged: &Staged,
-        reading: &Reading,
-    ) -> (Self, Vec<Fault>, BTreeSet<PathBuf>) {
-        let mut found = Self::default();
-        let parsed = &reading.parsed;
-        let mut workloads = Workloads::default();
-        let mut files = BTreeSet::new();
-        let mut paths = staged.paths.clone();
-        let mut replaced = BTreeSet::new();
-        if let Some(live) = &staged.live {
-            manifests::load_adapted(&paths, parsed, &mut |_, _, value| {
-                replaced.insert(identity(&value));
-                None
-            });
-            paths.push(live.clone());
-        }
-        let mut foreign = BTreeMap::new();
-        let mut unrendered = Unrendered::default();
-        let is_named = |file: &Path| paths.iter().any(|path| path == file);
-        let loaded = manifests::load_adapted(&paths, parsed, &mut |file, document, value| {
-            if staged.live.as_deref() == Some(file) && replaced.contains(&identity(&value)) {
-                return None;
-            }
-            if unrendered.is_kustomization(file, &value)
-                || !is_named(file) && unrendered.is_of_chart(file)
-            {
-                return None;
-            }
-            if is_foreign(&value) && !is_named(file) {
-                foreign.insert(file.to_path_buf(), document);
-                return None;
-            }
-            files.insert(file.to_path_buf());
-            found.note_service(&value);
-            let kind = value["kind"].as_str().unwrap_or_default();
-            let is_kept = |it: &Kind| it.closes() || *it == Kind::Namespace;
-            if reading.sources && Kind::ALL.iter().any(|it| is_kept(it) && it.name() == kind) {
-                found.sources.push(value.clone());
-            }
-            let value = workloads.adapt(value);
-            found.note_ports(&value);
-            Some(value)
-        });
-        for file in foreign.keys() {
-            found.skipped.push(format!("{}: skipped: no Kubernetes object", file.display()));
-        }
-        // A template of a chart is no YAML until it is rendered.
-        let mut is_template = |fault: &Fault| {
-            fault.file.as_deref().is_some_and(|file| {
-                !is_named(file) && fault.object.is_none() && holds_template(file)
-            })
-        };
-        let mut is_of_chart = |fault: &Fault| {
-            fault
-                .file
-                .as_deref()
-                .is_some_and(|file| !is_named(file) && unrendered.is_of_chart(file))
-        };
-        let faults = loaded.faults.into_iter().filter(|fault| !is_of_chart(fault));
-        let (templates, faults): (Vec<Fault>, Vec<Fault>) = faults.partition(&mut is_template);
-        let templates: BTreeSet<PathBuf> =
-            templates.into_iter().filter_map(|fault| fault.file).collect();
-        for file in templates {
-            let file = file.display();
-            found.skipped.push(format!("{file}: skipped: a template of a chart; render it first"));
-        }
-        let is_expected = |kind: &str| workloads::is_kind(kind) || kind.contains("Policy");
-        let (expected, others): (Vec<_>, Vec<_>) =
-            loaded.skipped.iter().partition(|(kind, _)| is_expected(kind));
-        let note = |kinds: Vec<(&String, &usize)>| {
-            let kinds: Vec<String> = kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
-            (!kinds.is_empty())
-                .then(|| format!("skipped objects of other kinds: {}", kinds.join(", ")))
-        };
-        found.skipped.extend(note(expected));
-        found.other_kinds = note(others);
-        found.unrendered = unrendered.notes(&staged.paths);
-        found.objects = loaded.objects;
-        let renamed;
-        (found.workloads, renamed) = workloads.finish(&mut found.objects);
-        for (before, now) in renamed {
-            if let Some(ports) = found.container_ports.remove(&before) {
-                found.container_ports.insert(now, ports);
-            }
-        }
-        (found, faults, files)
     }
 
     /// The pods.
@@ -251,54 +164,6 @@ impl Manifests {
         let words = self.representative_nodes.get(name).cloned();
         words.unwrap_or_else(|| format!("node/{name}"))
     }
-
-    fn note_ports(&mut self, value: &Value) {
-        let Some(name) = value["metadata"]["name"].as_str().filter(|_| value["kind"] == "Pod")
-        else {
-            return;
-        };
-        let namespace = value["metadata"]["namespace"].as_str().unwrap_or("default");
-        let containers = ["containers", "initContainers"].map(|it| value["spec"][it].as_array());
-        let ports = containers.into_iter().flatten().flatten();
-        let ports = ports.filter_map(|it| it["ports"].as_array()).flatten().filter_map(|port| {
-            let protocol = match port["protocol"].as_str() {
-                Some("UDP") => Protocol::Udp,
-                Some("SCTP") => Protocol::Sctp,
-                _ => Protocol::Tcp,
-            };
-            Some((protocol, port["containerPort"].as_u64()?.try_into().ok()?))
-        });
-        let ports: BTreeSet<(Protocol, u16)> = ports.collect();
-        if !ports.is_empty() {
-            let key = PodKey { namespace: namespace.into(), name: name.into() };
-            self.container_ports.insert(key, ports);
-        }
-    }
-
-    fn note_service(&mut self, value: &Value) {
-        if value["kind"] != "Service" || value["apiVersion"] != "v1" {
-            return;
-        }
-        let Some(name) = value["metadata"]["name"].as_str() else { return };
-        let namespace = value["metadata"]["namespace"].as_str().unwrap_or("default");
-        let key = Key { namespace: namespace.into(), name: name.into() };
-        let spec = &value["spec"];
-        let selector: BTreeMap<String, String> = pairs(&spec["selector"]);
-        if !selector.is_empty() {
-            self.selectors.insert(key.clone(), selector);
-        }
-        let is_absent = |field: &str| match &spec[field] {
-            Value::Null => true,
-            Value::String(text) => text.is_empty(),
-            Value::Array(list) => list.is_empty(),
-            _ => false,
-        };
-        let waits =
-            spec["type"] != "ExternalName" && is_absent("clusterIP") && is_absent("clusterIPs");
-        if waits {
-            self.without_address.insert(key);
-        }
-    }
 }
 
 /// The pods among objects.
@@ -328,35 +193,9 @@ pub fn misspelt_kind(version: &str, kind: &str) -> Option<&'static str> {
     near.map(Kind::name)
 }
 
-/// The identity of an object: kind, namespace and name.
-fn identity(value: &Value) -> (String, String, String) {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let metadata = &value["metadata"];
-    let kind = text(&value["kind"]);
-    let namespace = match metadata["namespace"].as_str() {
-        _ if is_of_cluster(&kind) => String::new(),
-        namespace => namespace.unwrap_or("default").to_owned(),
-    };
-    (kind, namespace, text(&metadata["name"]))
-}
-
 /// Whether objects of a kind that the switch reads are in no namespace.
 pub(crate) fn is_of_cluster(kind: &str) -> bool {
     Kind::ALL.into_iter().any(|known| known.name() == kind && !known.is_namespaced())
-}
-
-/// A template longer than this is not recognized as one.
-const LONGEST_TEMPLATE: u64 = 16 << 20;
-
-/// Whether a regular file has actions of a template language, as charts have.
-fn holds_template(file: &Path) -> bool {
-    control::read_regular(file, LONGEST_TEMPLATE)
-        .is_ok_and(|text| text.windows(2).any(|pair| pair == b"{{"))
-}
-
-/// Whether a document of YAML is something else than a Kubernetes object.
-fn is_foreign(value: &Value) -> bool {
-    value.get("kind").is_none() && value.get("apiVersion").is_none()
 }
 
 /// The fields of an object that are text.
@@ -425,15 +264,6 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
         let mut names: Vec<String> = names.collect();
         names.sort();
         names
-    }
-
-    #[test]
-    fn an_object_of_the_cluster_has_no_namespace() {
-        let of = |namespace: &str| {
-            let metadata = serde_json::json!({"name": "a", "namespace": namespace});
-            identity(&serde_json::json!({"kind": "ClusterHostFirewall", "metadata": metadata}))
-        };
-        assert_eq!(of("x"), of("y"));
     }
 
     #[test]

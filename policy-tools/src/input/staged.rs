@@ -1,16 +1,20 @@
 //! Manifests that are not files: a revision of git, a live cluster.
 //!
-//! They are written into a folder of their own, and read as files are.
+//! They are written into a folder of their own, and read as files are. So is what charts and kustomizations make.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use control::api_server::{Access, connect, list};
 use control::{Kind, manifests};
 use serde_json::{Value, json};
+
+use super::unrendered::{Folder, display, normal};
+use super::{Manifests, Reading};
 
 /// Paths to read, with the files behind those that are none.
 #[derive(Debug, Default)]
@@ -21,6 +25,8 @@ pub(crate) struct Staged {
     folder: Option<PathBuf>,
     /// The original paths of staged ones.
     names: Vec<(PathBuf, String)>,
+    /// Files and folders in the place of which rendered ones are read.
+    rendered: BTreeSet<PathBuf>,
 }
 
 impl Drop for Staged {
@@ -32,18 +38,20 @@ impl Drop for Staged {
 }
 
 impl Staged {
-    /// Fetches what `paths` name beside files, and a live cluster. With `again` standard input can be
-    /// read again.
+    /// Fetches what `paths` name beside files, and a live cluster, and renders what is to be rendered. With `again`
+    /// standard input can be read again.
     pub(crate) fn new(
         paths: &[PathBuf],
         kubeconfig: Option<&Path>,
         again: bool,
+        reading: &Reading,
     ) -> Result<Self, Vec<String>> {
         let mut staged = Self::default();
+        let again = again || reading.render;
         let mut faults = Vec::new();
         for path in paths {
             let fetched = match revision(path) {
-                Some((revision, inside)) => staged.revision(path, revision, inside),
+                Some((revision, inside)) => staged.revision(path, revision, inside, reading.render),
                 None if path.as_os_str() == "-" && again => staged.stdin(),
                 None => Ok(path.clone()),
             };
@@ -51,6 +59,9 @@ impl Staged {
                 Ok(path) => staged.paths.push(path),
                 Err(problem) => faults.push(format!("{}: {problem}", path.display())),
             }
+        }
+        if reading.render && faults.is_empty() {
+            faults.extend(staged.render(reading));
         }
         if let Some(kubeconfig) = kubeconfig {
             match staged.cluster(kubeconfig) {
@@ -98,7 +109,37 @@ impl Staged {
         Ok(file)
     }
 
-    fn revision(&mut self, path: &Path, revision: &str, inside: &str) -> Result<PathBuf, String> {
+    /// Renders charts and kustomizations; returns what went wrong.
+    fn render(&mut self, reading: &Reading) -> Vec<String> {
+        let (found, ..) = Manifests::read_staged(self, reading);
+        let mut faults = Vec::new();
+        for (n, Folder { folder, is_chart, sources, .. }) in
+            found.unrendered.into_iter().enumerate()
+        {
+            let shown = self.named(&display(&folder));
+            let file = format!("rendered{n}.yaml");
+            let made = render(&folder, is_chart);
+            match made.and_then(|text| self.write(&file, &text, &format!("{shown} (rendered)"))) {
+                Ok(file) => self.paths.push(file),
+                Err(problem) => faults.push(format!("{shown}: --render: {problem}")),
+            }
+            self.rendered.extend(sources);
+        }
+        faults
+    }
+
+    /// Whether a file is one that was rendered.
+    pub(crate) fn is_rendered(&self, file: &Path) -> bool {
+        !self.rendered.is_empty() && normal(file).ancestors().any(|it| self.rendered.contains(it))
+    }
+
+    fn revision(
+        &mut self,
+        path: &Path,
+        revision: &str,
+        inside: &str,
+        with_all_files: bool,
+    ) -> Result<PathBuf, String> {
         let inside = inside.trim_end_matches('/');
         let object = format!("{revision}:{inside}");
         let kind = git(&["cat-file", "-t", &object])?;
@@ -117,7 +158,7 @@ impl Staged {
         for file in String::from_utf8_lossy(&files).split('\0').filter(|file| !file.is_empty()) {
             let is_manifest = [".yaml", ".yml", ".json"].iter().any(|end| file.ends_with(end));
             let is_inside = !file.split('/').any(|part| part == "..");
-            if !is_manifest || !is_inside {
+            if !(is_manifest || with_all_files) || !is_inside {
                 continue;
             }
             let to = root.join(file);
@@ -162,13 +203,33 @@ fn revision(path: &Path) -> Option<(&str, &str)> {
 }
 
 fn git(arguments: &[&str]) -> Result<Vec<u8>, String> {
-    let output = Command::new("git").args(arguments).output();
-    let output = output.map_err(|error| format!("git cannot be run: {error}"))?;
+    printed(Command::new("git").args(arguments)).map_err(|problem| problem.replace("fatal: ", ""))
+}
+
+/// The objects of a chart or a kustomization, by the program that makes them.
+fn render(folder: &Path, is_chart: bool) -> Result<Vec<u8>, String> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    if is_chart {
+        return printed(Command::new("helm").arg("template").arg(folder));
+    }
+    let kubectl = printed(Command::new("kubectl").arg("kustomize").arg(folder));
+    kubectl.or_else(|problem| match problem.starts_with(&cannot_run("kubectl")) {
+        true => printed(Command::new("kustomize").arg("build").arg(folder)),
+        false => Err(problem),
+    })
+}
+
+/// What a program prints.
+fn printed(command: &mut Command) -> Result<Vec<u8>, String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{}: {error}", cannot_run(&name)))?;
     match output.status.success() {
         true => Ok(output.stdout),
-        false => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Err(format!("git: {}", said.trim().trim_start_matches("fatal: ")))
-        }
+        false => Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr).trim())),
     }
+}
+
+fn cannot_run(program: &str) -> String {
+    format!("{program} cannot be run")
 }

@@ -20,6 +20,20 @@ pub(super) struct Unrendered {
     kustomizations: BTreeMap<PathBuf, Kustomization>,
 }
 
+/// A folder that another program has to render.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Folder {
+    /// The file that shows it.
+    pub(crate) file: PathBuf,
+    /// What of it is read, and what to run.
+    pub(crate) note: String,
+    pub(crate) folder: PathBuf,
+    /// Whether it is a chart of Helm; else a kustomization.
+    pub(crate) is_chart: bool,
+    /// The files and folders in the place of which its objects are.
+    pub(crate) sources: BTreeSet<PathBuf>,
+}
+
 #[derive(Debug)]
 struct Kustomization {
     file: PathBuf,
@@ -66,17 +80,19 @@ impl Unrendered {
         true
     }
 
-    /// The file that stands for each folder to render, and what to run; `paths` is what was read.
-    pub(super) fn notes(&self, paths: &[PathBuf]) -> Vec<(PathBuf, String)> {
+    /// The folders to render; `paths` is what was read.
+    pub(super) fn folders(&self, paths: &[PathBuf]) -> Vec<Folder> {
         let all = self.charts.iter();
         // A chart in another one is rendered with it.
         let charts = all.filter(|it| !it.ancestors().skip(1).any(|it| self.charts.contains(it)));
         let charts = charts.map(|chart| {
-            let folder = display(chart);
+            let shown = display(chart);
             let note = format!(
-                "skipped: a Helm chart; run `helm template {folder} > all.yaml` and read all.yaml"
+                "skipped: a Helm chart; run `helm template {shown} > all.yaml` and read all.yaml"
             );
-            (chart.join("Chart.yaml"), note)
+            let sources = BTreeSet::from([chart.clone()]);
+            let (file, folder) = (chart.join("Chart.yaml"), chart.clone());
+            Folder { file, note, folder, is_chart: true, sources }
         });
         let paths: Vec<PathBuf> = paths.iter().map(|path| normal(path)).collect();
         let resources = self.kustomizations.values().flat_map(|it| &it.resources);
@@ -87,14 +103,25 @@ impl Unrendered {
         let kustomizations = kustomizations.map(|(folder, root)| {
             let is_overlay = root.resources.iter().any(|it| self.kustomizations.contains_key(it));
             let cause = if is_overlay { "base and overlay are read as they stand" } else { "it is read as it stands" };
-            let folder = display(folder);
+            let shown = display(folder);
             let note = format!(
-                "a kustomization is not applied, {cause}; run `kubectl kustomize {folder} > all.yaml` \
+                "a kustomization is not applied, {cause}; run `kubectl kustomize {shown} > all.yaml` \
                  and read all.yaml"
             );
-            (root.file.clone(), note)
+            let mut sources = BTreeSet::new();
+            self.sources(folder, &mut sources);
+            let (file, folder) = (root.file.clone(), folder.clone());
+            Folder { file, note, folder, is_chart: false, sources }
         });
         charts.chain(kustomizations).collect()
+    }
+
+    /// Adds a kustomization and all that it is made of.
+    fn sources(&self, folder: &Path, found: &mut BTreeSet<PathBuf>) {
+        if found.insert(folder.to_owned()) {
+            let resources = self.kustomizations.get(folder).map_or(&[][..], |it| &it.resources);
+            resources.iter().for_each(|it| self.sources(it, found));
+        }
     }
 
     /// Returns whether the files of a kustomization are not what it makes.
@@ -117,7 +144,7 @@ impl Unrendered {
 }
 
 /// Removes `.` and `..` from a path by its text alone, without following links.
-fn normal(path: &Path) -> PathBuf {
+pub(super) fn normal(path: &Path) -> PathBuf {
     let mut parts = PathBuf::new();
     for part in path.components() {
         match part {
@@ -134,7 +161,7 @@ fn normal(path: &Path) -> PathBuf {
 }
 
 /// A folder as a command takes it.
-fn display(folder: &Path) -> String {
+pub(super) fn display(folder: &Path) -> String {
     match folder.as_os_str().is_empty() {
         true => ".".into(),
         false => folder.display().to_string(),

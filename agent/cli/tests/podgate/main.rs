@@ -14,6 +14,7 @@ mod memory;
 mod policy;
 mod probe;
 mod prove;
+mod render;
 mod replay;
 mod streams;
 mod takeover;

@@ -89,6 +89,8 @@ pub struct Options<'a> {
     /// Whether pods that are in no file are to be expected: then no selector without pods is a
     /// mistake.
     pub workloads_elsewhere: bool,
+    /// Whether charts and kustomizations are rendered, by the user's programs.
+    pub render: bool,
     /// Findings that are left out, beside those that comments leave out.
     pub ignored: Ignored,
 }
@@ -116,9 +118,9 @@ pub struct Linted {
 /// # Errors
 /// Files that cannot be read, or are no YAML.
 pub fn lint(paths: &[PathBuf], options: &Options<'_>) -> Result<Linted, Vec<String>> {
-    let staged = Staged::new(paths, options.cluster, true)?;
-    let (mut manifests, mut faults, mut files) =
-        Manifests::read_staged(&staged, &Reading::default());
+    let reading = Reading { render: options.render, ..Reading::default() };
+    let staged = Staged::new(paths, options.cluster, true, &reading)?;
+    let (mut manifests, mut faults, mut files) = Manifests::read_staged(&staged, &reading);
     if let Some(live) = &staged.live {
         files.remove(live);
         faults.retain(|fault| fault.file.as_ref() != Some(live));
@@ -143,7 +145,8 @@ pub fn lint(paths: &[PathBuf], options: &Options<'_>) -> Result<Linted, Vec<Stri
             Err(problem) => unreadable.push(format!("{name}: {problem}")),
         }
     }
-    let unrendered = manifests.unrendered.iter().map(|(file, note)| (named(file), note.clone()));
+    let unrendered = manifests.unrendered.iter();
+    let unrendered = unrendered.map(|it| (named(&it.file), it.note.clone()));
     let no_file = faults.iter().filter(|fault| fault.document.is_none());
     unreadable.extend(no_file.map(|fault| staged.named(&fault.to_string())));
     if !unreadable.is_empty() {

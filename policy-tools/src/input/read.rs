@@ -1,0 +1,195 @@
+//! Reading of files and folders: which documents are objects, and what else is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use control::model::{Key, Protocol};
+use control::{Fault, Kind, PodKey, manifests};
+use serde_json::Value;
+
+use super::staged::Staged;
+use super::unrendered::Unrendered;
+use super::workloads::{self, Workloads};
+use super::{Manifests, Reading, is_of_cluster, pairs};
+
+impl Manifests {
+    /// Reads what was fetched as far as it can, with what is wrong and the files that hold objects.
+    pub(crate) fn read_staged(
+        staged: &Staged,
+        reading: &Reading,
+    ) -> (Self, Vec<Fault>, BTreeSet<PathBuf>) {
+        let mut found = Self::default();
+        let parsed = &reading.parsed;
+        let mut workloads = Workloads::default();
+        let mut files = BTreeSet::new();
+        let mut paths = staged.paths.clone();
+        let mut replaced = BTreeSet::new();
+        if let Some(live) = &staged.live {
+            manifests::load_adapted(&paths, parsed, &mut |file, _, value| {
+                if !staged.is_rendered(file) {
+                    replaced.insert(identity(&value));
+                }
+                None
+            });
+            paths.push(live.clone());
+        }
+        let mut foreign = BTreeMap::new();
+        let mut unrendered = Unrendered::default();
+        let is_named = |file: &Path| paths.iter().any(|path| path == file);
+        let loaded = manifests::load_adapted(&paths, parsed, &mut |file, document, value| {
+            let is_below = staged.live.as_deref() == Some(file);
+            if is_below && replaced.contains(&identity(&value)) || staged.is_rendered(file) {
+                return None;
+            }
+            if unrendered.is_kustomization(file, &value)
+                || !is_named(file) && unrendered.is_of_chart(file)
+            {
+                return None;
+            }
+            if is_foreign(&value) && !is_named(file) {
+                foreign.insert(file.to_path_buf(), document);
+                return None;
+            }
+            files.insert(file.to_path_buf());
+            found.note_service(&value);
+            let kind = value["kind"].as_str().unwrap_or_default();
+            let is_kept = |it: &Kind| it.closes() || *it == Kind::Namespace;
+            if reading.sources && Kind::ALL.iter().any(|it| is_kept(it) && it.name() == kind) {
+                found.sources.push(value.clone());
+            }
+            let value = workloads.adapt(value);
+            found.note_ports(&value);
+            Some(value)
+        });
+        for file in foreign.keys() {
+            found.skipped.push(format!("{}: skipped: no Kubernetes object", file.display()));
+        }
+        // A template of a chart is no YAML until it is rendered.
+        let mut is_template = |fault: &Fault| {
+            fault.file.as_deref().is_some_and(|file| {
+                !is_named(file) && fault.object.is_none() && holds_template(file)
+            })
+        };
+        let mut is_left_out = |fault: &Fault| {
+            fault.file.as_deref().is_some_and(|file| {
+                staged.is_rendered(file) || !is_named(file) && unrendered.is_of_chart(file)
+            })
+        };
+        let faults = loaded.faults.into_iter().filter(|fault| !is_left_out(fault));
+        let (templates, faults): (Vec<Fault>, Vec<Fault>) = faults.partition(&mut is_template);
+        let templates: BTreeSet<PathBuf> =
+            templates.into_iter().filter_map(|fault| fault.file).collect();
+        for file in templates {
+            let file = file.display();
+            found.skipped.push(format!("{file}: skipped: a template of a chart; render it first"));
+        }
+        let is_expected = |kind: &str| workloads::is_kind(kind) || kind.contains("Policy");
+        let (expected, others): (Vec<_>, Vec<_>) =
+            loaded.skipped.iter().partition(|(kind, _)| is_expected(kind));
+        let note = |kinds: Vec<(&String, &usize)>| {
+            let kinds: Vec<String> = kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+            (!kinds.is_empty())
+                .then(|| format!("skipped objects of other kinds: {}", kinds.join(", ")))
+        };
+        found.skipped.extend(note(expected));
+        found.other_kinds = note(others);
+        found.unrendered = unrendered.folders(&staged.paths);
+        found.objects = loaded.objects;
+        let renamed;
+        (found.workloads, renamed) = workloads.finish(&mut found.objects);
+        for (before, now) in renamed {
+            if let Some(ports) = found.container_ports.remove(&before) {
+                found.container_ports.insert(now, ports);
+            }
+        }
+        (found, faults, files)
+    }
+
+    fn note_ports(&mut self, value: &Value) {
+        let Some(name) = value["metadata"]["name"].as_str().filter(|_| value["kind"] == "Pod")
+        else {
+            return;
+        };
+        let namespace = value["metadata"]["namespace"].as_str().unwrap_or("default");
+        let containers = ["containers", "initContainers"].map(|it| value["spec"][it].as_array());
+        let ports = containers.into_iter().flatten().flatten();
+        let ports = ports.filter_map(|it| it["ports"].as_array()).flatten().filter_map(|port| {
+            let protocol = match port["protocol"].as_str() {
+                Some("UDP") => Protocol::Udp,
+                Some("SCTP") => Protocol::Sctp,
+                _ => Protocol::Tcp,
+            };
+            Some((protocol, port["containerPort"].as_u64()?.try_into().ok()?))
+        });
+        let ports: BTreeSet<(Protocol, u16)> = ports.collect();
+        if !ports.is_empty() {
+            let key = PodKey { namespace: namespace.into(), name: name.into() };
+            self.container_ports.insert(key, ports);
+        }
+    }
+
+    fn note_service(&mut self, value: &Value) {
+        if value["kind"] != "Service" || value["apiVersion"] != "v1" {
+            return;
+        }
+        let Some(name) = value["metadata"]["name"].as_str() else { return };
+        let namespace = value["metadata"]["namespace"].as_str().unwrap_or("default");
+        let key = Key { namespace: namespace.into(), name: name.into() };
+        let spec = &value["spec"];
+        let selector: BTreeMap<String, String> = pairs(&spec["selector"]);
+        if !selector.is_empty() {
+            self.selectors.insert(key.clone(), selector);
+        }
+        let is_absent = |field: &str| match &spec[field] {
+            Value::Null => true,
+            Value::String(text) => text.is_empty(),
+            Value::Array(list) => list.is_empty(),
+            _ => false,
+        };
+        let waits =
+            spec["type"] != "ExternalName" && is_absent("clusterIP") && is_absent("clusterIPs");
+        if waits {
+            self.without_address.insert(key);
+        }
+    }
+}
+
+/// The identity of an object: kind, namespace and name.
+fn identity(value: &Value) -> (String, String, String) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let metadata = &value["metadata"];
+    let kind = text(&value["kind"]);
+    let namespace = match metadata["namespace"].as_str() {
+        _ if is_of_cluster(&kind) => String::new(),
+        namespace => namespace.unwrap_or("default").to_owned(),
+    };
+    (kind, namespace, text(&metadata["name"]))
+}
+
+/// A template longer than this is not recognized as one.
+const LONGEST_TEMPLATE: u64 = 16 << 20;
+
+/// Whether a regular file has actions of a template language, as charts have.
+fn holds_template(file: &Path) -> bool {
+    control::read_regular(file, LONGEST_TEMPLATE)
+        .is_ok_and(|text| text.windows(2).any(|pair| pair == b"{{"))
+}
+
+/// Whether a document of YAML is something else than a Kubernetes object.
+fn is_foreign(value: &Value) -> bool {
+    value.get("kind").is_none() && value.get("apiVersion").is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_of_the_cluster_has_no_namespace() {
+        let of = |namespace: &str| {
+            let metadata = serde_json::json!({"name": "a", "namespace": namespace});
+            identity(&serde_json::json!({"kind": "ClusterHostFirewall", "metadata": metadata}))
+        };
+        assert_eq!(of("x"), of("y"));
+    }
+}
