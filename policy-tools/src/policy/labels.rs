@@ -77,18 +77,17 @@ impl<'a> Cluster<'a> {
     }
 
     /// A label that exists and is spelt much like one that is demanded and does not.
-    pub(super) fn suggestion(&self, namespaces: &Namespaces, pods: &Selector) -> String {
+    pub(super) fn suggestion(&self, namespaces: &Namespaces, pods: &Selector) -> Option<String> {
         let everything = Selector::default();
         let of_pods = self.select(namespaces, &everything).map(|pod| Arc::clone(&pod.labels));
         let of_pods: Vec<Arc<Labels>> = of_pods.collect();
         if let Namespaces::Selected(selector) = namespaces {
             let all: Vec<Arc<Labels>> = self.namespaces.values().cloned().collect();
             if let Some(near) = near_label(selector, &all) {
-                return format!("; did you mean a namespace with {near}?");
+                return Some(format!("did you mean a namespace with {near}?"));
             }
         }
-        let near = near_label(pods, &of_pods);
-        near.map_or_else(String::new, |near| format!("; did you mean {near}?"))
+        near_label(pods, &of_pods).map(|near| format!("did you mean {near}?"))
     }
 }
 

@@ -40,13 +40,14 @@ fn mistakes_and_their_places() {
     let cases: [(&str, &str); 11] = [
         (
             "  podSelector: {matchLabels: {app: fronted}}\n",
-            "selects-no-pod 1:16 selects no pod of namespace shop; did you mean app=frontend?",
+            "selects-no-pod 1:16 selects no pod of namespace shop, so it does nothing; did you mean \
+             app=frontend?",
         ),
         (
             "  podSelector: {matchLabels: {app: db}}\n  ingress:\n  - from:\n    - podSelector: \
              {matchLabels: {app: backnd}}\n    ports: [{port: 1}]\n",
-            "peer-selects-no-pod 4:7 the peer selects no pod of namespace shop; did you mean \
-             app=backend?",
+            "peer-selects-no-pod 4:7 the peer selects no pod of namespace shop, so it stands for nothing; did \
+             you mean app=backend?",
         ),
         (
             "  podSelector: {matchLabels: {app: db}}\n  ingress:\n  - from:\n    - \
@@ -58,8 +59,8 @@ fn mistakes_and_their_places() {
         ),
         (
             "  podSelector: {matchLabels: {app: backend}}\n  ingress:\n  - ports:\n    - port: htp\n",
-            "unknown-port-name 4:13 no container of the selected pod has a TCP port htp; did you \
-             mean http?",
+            "unknown-port-name 4:13 no container of the selected pod has a TCP port htp, so no port is \
+             meant; did you mean http?",
         ),
         (
             "  podSelector: {matchLabels: {app: frontend}}\n  ingress:\n  - from: []\n",
@@ -68,34 +69,39 @@ fn mistakes_and_their_places() {
         (
             "  podSelector: {matchLabels: {app: frontend}}\n  policyTypes: [Ingress]\n  egress:\n  \
              - ports: [{port: 53}]\n",
-            "egress-without-type 4:5 the egress rules mean nothing: policyTypes leaves Egress out",
+            "egress-without-type 4:5 the egress rules mean nothing, as policyTypes leaves Egress out; add \
+             it there, or remove them",
         ),
         (
             "  podSelector: {matchLabels: {app: frontend}}\n  policyTypes: [Egress]\n  ingress:\n  \
              - ports: [{port: 53}]\n",
-            "ingress-without-type 4:5 the ingress rules mean nothing: policyTypes leaves Ingress out",
+            "ingress-without-type 4:5 the ingress rules mean nothing, as policyTypes leaves Ingress out; \
+             add it there, or remove them",
         ),
         (
             "  podSelector: {matchLabels: {app: frontend}}\n  ingress:\n  - from:\n    - ipBlock: \
              {cidr: 198.51.100.7/24}\n",
-            "host-bits 4:23 198.51.100.7/24 means 198.51.100.0/24: it has bits beyond its prefix",
+            "host-bits 4:23 198.51.100.7/24 means 198.51.100.0/24, as it has bits beyond its prefix: write \
+             that, or the prefix that is meant",
         ),
         (
             "  podSelector: {matchLabels: {app: frontend}}\n  ingress:\n  - from:\n    - ipBlock: \
              {cidr: 10.0.0.0/8, except: [11.0.0.0/16]}\n",
-            "except-outside 4:44 11.0.0.0/16 is not inside 10.0.0.0/8",
+            "except-outside 4:44 11.0.0.0/16 is not inside 10.0.0.0/8, so it takes nothing away; correct or \
+             remove it",
         ),
         (
             "  podSelector: {matchLabels: {app: frontend}}\n  ingress:\n  - from:\n    - ipBlock: \
              {cidr: 10.0.0.0/8, except: [10.0.0.0/8]}\n",
-            "except-is-all 4:44 10.0.0.0/8 is all of 10.0.0.0/8: the peer matches no address",
+            "except-is-all 4:44 10.0.0.0/8 is all of 10.0.0.0/8, so the peer matches no address; remove one of \
+             them",
         ),
         (
             "  podSelector: {matchLabels: {app: backend}}\n  ingress:\n  - {from: [{podSelector: \
              {matchLabels: {app: db}}}], ports: [{port: 8000, endPort: 8090}]}\n  - {from: \
              [{podSelector: {matchLabels: {app: db}}}], ports: [{port: 8080}]}\n",
             "redundant-rule 4:5 never decides: NetworkPolicy shop/tested ingress[0] comes first \
-             and says the same",
+             and says the same; remove it",
         ),
     ];
     for (spec, wanted) in cases {
@@ -140,8 +146,9 @@ fn the_kinds_of_v1alpha1_are_checked_as_cluster_network_policies_are() {
         said(&sound),
         [
             "shadowed-rule AdminNetworkPolicy closed: never decides: an earlier rule matches the same \
-             connections",
-            "peer-selects-no-pod BaselineAdminNetworkPolicy default: the peer selects no pod",
+             connections; move it before that, or remove it",
+            "peer-selects-no-pod BaselineAdminNetworkPolicy default: the peer selects no pod, so it stands for \
+             nothing; correct its labels, or say --workloads-elsewhere if such pods are in no file",
         ]
     );
     let wrong = said(&policy("AdminNetworkPolicy", "wrong", fault));
@@ -175,7 +182,8 @@ fn a_rule_behind_one_that_denies_is_shadowed() {
     assert_eq!(
         said,
         [
-            "ClusterNetworkPolicy closed: never decides: an earlier rule matches the same connections"
+            "ClusterNetworkPolicy closed: never decides: an earlier rule matches the same connections; move it before \
+             that, or remove it"
         ]
     );
 }

@@ -49,7 +49,7 @@ fn the_port_of_a_service_is_not_that_of_its_pods() {
         ingress("9090"),
         [
             "port-of-no-container NetworkPolicy shop/web: no container of the selected pod has TCP port \
-          9090, only TCP 8080"
+          9090, only TCP 8080: write the one that is meant, or declare it as a containerPort"
         ]
     );
     for sound in ["8080", "http", "8000, endPort: 8999", "15020"] {
@@ -61,7 +61,7 @@ fn the_port_of_a_service_is_not_that_of_its_pods() {
         said(&web(to_db)),
         [
             "port-of-no-container NetworkPolicy shop/web: no container of the pod that the peers select has \
-          TCP port 5433, only TCP 5432"
+          TCP port 5433, only TCP 5432: write the one that is meant, or declare it as a containerPort"
         ]
     );
     // Containers need not declare their ports.
@@ -234,7 +234,10 @@ fn a_comment_or_a_file_leaves_findings_out() {
     assert_eq!(by("# why\nport-of-no-container NetworkPolicy shop/web\n"), 0);
     assert_eq!(by("port-of-no-container all.yaml"), 0);
     assert_eq!(by("port-of-no-container NetworkPolicy shop/db\nhost-bits\n"), 1);
-    assert_eq!(Ignored::read("x\n").unwrap_err(), ["line 1: x is no check"]);
+    assert_eq!(
+        Ignored::read("x\n").unwrap_err(),
+        ["line 1: x is no check; podgate policy lint --help lists them"]
+    );
 }
 
 #[test]

@@ -77,15 +77,15 @@ fn twelve_mistakes_and_what_is_said_about_them() {
             "shop/policies.yaml",
             orders.into(),
             orders.replace("orders-db", "order-db"),
-            "selects-no-pod NetworkPolicy shop-data/orders-db: selects no pod of namespace shop-data; \
-             did you mean app.kubernetes.io/name=orders-db?",
+            "selects-no-pod NetworkPolicy shop-data/orders-db: selects no pod of namespace shop-data, \
+             so it does nothing; did you mean app.kubernetes.io/name=orders-db?",
         ),
         (
             "shop/policies.yaml",
             format!("            {}\n      ports:\n        - port: amqp", name("mailer")),
             format!("            {}\n      ports:\n        - port: amqp", name("mail")),
-            "peer-selects-no-pod NetworkPolicy shop-data/queue: the peer selects no pod; did you mean \
-             app.kubernetes.io/name=mailer?",
+            "peer-selects-no-pod NetworkPolicy shop-data/queue: the peer selects no pod, so it stands for \
+             nothing; did you mean app.kubernetes.io/name=mailer?",
         ),
         (
             "shop/policies.yaml",
@@ -97,8 +97,8 @@ fn twelve_mistakes_and_what_is_said_about_them() {
                 "kubernetes.io/metadata.name: shopp\n          podSelector:\n            matchLabels:\n              {}",
                 name("cart")
             ),
-            "peer-selects-no-pod NetworkPolicy shop-data/cart-cache: the peer selects no pod; did you \
-             mean a namespace with kubernetes.io/metadata.name=shop?",
+            "peer-selects-no-pod NetworkPolicy shop-data/cart-cache: the peer selects no pod, so it stands \
+             for nothing; did you mean a namespace with kubernetes.io/metadata.name=shop?",
         ),
         (
             "shop/policies.yaml",
@@ -122,8 +122,8 @@ fn twelve_mistakes_and_what_is_said_about_them() {
             "  name: jobs\n  namespace: forum\nspec:\n  podSelector:\n    matchLabels:\n      \
              app.kubernetes.io/name: migrate\n  policyTypes: [Ingress]"
                 .into(),
-            "egress-without-type NetworkPolicy forum/jobs: the egress rules mean nothing: policyTypes \
-             leaves Egress out",
+            "egress-without-type NetworkPolicy forum/jobs: the egress rules mean nothing, as \
+             policyTypes leaves Egress out; add it there, or remove them",
         ),
         (
             "monitoring/policies.yaml",
@@ -140,28 +140,29 @@ fn twelve_mistakes_and_what_is_said_about_them() {
             "        - port: redis".into(),
             "        - port: reddis".into(),
             "unknown-port-name NetworkPolicy shop-data/cart-cache: no container of the selected pod \
-             has a TCP port reddis; did you mean redis?",
+             has a TCP port reddis, so no port is meant; did you mean redis?",
         ),
         (
             "shop/policies.yaml",
             "cidr: 198.51.100.0/24".into(),
             "cidr: 198.51.100.20/24".into(),
-            "host-bits NetworkPolicy shop/payment: 198.51.100.20/24 means 198.51.100.0/24: it has bits \
-             beyond its prefix",
+            "host-bits NetworkPolicy shop/payment: 198.51.100.20/24 means 198.51.100.0/24, as it has \
+             bits beyond its prefix: write that, or the prefix that is meant",
         ),
         (
             "cluster/policies.yaml",
             "cidr: 0.0.0.0/0\n            except:\n              - 10.0.0.0/8\n      ports:".into(),
             "cidr: 198.18.0.0/15\n            except:\n              - 10.0.0.0/8\n      ports:"
                 .into(),
-            "except-outside NetworkPolicy ingress/proxy: 10.0.0.0/8 is not inside 198.18.0.0/15",
+            "except-outside NetworkPolicy ingress/proxy: 10.0.0.0/8 is not inside 198.18.0.0/15, so it takes \
+             nothing away; correct or remove it",
         ),
         (
             "forum/policies.yaml",
             "kind: NetworkPolicy\nmetadata:\n  name: media".into(),
             "kind: NetworkPolicies\nmetadata:\n  name: media".into(),
             "not-enforced-here NetworkPolicies forum/media: NetworkPolicies is no kind of \
-             networking.k8s.io/v1, so nothing enforces it; NetworkPolicy is",
+             networking.k8s.io/v1, so nothing enforces it; write NetworkPolicy",
         ),
     ];
     for (file, from, to, wanted) in by_lint {

@@ -245,5 +245,10 @@ spec:
     let none = POLICY.replace("app: db", "app: cache");
     let folder = Folder::new(&[("shop.yaml", &[CLUSTER, &none].join("---"))]);
     let (_, out, _) = folder.run("lint shop.yaml");
-    assert!(out.contains("selects no pod of namespace shop [selects-no-pod]"), "{out}");
+    assert!(
+        out.contains(
+            "selects no pod of namespace shop, so it does nothing; correct its labels, or say"
+        ),
+        "{out}"
+    );
 }

@@ -19,12 +19,13 @@ impl Findings<'_> {
         let is_policy = kind.contains("Policy") || kind.contains("Policies");
         if of_others.iter().any(|other| group.ends_with(other)) && is_policy {
             let message = format!(
-                "{version} {kind} is a policy of another product; Podgate does not enforce it"
+                "{version} {kind} is a policy of another product, which Podgate does not enforce: write it as a NetworkPolicy or a \
+                 ClusterNetworkPolicy"
             );
             self.add(source, "kind", "not-enforced-here", message);
         } else if let Some(known) = crate::input::misspelt_kind(version, kind) {
             let message =
-                format!("{kind} is no kind of {version}, so nothing enforces it; {known} is");
+                format!("{kind} is no kind of {version}, so nothing enforces it; write {known}");
             self.add(source, "kind", "not-enforced-here", message);
         }
     }
@@ -48,8 +49,9 @@ impl Findings<'_> {
         for (field, name, peers, code) in directions {
             let Some(rules) = spec.get(field) else { continue };
             if !types.is_empty() && !types.contains(&name) {
-                let message =
-                    format!("the {field} rules mean nothing: policyTypes leaves {name} out");
+                let message = format!(
+                    "the {field} rules mean nothing, as policyTypes leaves {name} out; add it there, or remove them"
+                );
                 self.add(source, &format!("spec.{field}"), code, message);
             }
             for (n, rule) in rules.elements().iter().enumerate() {
@@ -81,10 +83,14 @@ impl Findings<'_> {
                 let Ok(inner) = text.parse::<IpNet>() else { continue };
                 self.host_bits(source, &path, inner);
                 if inner.trunc() == net.trunc() {
-                    let message = format!("{text} is all of {cidr}: the peer matches no address");
+                    let message = format!(
+                        "{text} is all of {cidr}, so the peer matches no address; remove one of them"
+                    );
                     self.add(source, &path, "except-is-all", message);
                 } else if !net.trunc().contains(&inner.trunc()) {
-                    let message = format!("{text} is not inside {cidr}");
+                    let message = format!(
+                        "{text} is not inside {cidr}, so it takes nothing away; correct or remove it"
+                    );
                     self.add(source, &path, "except-outside", message);
                 }
             }
@@ -93,7 +99,10 @@ impl Findings<'_> {
 
     fn host_bits(&mut self, source: &Source, path: &str, net: IpNet) {
         if net.trunc() != net {
-            let message = format!("{net} means {}: it has bits beyond its prefix", net.trunc());
+            let message = format!(
+                "{net} means {}, as it has bits beyond its prefix: write that, or the prefix that is meant",
+                net.trunc()
+            );
             self.add(source, path, "host-bits", message);
         }
     }

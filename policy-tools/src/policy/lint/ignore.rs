@@ -58,8 +58,11 @@ impl Ignored {
 /// A check that there is not, in words.
 fn unknown(check: &str) -> String {
     let near = crate::policy::labels::nearest(check, CHECKS.into_iter());
-    let hint = near.map_or_else(String::new, |it| format!("; did you mean {it}?"));
-    format!("{} is no check{hint}", check.escape_debug())
+    let hint = near.map_or_else(
+        || "podgate policy lint --help lists them".to_owned(),
+        |it| format!("did you mean {it}?"),
+    );
+    format!("{} is no check; {hint}", check.escape_debug())
 }
 
 /// The comments of a file.

@@ -42,10 +42,12 @@ impl Findings<'_> {
                     let names: BTreeSet<&str> =
                         meant.iter().flat_map(|pod| pod.ports.iter()).map(|it| &*it.name).collect();
                     let near = nearest(port, names.iter().copied());
-                    let suggestion =
-                        near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+                    let hint = match near {
+                        Some(near) => format!("did you mean {near}?"),
+                        None => "name a port of a container so, or write its number".to_owned(),
+                    };
                     let message = format!(
-                        "no container of {which} has a {} port {port}{suggestion}",
+                        "no container of {which} has a {} port {port}, so no port is meant; {hint}",
                         ports.protocol
                     );
                     self.add_to(name, &place, "unknown-port-name", message);
@@ -72,7 +74,8 @@ impl Findings<'_> {
                             known.iter().map(|(protocol, port)| format!("{protocol} {port}"));
                         let known: Vec<String> = known.collect();
                         let message = format!(
-                            "no container of {which} has {} port {}, only {}",
+                            "no container of {which} has {} port {}, only {}: write the one that is meant, or declare \
+                             it as a containerPort",
                             ports.protocol,
                             range.first,
                             known.join(", ")

@@ -39,14 +39,17 @@ impl Findings<'_> {
         // A rule that matches what an earlier one does is in no table at all.
         for (origin, code) in expected.into_iter().filter(|(it, _)| !before.contains_key(it)) {
             let Some(field) = origin.field() else { continue };
-            let message = "never decides: an earlier rule matches the same connections".to_owned();
+            let mend = if code == "redundant-rule" { "" } else { "move it before that, or " };
+            let message = format!(
+                "never decides: an earlier rule matches the same connections; {mend}remove it"
+            );
             self.add_to(&origin.policies_in_words(), &format!("spec.{field}"), code, message);
         }
         for (origin, cover) in before {
             let (Some((other, same)), Some(field)) = (cover, origin.field()) else { continue };
             let (code, what) = match same {
-                true => ("redundant-rule", "says the same"),
-                false => ("shadowed-rule", "says otherwise"),
+                true => ("redundant-rule", "says the same; remove it"),
+                false => ("shadowed-rule", "says otherwise; move it before, or remove it"),
             };
             let message = format!("never decides: {other} comes first and {what}");
             self.add_to(&origin.policies_in_words(), &format!("spec.{field}"), code, message);

@@ -78,7 +78,8 @@ impl Findings<'_> {
         }
         if let Some(pod) = cluster.matching(namespaces, pods).next() {
             let message = format!(
-                "selects only pods on the host network, such as {}, for which it does not hold",
+                "selects only pods on the host network, such as {}, for which it does not hold: they are their \
+                 nodes, for which ClusterHostFirewalls are",
                 pod.key
             );
             self.add_to(name, field, "selects-only-host-network", message);
@@ -91,7 +92,8 @@ impl Findings<'_> {
             Namespaces::Own(own) => format!(" of namespace {own}"),
             Namespaces::Selected(_) => String::new(),
         };
-        let message = format!("selects no pod{place}{}", cluster.suggestion(namespaces, pods));
+        let hint = hint(cluster, namespaces, pods);
+        let message = format!("selects no pod{place}, so it does nothing; {hint}");
         self.add_to(name, field, "selects-no-pod", message);
     }
 
@@ -121,7 +123,8 @@ impl Findings<'_> {
         selects: impl Fn(&Node) -> bool,
     ) {
         if !nodes.is_empty() && !nodes.iter().any(|node| selects(node)) {
-            self.add_to(name, field, "selects-no-node", "selects no node".to_owned());
+            let message = "selects no node, so it does nothing; correct its labels";
+            self.add_to(name, field, "selects-no-node", message.to_owned());
         }
     }
 
@@ -175,7 +178,7 @@ impl Findings<'_> {
             if let Some(pod) = cluster.matching(namespaces, pods).next() {
                 let message = format!(
                     "the peer selects only pods on the host network, such as {}, which policies see as \
-                     their nodes",
+                     their nodes: name the addresses of these in an ipBlock or in networks",
                     pod.key
                 );
                 self.add_to(name, &path(n), "peer-selects-only-host-network", message);
@@ -195,8 +198,9 @@ impl Findings<'_> {
                 Namespaces::Own(own) => format!(" of namespace {own}"),
                 Namespaces::Selected(_) => String::new(),
             };
-            let hint = cluster.suggestion(namespaces, pods);
-            let message = format!("the peer selects no pod{place}{hint}");
+            let hint = hint(cluster, namespaces, pods);
+            let message =
+                format!("the peer selects no pod{place}, so it stands for nothing; {hint}");
             self.add_to(name, &path(n), "peer-selects-no-pod", message);
         }
     }
@@ -246,4 +250,12 @@ impl Findings<'_> {
                 _ => false,
             })
     }
+}
+
+/// A label that may have been meant, or what else to do about a selector without pods.
+fn hint(cluster: &Cluster<'_>, namespaces: &Namespaces, pods: &Selector) -> String {
+    let near = cluster.suggestion(namespaces, pods);
+    near.unwrap_or_else(|| {
+        "correct its labels, or say --workloads-elsewhere if such pods are in no file".to_owned()
+    })
 }
