@@ -210,6 +210,73 @@ fn three_hundred_pods_are_readable() {
     assert_eq!(one.nodes.len(), 55);
 }
 
+type Point = (f64, f64);
+
+/// Points along a path of horizontal lines and curves.
+fn points(path: &str) -> Vec<Point> {
+    let point = |part: &str| {
+        let (x, y) = part.trim_start_matches(['M', 'L', 'C']).split_once(',').unwrap();
+        (x.parse().unwrap(), y.parse().unwrap())
+    };
+    let found: Vec<Point> = path.split(' ').map(point).collect();
+    // `M`, then `L` with one point or `C` with three.
+    let kinds: Vec<char> = path.chars().filter(|it| "LC".contains(*it)).collect();
+    let (mut sampled, mut next) = (vec![found[0]], 1);
+    for kind in kinds {
+        let from = *sampled.last().unwrap();
+        let count = if kind == 'L' { 1 } else { 3 };
+        let to = &found[next..next + count];
+        next += count;
+        for n in 1..=20 {
+            let t = f64::from(n) / 20.0;
+            let of = |get: fn(&Point) -> f64| match to {
+                [end] => get(&from) * (1.0 - t) + get(end) * t,
+                [a, b, end] => {
+                    let u = 1.0 - t;
+                    get(&from) * u * u * u
+                        + 3.0 * get(a) * u * u * t
+                        + 3.0 * get(b) * u * t * t
+                        + get(end) * t * t * t
+                }
+                other => panic!("{other:?}"),
+            };
+            sampled.push((of(|it| it.0), of(|it| it.1)));
+        }
+    }
+    sampled
+}
+
+#[test]
+fn no_edge_crosses_a_box_or_a_node_that_it_does_not_end_at() {
+    let options = Options { with_possible: true, ..Options::default() };
+    let (small, middle) = (draw(&cluster(50), &options), draw(&cluster(300), &options));
+    let overview = middle.collapsed(&middle.namespaces());
+    let one = small.collapsed(&small.namespaces());
+    for drawn in [draw(&shop(), &options), draw(&large(), &options), small, one, overview] {
+        let svg = drawn.svg();
+        let frames = |class: &str| -> Vec<[f64; 4]> {
+            let tags = tags(&svg, "rect").into_iter().filter(|tag| tag.contains_key("x"));
+            let tags = tags.filter(|tag| tag["class"].starts_with(class));
+            tags.map(|tag| ["x", "y", "width", "height"].map(|it| tag[it].parse().unwrap()))
+                .collect()
+        };
+        let holds = |[x, y, width, height]: &[f64; 4], (a, b): Point, margin: f64| {
+            a > x - margin && a < x + width + margin && b > y - margin && b < y + height + margin
+        };
+        for tag in tags(&svg, "path").iter().filter(|tag| tag.contains_key("data-from")) {
+            let way = points(tag["d"]);
+            let ends = [way[0], *way.last().unwrap()];
+            for frame in frames("group").iter().chain(&frames("node")) {
+                if ends.iter().any(|end| holds(frame, *end, 4.0)) {
+                    continue;
+                }
+                let inside = way.iter().find(|it| holds(frame, **it, -1.0));
+                assert_eq!(inside, None, "{} crosses {frame:?}", tag["d"]);
+            }
+        }
+    }
+}
+
 /// Appended to a page: what a reader sees, as JSON.
 const LOOK: &str = r#"<script>{
 const visible = () => [...document.querySelectorAll('section')].filter(s => getComputedStyle(s).display != 'none');

@@ -16,16 +16,23 @@ const zoom = to => {
     svg.style.height = 'auto';
   });
 };
-byId('in').onclick = () => zoom(scale * 1.25);
-byId('out').onclick = () => zoom(scale / 1.25);
-byId('fit').onclick = () => {
+const fitting = () => {
   const section = shown(), svg = section?.querySelector('svg');
-  if (svg) zoom(section.clientWidth / svg.viewBox.baseVal.width);
+  return svg ? section.clientWidth / svg.viewBox.baseVal.width : 1;
 };
+// Until a reader chooses, a drawing that is somewhat too wide is shown whole.
+let chosen = false;
+const choose = to => { chosen = true; zoom(to); };
+const settle = () => { if (!chosen) zoom(Math.max(.6, Math.min(1, fitting()))); };
+byId('in').onclick = () => choose(scale * 1.25);
+byId('out').onclick = () => choose(scale / 1.25);
+byId('fit').onclick = () => choose(fitting());
+addEventListener('hashchange', settle);
+settle();
 addEventListener('wheel', event => {
   if (!event.ctrlKey || !event.target.closest('section')) return;
   event.preventDefault();
-  zoom(scale * (event.deltaY < 0 ? 1.1 : 1 / 1.1));
+  choose(scale * (event.deltaY < 0 ? 1.1 : 1 / 1.1));
 }, {passive: false});
 
 byId('verdict').onchange = event => { document.body.dataset.verdict = event.target.value; };

@@ -29,27 +29,38 @@ impl<'a> Router<'a> {
     /// The way of an edge, as an SVG path.
     pub(super) fn path(&mut self, link: &Link) -> String {
         let (from, to) = (&self.layout.items[link.from], &self.layout.items[link.to]);
-        let (mut x, mut y) = (from.frame.right(), from.frame.y + HEAD / 2.0);
+        let (x, y) = (from.frame.right(), from.frame.y + HEAD / 2.0);
         let end_y = to.frame.y + HEAD + ROW * (link.pin as f64 + 0.5);
-        let end_x = to.frame.x - 2.0;
-        let mut path = format!("M{x:.0},{y:.0}");
-        let mut forward = true;
-        for step in self.steps(link) {
-            let (enter, leave) =
-                if step.forward { (step.left, step.right) } else { (step.right, step.left) };
-            let share = ((enter - x) / (end_x - x)).clamp(0.0, 1.0);
-            let lane =
-                self.lane(&step, y + (end_y - y) * if share.is_finite() { share } else { 0.0 });
-            curve(&mut path, (x, y, forward), (enter, lane, step.forward));
-            let _ = write!(path, " L{leave:.0},{lane:.1}");
-            (x, y, forward) = (leave, lane, step.forward);
+        let end = (to.frame.x - 2.0, end_y, true);
+        let mut pen = Pen { path: format!("M{x:.0},{y:.0}"), at: (x, y, true) };
+        let Way { inside, leaves, outside } = self.way(link);
+        for step in inside {
+            self.pass(&mut pen, &step, end);
         }
-        curve(&mut path, (x, y, forward), (end_x, end_y, true));
-        path
+        // Other boxes of the column may be wider.
+        if let Some(x) = leaves.filter(|x| *x > pen.at.0) {
+            pen.line(x);
+        }
+        for step in outside {
+            self.pass(&mut pen, &step, end);
+        }
+        pen.curve(end);
+        pen.path
+    }
+
+    /// Goes through the gap of a column that is nearest to the straight line to the end.
+    fn pass(&mut self, pen: &mut Pen, step: &Step, (end_x, end_y, _): Point) {
+        let (x, y, _) = pen.at;
+        let (enter, leave) =
+            if step.forward { (step.left, step.right) } else { (step.right, step.left) };
+        let share = ((enter - x) / (end_x - x)).clamp(0.0, 1.0);
+        let lane = self.lane(step, y + (end_y - y) * if share.is_finite() { share } else { 0.0 });
+        pen.curve((enter, lane, step.forward));
+        pen.line(leave);
     }
 
     /// The columns between the ends of an edge.
-    fn steps(&self, link: &Link) -> Vec<Step> {
+    fn way(&self, link: &Link) -> Way {
         let (from, to) = (&self.layout.items[link.from], &self.layout.items[link.to]);
         let (source, target) = (&self.layout.boxes[from.group], &self.layout.boxes[to.group]);
         let column_of = |link_end: usize| {
@@ -76,21 +87,25 @@ impl<'a> Router<'a> {
             Step { left, right, taken: taken(frames.into_iter(), 8.0), forward }
         };
         if from.group == to.group {
-            return match a < b {
+            let inside = match a < b {
                 true => (a + 1..b).map(|it| inner(from.group, it, true)).collect(),
                 false => (b..=a).rev().map(|it| inner(from.group, it, false)).collect(),
             };
+            return Way { inside, leaves: None, outside: Vec::new() };
         }
         let into = (0..b).map(|it| inner(to.group, it, true));
-        if source.column < target.column {
-            let out = (a + 1..source.columns.len()).map(|it| inner(from.group, it, true));
-            let between = (source.column + 1..target.column).map(|it| outer(it, true));
-            return out.chain(between).chain(into).collect();
-        }
-        // Back, around the boxes of both columns.
-        let out = (a + 1..source.columns.len()).map(|it| inner(from.group, it, true));
-        let between = (target.column..=source.column).rev().map(|it| outer(it, false));
-        out.chain(between).chain(into).collect()
+        let inside = (a + 1..source.columns.len()).map(|it| inner(from.group, it, true)).collect();
+        let outside = match source.column < target.column {
+            true => {
+                (source.column + 1..target.column).map(|it| outer(it, true)).chain(into).collect()
+            }
+            // Back, around the boxes of both columns.
+            false => {
+                let between = (target.column..=source.column).rev().map(|it| outer(it, false));
+                between.chain(into).collect()
+            }
+        };
+        Way { inside, leaves: Some(outer(source.column, true).right), outside }
     }
 
     /// The height nearest to a wanted one that nothing stands at.
@@ -123,16 +138,44 @@ fn taken(frames: impl Iterator<Item = Frame>, space: f64) -> Vec<(f64, f64)> {
     taken
 }
 
-/// A curve between two points that leaves and arrives horizontally.
-fn curve(path: &mut String, from: (f64, f64, bool), to: (f64, f64, bool)) {
-    let (x1, y1, out) = from;
-    let (x2, y2, onwards) = to;
-    let is_ahead = if out { x2 > x1 } else { x2 < x1 };
-    let bend = match out == onwards && is_ahead {
-        true => (x2 - x1).abs() / 2.0,
-        false => 26.0,
-    };
-    let a = if out { x1 + bend } else { x1 - bend };
-    let b = if onwards { x2 - bend } else { x2 + bend };
-    let _ = write!(path, " C{a:.0},{y1:.1} {b:.0},{y2:.1} {x2:.0},{y2:.1}");
+/// The columns on the way of an edge.
+struct Way {
+    /// Inside of the box that it begins in.
+    inside: Vec<Step>,
+    /// The right end of that box's column, if it leaves the box.
+    leaves: Option<f64>,
+    /// Outside of it, and inside of the box that it ends in.
+    outside: Vec<Step>,
+}
+
+/// A point, and whether the way goes on to the right there.
+type Point = (f64, f64, bool);
+
+/// A path that is drawn, and its end.
+struct Pen {
+    path: String,
+    at: Point,
+}
+
+impl Pen {
+    /// Draws a horizontal line.
+    fn line(&mut self, to: f64) {
+        let y = self.at.1;
+        let _ = write!(self.path, " L{to:.0},{y:.1}");
+        self.at.0 = to;
+    }
+
+    /// Draws a curve that leaves and arrives horizontally.
+    fn curve(&mut self, to: Point) {
+        let ((x1, y1, out), (x2, y2, onwards)) = (self.at, to);
+        let is_ahead = if out { x2 > x1 } else { x2 < x1 };
+        let bend = match out == onwards && is_ahead {
+            true => (x2 - x1).abs() / 2.0,
+            false => 26.0,
+        };
+        let a = if out { x1 + bend } else { x1 - bend };
+        let b = if onwards { x2 - bend } else { x2 + bend };
+        let _ = write!(self.path, " C{a:.0},{y1:.1} {b:.0},{y2:.1} {x2:.0},{y2:.1}");
+        self.at = to;
+    }
 }
