@@ -115,23 +115,31 @@ impl Invariants {
         }
         let mut inside: BTreeSet<Arc<str>> = change.object.namespace.iter().cloned().collect();
         inside.extend(statement.sides().filter_map(|side| match side {
-            Side::Pods(Some(namespace), _) => Some(Arc::from(namespace.as_str())),
+            Side::Pods(pods) => pods.namespace().map(Arc::from),
             _ => None,
         }));
         let prover = self.prover(statement, cluster.slice(&inside, Some(change)))?;
         let is_known = |name: &str| inside.contains(name) || !cluster.has_namespace(name);
-        if let Some(by) = prover.refute_among(statement, [&is_known; 2])? {
+        // A slice without a namespace has nothing to say about those that exist.
+        let is_decided =
+            !inside.is_empty() || !statement.sides().any(|it| *it == Side::ExistingNamespace);
+        if is_decided && let Some(by) = prover.refute_among(statement, [&is_known; 3])? {
             // What the change does not bring about is not held against it.
             let before = self.prover(statement, cluster.slice(&inside, None))?;
-            let was = before.refute_among(statement, [&is_known; 2])?.is_some();
+            let was = before.refute_among(statement, [&is_known; 3])?.is_some();
             return Ok(if was { Standing::Holds } else { Standing::Refuted(by) });
         }
-        // Connections with pods of other namespaces, as far as the change concerns them.
+        // Connections with pods of other namespaces, as far as the change concerns them. Those of the files are not in the
+        // slice.
+        let wide = statement.widened();
         let is_own = |name: &str| own.is_none_or(|own| own == name);
         let is_any = |_: &str| true;
-        let found = match prover.refute_among(statement, [&is_own, &is_any])? {
-            None => prover.refute_among(statement, [&is_any, &is_own])?,
-            found => found,
+        let found = match statement.is_over_a_pod() {
+            true => prover.refute_among(&wide, [&is_any; 3])?,
+            false => match prover.refute_among(&wide, [&is_own, &is_any, &is_any])? {
+                None => prover.refute_among(&wide, [&is_any, &is_any, &is_own])?,
+                found => found,
+            },
         };
         let Some(by) = found else { return Ok(Standing::Holds) };
         if cluster.count() > MOST_WHOLE {

@@ -1,5 +1,6 @@
 //! Counterexamples in files that `podgate replay` plays.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::net::IpAddr;
@@ -11,29 +12,31 @@ use control::model::Pod;
 use dataplane::capture::Writer;
 use serde_json::{Value, json};
 
-use crate::policy::prove::{Counterexample, Prover};
-use crate::probe::Protocol;
+use crate::policy::prove::{Connection, Counterexample, Prover};
 use crate::probe::opening::Opening;
 
 /// The node of a kept counterexample.
 const NODE: &str = "node";
 
-/// Writes the policies, the ends and the packet of a counterexample.
+/// Writes the policies, the ends and the packets of a counterexample.
 pub(super) fn keep(prover: &Prover, found: &Counterexample, folder: &Path) -> io::Result<()> {
     let manifests = prover.manifests();
     let mut items = manifests.sources.clone();
-    let pods = found.ends.iter().filter_map(|(key, address)| {
-        let pod = manifests.pods().find(|pod| Some(&pod.key) == key.as_ref())?;
-        Some((pod, *address))
-    });
-    let pods: Vec<(&Pod, IpAddr)> = pods.collect();
-    for item in pods.iter().flat_map(|(pod, address)| objects(prover, pod, *address)) {
+    let mut pods: BTreeMap<&PodKey, BTreeSet<IpAddr>> = BTreeMap::new();
+    for (key, address) in found.connections.iter().flat_map(|it| &it.ends) {
+        if let Some(key) = key {
+            pods.entry(key).or_default().insert(*address);
+        }
+    }
+    let pods = manifests.pods().filter_map(|pod| Some((pod, pods.get(&pod.key)?)));
+    let pods: Vec<(&Pod, &BTreeSet<IpAddr>)> = pods.collect();
+    for item in pods.iter().flat_map(|(pod, addresses)| objects(prover, pod, addresses)) {
         if !items.contains(&item) {
             items.push(item);
         }
     }
-    let nodes = pods.iter().find_map(|(pod, _)| prover.node_of(pod.addresses.first().copied()?));
-    let addresses = nodes.map_or(&[][..], |node| &node.addresses);
+    let node = pods.iter().find_map(|(pod, _)| prover.node_of(pod.addresses.first().copied()?));
+    let addresses = node.map_or(&[][..], |node| &node.addresses);
     let addresses: Vec<Value> =
         addresses.iter().map(|it| json!({"type": "InternalIP", "address": it})).collect();
     items.push(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE},
@@ -41,23 +44,28 @@ pub(super) fn keep(prover: &Prover, found: &Counterexample, folder: &Path) -> io
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     fs::create_dir_all(folder)?;
     fs::write(folder.join("manifests.yaml"), format!("{list:#}\n"))?;
-    let [(_, source), (_, destination)] = found.ends;
-    let opening = Opening {
-        source,
-        destination,
-        protocol: Protocol::from_name(found.protocol).unwrap_or(Protocol::Tcp),
-        source_port: 40_000,
-        destination_port: found.port.unwrap_or_default(),
-    };
-    let frame = opening.frame().unwrap_or_default();
     let mut writer = Writer::new(fs::File::create(folder.join("packet.pcapng"))?)?;
-    let length = u32::try_from(frame.len()).unwrap_or_default();
-    writer.write(None, Duration::from_secs(1), &frame, length)?;
+    for (second, connection) in (1..).zip(&found.connections) {
+        let frame = opening(connection).frame().unwrap_or_default();
+        let length = u32::try_from(frame.len()).unwrap_or_default();
+        writer.write(None, Duration::from_secs(second), &frame, length)?;
+    }
     writer.finish().map(|_| ())
 }
 
-/// A pod on the node, with this address, and its namespace if no file has it.
-fn objects(prover: &Prover, pod: &Pod, address: IpAddr) -> Vec<Value> {
+fn opening(connection: &Connection) -> Opening {
+    let [(_, source), (_, destination)] = connection.ends;
+    Opening {
+        source,
+        destination,
+        protocol: connection.protocol,
+        source_port: 40_000,
+        destination_port: connection.port,
+    }
+}
+
+/// A pod on the node, with these addresses, and its namespace if no file has it.
+fn objects(prover: &Prover, pod: &Pod, addresses: &BTreeSet<IpAddr>) -> Vec<Value> {
     let PodKey { namespace, name } = &pod.key;
     let labels: serde_json::Map<String, Value> =
         pod.labels.iter().map(|(key, value)| (key.to_string(), value.to_string().into())).collect();
@@ -66,11 +74,12 @@ fn objects(prover: &Prover, pod: &Pod, address: IpAddr) -> Vec<Value> {
         .iter()
         .map(|it| json!({"name": it.name, "containerPort": it.number, "protocol": it.protocol.to_string()}))
         .collect();
+    let addresses: Vec<Value> = addresses.iter().map(|it| json!({"ip": it})).collect();
     let namespace = prover.named(namespace);
     let mut found = vec![json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": namespace, "labels": labels},
         "spec": {"nodeName": NODE, "containers": [{"name": "c", "ports": ports}]},
-        "status": {"phase": "Running", "podIPs": [{"ip": address}]}})];
+        "status": {"phase": "Running", "podIPs": addresses}})];
     let is_it = |it: &Value| it["kind"] == "Namespace" && it["metadata"]["name"] == *namespace;
     let labels = prover.labels(&pod.key.namespace);
     if let Some(labels) = labels.filter(|_| !prover.manifests().sources.iter().any(is_it)) {

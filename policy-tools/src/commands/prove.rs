@@ -23,9 +23,15 @@ A file holds a list of statements:
   - {name: only the web reads, only: [shop/app=web], to: shop/app=db, port: 5432}
   - {from: any-pod, to: internet, protocol: TCP, port: '*', expect: deny}
 `from`, `only` and `to` take the ends of `podgate policy test`; NS/LABEL=VALUE[,...] is every pod that
-could have these labels, any-pod every pod that could exist, and internet every address that no object
-has. `only` says that all other pods and addresses are denied. Port '*' is every port, and without a
-protocol every protocol.
+could have these labels, (LABEL=VALUE[,...])/* every pod of namespaces with these, any-pod every pod that
+could exist, and internet every address that no object has. `only` says that all other pods and addresses
+are denied. Port '*' is every port, and without a protocol every protocol.
+
+`except: [{protocol: UDP, port: 53}]` leaves connections out; `hops: 2` is about ends that are reached over
+a pod between, too; `expect: default-deny` with `to` or `from` alone says that nothing may be open there
+that no rule allows:
+  - {to: existing-namespace, expect: default-deny}
+  - {from: (pci=true)/*, to: (pci!=true)/*, port: '*', hops: 2, expect: deny}
 
 Exit code: 0 if all statements are proved, 1 if one is refuted, 2 if the input cannot be used.")]
 pub struct Prove {

@@ -24,10 +24,11 @@ A file holds a list of cases:
   - everything-else: deny
 `from` and `to` take NS/POD, an IP address, node/NAME, service/NS/NAME (to only), a domain name (to
 only; --resolve gives its addresses),
-NS/LABEL=VALUE[,...] and NS/* (every pod or workload that matches), node/*, internet, any-pod (every
-pod that could exist, in any namespace), any-namespace (every pod that could exist in a namespace that
-is in no file), and * (every pod, and the internet). A case holds if every connection has the expected
-verdict.
+NS/LABEL=VALUE[,...] and NS/* (every pod or workload that matches; LABEL!=VALUE: with another value or none),
+(LABEL=VALUE[,...])/... (of namespaces with these labels), node/*, internet, any-pod (every pod that could
+exist, in any namespace), any-namespace (every pod that could exist in a namespace that is in no file),
+existing-namespace (in one that is in a file), and * (every pod, and the internet). A case holds if every
+connection has the expected verdict.
 
 Exit code: 0 if all cases hold, 1 if one does not, 2 if the input cannot be used.")]
 pub struct Test {

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use acl::Origin;
 use control::Object;
 use control::PodKey;
-use control::model::PortSpec;
+use control::model::{Namespaces, PortSpec};
 
 use super::explain::explain;
+use super::labels::Cluster;
 use super::matrix::{self, Matrix};
 use super::representatives::{self, Kinds, Selectors};
 use super::suite::{Expectation, Side, Suite};
@@ -70,7 +71,7 @@ impl Runner {
         let ports = policy_ports(&manifests.objects);
         let cases = suites.iter().flat_map(|(_, suite)| &suite.cases);
         let sides = cases.flat_map(|case| [&case.from, &case.to]);
-        if sides.clone().any(|side| matches!(side, Side::AnyPod | Side::AnyNamespace)) {
+        if sides.clone().any(|side| side.could_exist()) {
             let selectors = Selectors::of(&manifests.objects);
             let mut kinds = Kinds::by_port(&manifests.objects);
             representatives::add(&mut manifests, &selectors, &mut kinds)?;
@@ -174,16 +175,20 @@ impl Runner {
                 let pods = self.prober.pods().into_iter();
                 pods.filter(|pod| invented.contains(&pod.namespace)).map(Endpoint::Pod).collect()
             }
+            Side::ExistingNamespace => {
+                let invented = &self.prober.manifests().representative_namespaces;
+                let pods = self.prober.pods().into_iter();
+                pods.filter(|pod| !invented.contains(&pod.namespace)).map(Endpoint::Pod).collect()
+            }
             Side::Any => {
                 let pods = self.prober.pods().into_iter().filter(|pod| !self.stands(pod));
                 pods.map(Endpoint::Pod).chain([internet]).collect()
             }
-            Side::Pods(namespace, labels) => {
-                let pods = world.pods().filter(|pod| !pod.finished);
-                let pods = pods.filter(|pod| !self.stands(&pod.key)).filter(|pod| {
-                    namespace.as_ref().is_none_or(|it| **it == *pod.key.namespace)
-                        && labels.iter().all(|(key, value)| pod.labels.value(key) == Some(value))
-                });
+            Side::Pods(of) => {
+                let cluster = Cluster::new(&self.prober.manifests().objects);
+                let namespaces = Namespaces::Selected(of.namespaces.clone());
+                let pods = cluster.matching(&namespaces, &of.pods);
+                let pods = pods.filter(|pod| !self.stands(&pod.key));
                 pods.map(|pod| Endpoint::Pod(pod.key.clone())).collect()
             }
         };

@@ -10,6 +10,10 @@
 //! Unlike a case of a probe, one here may select many ends, must have an expectation, and has no
 //! fields beside those that mean something.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use control::model::{Labels, Namespace, Requirement, Selector, Test};
 use serde_json::Value;
 
 use crate::input::located::{self, Located, Tree};
@@ -49,8 +53,8 @@ pub struct Expectation {
 pub enum Side {
     /// As in a case of a probe.
     One(Endpoint),
-    /// Pods of a namespace (`None`: of any) with these labels.
-    Pods(Option<String>, Vec<(String, String)>),
+    /// Pods by their labels, and those of their namespaces.
+    Pods(Pods),
     /// An address that no object has.
     Internet,
     /// Every node.
@@ -59,8 +63,19 @@ pub enum Side {
     AnyPod,
     /// Every pod that could exist in a namespace that the files do not have.
     AnyNamespace,
+    /// Every pod that could exist in a namespace that the files have.
+    ExistingNamespace,
     /// Every pod, and the internet.
     Any,
+}
+
+/// Pods by their labels, and those of their namespaces, the name among them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pods {
+    /// The labels of namespaces.
+    pub namespaces: Selector,
+    /// The labels of pods.
+    pub pods: Selector,
 }
 
 const FIELDS: [&str; 6] = ["name", "from", "to", "protocol", "port", "expect"];
@@ -180,6 +195,11 @@ impl Expectation {
 }
 
 impl Side {
+    /// Whether it says that pods that no file has are meant.
+    pub(super) fn could_exist(&self) -> bool {
+        matches!(self, Self::AnyPod | Self::AnyNamespace | Self::ExistingNamespace)
+    }
+
     /// Reads the text of a side.
     ///
     /// # Errors
@@ -190,19 +210,12 @@ impl Side {
             "*" => return Ok(Self::Any),
             "any-pod" => return Ok(Self::AnyPod),
             "any-namespace" => return Ok(Self::AnyNamespace),
+            "existing-namespace" => return Ok(Self::ExistingNamespace),
             "node/*" => return Ok(Self::Nodes),
             _ => {}
         }
-        if let Some((namespace, selector)) = text.split_once('/')
-            && (selector.contains('=') || selector == "*")
-        {
-            let namespace = Some(namespace.to_owned()).filter(|it| it != "*");
-            let labels = selector.split(',').filter(|it| *it != "*").map(|label| {
-                let pair = label.split_once('=').filter(|(key, _)| !key.is_empty());
-                let pair = pair.map(|(key, value)| (key.to_owned(), value.to_owned()));
-                pair.ok_or_else(|| format!("{label:?} is not LABEL=VALUE"))
-            });
-            return Ok(Self::Pods(namespace, labels.collect::<Result<_, _>>()?));
+        if let Some(pods) = Pods::read(text)? {
+            return Ok(Self::Pods(pods));
         }
         match endpoint(text) {
             Ok(endpoint) => match endpoint.only_a_target().filter(|_| !is_target) {
@@ -210,10 +223,76 @@ impl Side {
                 None => Ok(Self::One(endpoint)),
             },
             Err(problem) => Err(format!(
-                "{problem}; a case may also say NS/LABEL=VALUE[,…], NS/*, node/*, internet, any-pod, \
-                 any-namespace or *"
+                "{problem}; a case may also say NS/LABEL=VALUE[,…], NS/*, (LABEL=VALUE[,…])/*, node/*, \
+                 internet, any-pod, any-namespace, existing-namespace or *"
             )),
         }
+    }
+}
+
+impl Pods {
+    /// Reads `NS/LABEL=VALUE[,…]`, `NS/*` or `(LABEL=VALUE[,…])/…`, with `!=` for labels that differ or are absent;
+    /// `None` for another text.
+    fn read(text: &str) -> Result<Option<Self>, String> {
+        let of_labels = text.strip_prefix('(').and_then(|rest| rest.split_once(")/"));
+        let (namespaces, pods) = match (of_labels, text.split_once('/')) {
+            (Some((namespaces, pods)), _) => (requirements(namespaces)?, pods),
+            (None, Some((name, pods))) if pods.contains('=') || pods == "*" => {
+                let name = (name != "*").then(|| equal(Namespace::NAME_LABEL, name));
+                (name.into_iter().collect(), pods)
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Self { namespaces, pods: requirements(pods)? }))
+    }
+
+    /// The name of the namespace, where they are of one.
+    pub fn namespace(&self) -> Option<&str> {
+        let mut named =
+            self.namespaces.requirements().iter().filter(|it| &*it.key == Namespace::NAME_LABEL);
+        named.find_map(only_value)
+    }
+
+    /// The least labels of a namespace and of a pod that are meant.
+    pub(super) fn least_labels(&self) -> [Labels; 2] {
+        [&self.namespaces, &self.pods].map(|selector| {
+            let requirements = selector.requirements().iter();
+            requirements
+                .filter_map(|it| Some((Arc::clone(&it.key), Arc::<str>::from(only_value(it)?))))
+                .collect()
+        })
+    }
+}
+
+/// Requirements on labels, joined by commas; `*` is none.
+fn requirements(text: &str) -> Result<Selector, String> {
+    let labels = text.split(',').filter(|it| *it != "*");
+    let read = |label: &str| {
+        let (requirement, key) = match (label.split_once("!="), label.split_once('=')) {
+            (Some((key, value)), _) => {
+                let test = Test::NotIn(BTreeSet::from([value.into()]));
+                (Requirement { key: key.into(), test }, key)
+            }
+            (None, Some((key, value))) => (equal(key, value), key),
+            (None, None) => return Err(format!("{label:?} is not LABEL=VALUE")),
+        };
+        match key.is_empty() {
+            true => Err(format!("{label:?} is not LABEL=VALUE")),
+            false => Ok(requirement),
+        }
+    };
+    labels.map(read).collect()
+}
+
+fn equal(key: &str, value: &str) -> Requirement {
+    Requirement { key: key.into(), test: Test::In(BTreeSet::from([value.into()])) }
+}
+
+/// The only value that a label may have.
+fn only_value(requirement: &Requirement) -> Option<&str> {
+    match &requirement.test {
+        Test::In(values) if values.len() == 1 => values.first().map(|value| &**value),
+        _ => None,
     }
 }
 
@@ -228,17 +307,25 @@ mod tests {
     #[test]
     fn every_way_to_name_ends() {
         let labels = |text: &str| Side::read(text, false).unwrap();
-        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        let pods = |text: &str| match labels(text) {
+            Side::Pods(Pods { namespaces, pods }) => format!("{namespaces} / {pods}"),
+            other => panic!("{other:?}"),
+        };
+        let shop = "kubernetes.io/metadata.name=shop";
+        assert_eq!(pods("shop/app=web,tier=front"), format!("{shop} / app=web,tier=front"));
         assert_eq!(
-            labels("shop/app=web,tier=front"),
-            Side::Pods(Some("shop".into()), vec![pair("app", "web"), pair("tier", "front")])
+            pods("shop/app.kubernetes.io/name=web"),
+            format!("{shop} / app.kubernetes.io/name=web")
         );
-        assert_eq!(
-            labels("shop/app.kubernetes.io/name=web"),
-            Side::Pods(Some("shop".into()), vec![pair("app.kubernetes.io/name", "web")])
-        );
-        assert_eq!(labels("*/app=web"), Side::Pods(None, vec![pair("app", "web")]));
-        assert_eq!(labels("shop/*"), Side::Pods(Some("shop".into()), Vec::new()));
+        assert_eq!(pods("*/app=web"), " / app=web");
+        assert_eq!(pods("shop/*"), format!("{shop} / "));
+        assert_eq!(pods("*/app!=web"), " / app notin (web)");
+        assert_eq!(pods("(a.b/pci=true,team!=x)/*"), "a.b/pci=true,team notin (x) / ");
+        assert_eq!(pods("(pci!=true)/app=web"), "pci notin (true) / app=web");
+        for wrong in ["shop/=web", "(pci)/*", "()/*", "(pci=true)/web", "shop/a=b,c"] {
+            let said = Side::read(wrong, false).unwrap_err();
+            assert!(said.contains("is not LABEL=VALUE"), "{said}");
+        }
         assert_eq!(
             [labels("internet"), labels("*"), labels("node/*")],
             [Side::Internet, Side::Any, Side::Nodes]

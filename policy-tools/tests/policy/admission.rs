@@ -16,6 +16,11 @@ const STATEMENTS: &str = "
 - {name: inside, from: n1/app=b, to: internet, port: '*', expect: deny}
 - {name: between, from: n1/app=a, to: n0/app=b, port: 80, expect: deny}
 - {name: read, from: n2/app=a, to: n0/app=b, port: 80, expect: allow}
+- {name: closed, to: existing-namespace, expect: default-deny}
+- {name: silent, from: n1/app=a, expect: default-deny}
+- {name: red, from: '(team=red)/*', to: n1/app=b, port: '*', except: [{port: 443}], expect: deny}
+- {name: existing, from: existing-namespace, to: n2/app=a, port: 80, expect: deny}
+- {name: far, from: n1/app=a, to: n0/app=b, port: 80, hops: 2, expect: deny}
 ";
 
 const PEERS: [&str; 5] = [

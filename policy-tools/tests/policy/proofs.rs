@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use policy_tools::policy::prove::{Counterexample, Prover, read};
-use policy_tools::probe::{Endpoint, Names, Port, Prober, Protocol, Question};
+use policy_tools::probe::{Endpoint, Names, Port, Prober, Protocol, Question, Verdict};
 use proptest::prelude::*;
 
 use super::{deployment, manifests, policy};
@@ -66,7 +66,7 @@ fn a_network_inside_those_of_pods_holds_some_pods() {
     let block =
         |net: &str| db(&format!("{{from: [{{ipBlock: {{{net}}}}}], ports: [{{port: 80}}]}}"));
     let deny = "- {from: any-pod, to: shop/app=db, port: '*', expect: deny}";
-    let address = |found: &Counterexample| found.ends[0].1;
+    let address = |found: &Counterexample| found.connections[0].ends[0].1;
     let found = refute(&block("cidr: 10.1.2.3/32"), deny).expect("a pod may have this address");
     assert_eq!(address(&found), IpAddr::from([10, 1, 2, 3]));
     assert!(found.from.ends_with(" at 10.1.2.3/32 (none in these files)"), "{found}");
@@ -111,6 +111,193 @@ fn pods_that_could_exist_may_be_on_any_node() {
     assert!(one("core").is_some());
     let everywhere = firewall.replace("pool: edge", "");
     assert_eq!(refute(&(deployment("shop", "db", "") + &everywhere), all), None);
+}
+
+fn namespace(name: &str, labels: &str) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}, labels: {{{labels}}}}}\n"
+    )
+}
+
+#[test]
+fn a_statement_leaves_ports_out() {
+    let out = |ports: &str| {
+        let spec = format!(
+            "podSelector: {{}}, policyTypes: [Egress], egress: [{{to: [{{namespaceSelector: {{}}}}]}}, {{to: \
+             [{{ipBlock: {{cidr: 0.0.0.0/0}}}}], ports: [{ports}]}}]"
+        );
+        deployment("prod", "web", "") + &policy("prod", "out", &spec)
+    };
+    let all = "from: prod/*, to: internet, port: '*', expect: deny";
+    let but = |except: &str| format!("- {{{all}, except: [{except}]}}");
+    let dns = "{protocol: UDP, port: 53}, {port: 53}";
+    let only_dns = out("{protocol: UDP, port: 53}, {port: 53}");
+    assert_eq!(refute(&only_dns, &but(dns)), None);
+    let found = refute(&only_dns, &but("{protocol: UDP, port: 53}")).expect("TCP 53 is left");
+    assert_eq!((found.protocol, found.port), ("TCP", Some(53)));
+    let range = out("{port: 53, endPort: 54}");
+    assert_eq!(refute(&range, &but(dns)).expect("54 is left").port, Some(54));
+    assert_eq!(refute(&range, &but("{port: 53}, {port: 54}")), None);
+    assert_eq!(refute(&range, &but("{port: '*'}")), None);
+    // Port 1 is the first of all, and a name may stand for another one.
+    let named = db("{ports: [{port: http}]}");
+    let fields = "from: internet, to: shop/app=db, protocol: TCP, port: '*', expect: deny";
+    let found = refute(&named, &format!("- {{{fields}, except: [{{port: 1}}]}}"));
+    assert_ne!(found.expect("http may be 2").port, Some(1));
+}
+
+#[test]
+fn a_side_denies_what_no_rule_allows() {
+    let closed = |namespace: &str, types: &str| {
+        policy(namespace, "default", &format!("podSelector: {{}}, policyTypes: [{types}]"))
+    };
+    let text = namespace("shop", "") + &namespace("ops", "") + &closed("shop", "Ingress");
+    let existing = "- {to: existing-namespace, expect: default-deny}";
+    let found = refute(&text, existing).expect("ops has no policy");
+    assert!(found.to.contains("namespace ops"), "{found}");
+    let text = text + &closed("ops", "Ingress");
+    assert_eq!(refute(&text, existing), None);
+    // What a rule allows is not by default.
+    let web = "podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{port: 80}]}]";
+    assert_eq!(refute(&(text.clone() + &policy("ops", "web", web)), existing), None);
+    let found = refute(&text, "- {to: any-pod, expect: default-deny}").expect("another namespace");
+    assert!(found.to.contains("any other namespace"), "{found}");
+    // A policy that selects some pods says nothing about others.
+    let some = namespace("shop", "") + &policy("shop", "web", web);
+    assert!(refute(&some, existing).is_some_and(|it| it.to.starts_with("any pod of")));
+    let egress = "- {from: existing-namespace, expect: default-deny}";
+    assert!(refute(&text, egress).is_some());
+    let text = text + &closed("shop", "Egress") + &closed("ops", "Egress");
+    assert_eq!(refute(&text, egress), None);
+    let but = "- {from: '(team=x)/*', expect: default-deny, except: [{protocol: ICMP}]}";
+    let found = refute(&text, but).expect("namespaces that are in no file have no policy");
+    assert_ne!(found.protocol, "ICMP");
+}
+
+/// The ledger may reach the gateway, and the gateway the rest.
+fn two_hops(last: &str) -> String {
+    let egress = |name: &str, to: &str| {
+        policy(
+            "pci",
+            name,
+            &format!(
+                "podSelector: {{matchLabels: {{app: {name}}}}}, policyTypes: [Ingress, Egress], ingress: \
+                 [{{from: [{{podSelector: {{}}}}]}}], egress: [{{to: [{to}], ports: [{{port: 443}}]}}]"
+            ),
+        )
+    };
+    namespace("pci", "pci: 'true'")
+        + &egress("ledger", "{podSelector: {matchLabels: {app: gateway}}}")
+        + &egress("gateway", last)
+        + &policy("pci", "closed", "podSelector: {}, policyTypes: [Ingress, Egress]")
+}
+
+#[test]
+fn an_end_may_be_reached_over_a_pod() {
+    let open = two_hops("{namespaceSelector: {}}");
+    let ledger = |hops: u8| {
+        format!(
+            "- {{from: pci/app=ledger, to: '(pci!=true)/*', port: '*', hops: {hops}, expect: deny}}"
+        )
+    };
+    assert_eq!(refute(&open, &ledger(1)), None);
+    let found = refute(&open, &ledger(2)).expect("over the gateway");
+    assert!(found.via[0].to.starts_with("any pod with app=gateway of namespace pci"), "{found}");
+    assert_eq!(
+        found.via[0].by,
+        [
+            "NetworkPolicy pci/ledger egress[0]".into(),
+            "NetworkPolicy pci/gateway ingress[0]".into()
+        ]
+    );
+    assert_eq!(found.by, ["NetworkPolicy pci/gateway egress[0]".into()]);
+    let [first, second] = &found.connections[..] else { panic!("{found}") };
+    assert_eq!(first.ends[1].0, second.ends[0].0);
+    assert_ne!(first.ends[0].0, second.ends[1].0);
+    let shut = two_hops("{namespaceSelector: {matchLabels: {pci: 'true'}}}");
+    assert_eq!(refute(&shut, &ledger(2)), None);
+    let never = "- {from: pci/*, to: '(pci!=true)/*', port: '*', hops: 2, expect: deny}";
+    assert_eq!(refute(&shut, never), None);
+    assert_eq!(refute(&open, never).expect("the gateway may").via, []);
+    let outside = "- {from: internet, to: pci/app=ledger, port: 443, hops: 2, expect: deny}";
+    assert_eq!(refute(&shut, outside), None);
+    let web = "podSelector: {matchLabels: {app: gateway}}, ingress: [{ports: [{port: 80}]}]";
+    let found = refute(&(shut + &policy("pci", "web", web)), outside).expect("over the gateway");
+    assert_eq!((found.via[0].port, found.port), (Some(80), Some(443)));
+    // No policy selects pods of a namespace with this label that is in no file.
+    let label = "- {from: '(pci=true)/*', to: '(pci!=true)/*', port: '*', expect: deny}";
+    assert!(refute(&open, label).is_some());
+}
+
+#[test]
+fn a_port_name_is_one_of_an_end() {
+    let faults = |statement: &str| read(statement.as_bytes()).unwrap_err().join("\n");
+    for to in ["internet", "node/*", "node/n", "192.0.2.7", "api.example.org"] {
+        let said = faults(&format!("- {{from: any-pod, to: '{to}', port: http, expect: deny}}"));
+        let wanted = "statement 1 (line 1): port: a name stands for a port of pods and services alone: write a \
+                      number";
+        assert_eq!(said, wanted, "{to}");
+    }
+    let text = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: db, namespace: shop}\nspec: {containers: [{name: \
+                c, ports: [{name: sql, containerPort: 5432}]}]}\n";
+    let prove = |port: &str| {
+        let statement = format!("- {{from: any-pod, to: shop/db, port: {port}, expect: deny}}");
+        let statements = read(statement.as_bytes()).unwrap();
+        let prover =
+            Prover::new(manifests(text), statements.iter(), Names::default(), &[]).unwrap();
+        prover.refute(&statements[0])
+    };
+    assert!(prove("sql").unwrap().is_some());
+    assert_eq!(prove("http").unwrap_err(), "port: nothing that `to` stands for has a port http");
+}
+
+#[test]
+fn fields_that_do_not_fit_are_named() {
+    let cases = [
+        (
+            "from: any-pod, to: any-pod, port: 1, hops: 3, expect: deny",
+            "hops: 3 is neither 1 nor 2",
+        ),
+        ("only: [any-pod], to: any-pod, port: 1, hops: 2", "hops: goes with from and expect: deny"),
+        (
+            "from: any-pod, to: any-pod, port: 1, hops: 2, expect: allow",
+            "hops: goes with from and expect: deny",
+        ),
+        (
+            "from: any-pod, to: any-pod, expect: default-deny",
+            "expect: \"default-deny\" goes with either to",
+        ),
+        ("expect: default-deny", "expect: \"default-deny\" goes with either to"),
+        (
+            "from: any-pod, to: any-pod, port: 1, expect: maybe",
+            "expect: \"maybe\" is neither \"allow\" nor \"deny\" nor",
+        ),
+        (
+            "from: a/b, to: c/d, port: '*', expect: deny, except: 53",
+            "except: is no list of {protocol, port}",
+        ),
+        (
+            "from: a/b, to: c/d, port: '*', expect: deny, except: [53]",
+            "except[0]: 53 is no {protocol, port}",
+        ),
+        ("from: a/b, to: c/d, port: '*', expect: deny, except: [{}]", "except[0].port: is missing"),
+        (
+            "from: a/b, to: c/d, port: '*', expect: deny, except: [{prot: UDP, port: 1}]",
+            "except[0].prot: unknown field",
+        ),
+        (
+            "from: a/b, to: c/d, port: '*', expect: deny, except: [{port: dns}]",
+            "except[0].port: is no number",
+        ),
+        (
+            "from: a/b, to: c/d, port: '*', expect: deny, except: [{protocol: X, port: 1}]",
+            "except[0].protocol: \"X\" is none",
+        ),
+    ];
+    for (fields, wanted) in cases {
+        let said = read(format!("- {{{fields}}}").as_bytes()).unwrap_err();
+        assert!(said.len() == 1 && said[0].contains(wanted), "{fields}: {said:?}");
+    }
 }
 
 const PEERS: [&str; 6] = [
@@ -208,5 +395,57 @@ proptest! {
             let agrees = answer.verdict.to_string() == expect;
             prop_assert!(!is_proved || agrees, "{number}: {} {:?}", answer.verdict, answer.by);
         }
+    }
+
+    #[test]
+    fn no_three_concrete_pods_contradict_a_proof_over_a_pod(
+        rules in prop::collection::vec((0..3_usize, any::<bool>(), rules()), 1..5),
+        from in prop::sample::select(vec!["any-pod", "*/role=debug", "ops/role=debug"]),
+        ports in prop::sample::select(vec!["80", "'*'"]),
+        roles in prop::collection::vec(prop::option::of(prop::sample::select(vec!["debug", "x"])), 2),
+        namespaces in prop::collection::vec(prop::sample::select(vec!["shop", "ops", "other"]), 2),
+        addresses in prop::sample::subsequence(ADDRESSES.to_vec(), 3).prop_shuffle(),
+    ) {
+        let selected = ["podSelector: {matchLabels: {app: db}}", "podSelector: {matchLabels: {role: debug}}", "podSelector: {}"];
+        let mut text = namespace("ops", "team: ops");
+        for (n, (selects, is_egress, rules)) in rules.iter().enumerate() {
+            let (field, kind, ends) = match is_egress {
+                true => ("egress", "Egress", "to"),
+                false => ("ingress", "Ingress", "from"),
+            };
+            let rules: Vec<String> = rules.iter().map(|it| rule(ends, it)).collect();
+            let spec = format!("{}, policyTypes: [{kind}], {field}: [{}]", selected[*selects], rules.join(", "));
+            text += &policy(["shop", "ops"][n % 2], &format!("p{n}"), &spec);
+        }
+        let is_meant = match from {
+            "any-pod" => true,
+            "ops/role=debug" => namespaces[0] == "ops" && roles[0] == Some("debug"),
+            _ => roles[0] == Some("debug"),
+        };
+        prop_assume!(is_meant);
+        let fields = "to: shop/app=db, protocol: TCP, hops: 2, expect: deny";
+        let statement = format!("- {{from: '{from}', {fields}, port: {ports}}}");
+        prop_assume!(refute(&text, &statement).is_none());
+        for (n, name) in ["a", "m"].into_iter().enumerate() {
+            let labels = roles[n].map_or_else(String::new, |role| format!("role: {role}"));
+            text += &pod(namespaces[n], name, &labels, "", addresses[n]);
+        }
+        text += &pod("shop", "b", "app: db", "", addresses[2]);
+        let mut real = Prober::new(manifests(&text), []).unwrap();
+        let end = |name: &str| -> Endpoint { policy_tools::probe::case::endpoint(name).unwrap() };
+        let pods = [format!("{}/a", namespaces[0]), format!("{}/m", namespaces[1]), "shop/b".into()];
+        let mut opens = |from: usize, to: usize, numbers: &[u16]| {
+            let (from, to) = (end(&pods[from]), end(&pods[to]));
+            numbers.iter().any(|number| {
+                let port = Port::Number(*number);
+                let question =
+                    Question { from: &from, to: &to, protocol: Protocol::Tcp, port: Some(&port) };
+                real.answer([question]).remove(0).verdict == Verdict::Allow
+            })
+        };
+        let every = [1, 79, 80, 81, 8000, 8050, 8100, 8101, 65_535];
+        let last: &[u16] = if ports == "80" { &[80] } else { &every };
+        prop_assert!(!opens(0, 2, last));
+        prop_assert!(!(opens(0, 1, &every) && opens(1, 2, last)));
     }
 }

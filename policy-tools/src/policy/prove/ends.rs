@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use control::PodKey;
 
-use super::statement::From;
-use super::{Prover, Statement};
+use super::{From, Prover, Statement};
 use crate::policy::matrix;
 use crate::policy::run::of_model;
 use crate::policy::suite::Side;
@@ -119,16 +118,20 @@ impl Prover {
                 let invented = &self.manifests().representative_namespaces;
                 all().filter(|it| invented.contains(&it.key.namespace)).flat_map(of_pod).collect()
             }
+            Side::ExistingNamespace => {
+                let invented = &self.manifests().representative_namespaces;
+                all().filter(|it| !invented.contains(&it.key.namespace)).flat_map(of_pod).collect()
+            }
             Side::Any => {
                 let internet = self.internet.iter().copied().map(of_address);
                 all().flat_map(of_pod).chain(internet).collect()
             }
-            Side::Pods(namespace, labels) => {
-                let pods = all().filter(|pod| {
-                    namespace.as_ref().is_none_or(|it| **it == *self.named(&pod.key.namespace))
-                        && labels.iter().all(|(key, value)| pod.labels.value(key) == Some(value))
-                });
-                pods.flat_map(of_pod).collect()
+            Side::Pods(of) => {
+                let is_in = |namespace: &str| {
+                    self.labels(namespace).is_some_and(|labels| of.namespaces.matches(labels))
+                };
+                let pods = all().filter(|pod| of.pods.matches(&pod.labels));
+                pods.filter(|pod| is_in(&pod.key.namespace)).flat_map(of_pod).collect()
             }
         };
         if found.is_empty() { Err("stands for nothing that could exist".into()) } else { Ok(found) }
@@ -173,18 +176,33 @@ impl Prover {
         pod.named_port(name, protocol.with_ports()?)
     }
 
-    /// Whether both ends can be there at once, and are two.
-    pub(super) fn is_pair(&self, from: &End, to: &End) -> bool {
-        let apart = match (&from.pod, &to.pod) {
-            (Some(a), Some(b)) => {
-                a != b
-                    && (a.namespace == b.namespace
-                        || self.named(&a.namespace) != self.named(&b.namespace))
-            }
-            // What two hosts outside do is nothing that a rule decides about.
-            (None, None) => from.node != to.node,
-            _ => true,
+    /// Whether some end has the port that a statement names.
+    pub(super) fn have_port(&self, statement: &Statement, to: &[End]) -> Result<(), String> {
+        let Some(Port::Name(name)) = &statement.port else { return Ok(()) };
+        let has = |end: &End| {
+            let of = |protocol| self.named_port(end, statement, protocol).is_some();
+            end.port.is_some() || Protocol::ALL.into_iter().any(of)
         };
-        apart && from.address != to.address && from.address.is_ipv4() == to.address.is_ipv4()
+        match to.iter().any(has) {
+            true => Ok(()),
+            false => Err(format!("port: nothing that `to` stands for has a port {name}")),
+        }
+    }
+
+    /// Whether both ends can be there at once, are two, and may be connected.
+    pub(super) fn is_pair(&self, from: &End, to: &End) -> bool {
+        // What two hosts outside do is nothing that a rule decides about.
+        let is_decided = from.pod.is_some() || to.pod.is_some() || from.node != to.node;
+        is_decided
+            && self.are_apart(from, to)
+            && from.address != to.address
+            && from.address.is_ipv4() == to.address.is_ipv4()
+    }
+
+    /// Whether both ends can be there at once, and are two where they are pods.
+    pub(super) fn are_apart(&self, one: &End, other: &End) -> bool {
+        let (Some(a), Some(b)) = (&one.pod, &other.pod) else { return true };
+        let is_same = self.named(&a.namespace) == self.named(&b.namespace);
+        a != b && (a.namespace == b.namespace || !is_same)
     }
 }

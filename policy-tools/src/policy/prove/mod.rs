@@ -3,7 +3,14 @@
 //! The pods are those of the manifests and a representative of each class that the selectors of
 //! policies and statements tell apart. Decisions are those of [`Matrix`].
 
+//!
+//! - `read` and `statement`: what is said,
+//! - `ends`: the ends of connections, and their classes,
+//! - `hops`: ends that are reached over a pod between them.
+
 mod ends;
+mod hops;
+mod read;
 mod statement;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -17,7 +24,7 @@ use control::{Object, PodKey};
 use ipnet::IpNet;
 use serde::Serialize;
 
-use super::matrix::{self, Matrix};
+use super::matrix::{self, Decision, Matrix};
 use super::representatives::{self, Kinds, Parts, PortRule, Selectors};
 use super::suite::Side;
 use crate::input::Manifests;
@@ -25,7 +32,9 @@ use crate::probe::world::Location;
 use crate::probe::{Endpoint, Names, Port, Prober, Protocol, Verdict};
 
 use ends::End;
-pub use statement::{Statement, read, read_any};
+pub use read::{read, read_any};
+pub use statement::Statement;
+use statement::{Expect, From};
 
 /// A connection that is not decided as a statement says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -40,20 +49,56 @@ pub struct Counterexample {
     pub port: Option<u16>,
     /// The rules that decide.
     pub by: Vec<Origin>,
+    /// Those before it, where it is the last of several from one pod to the next.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub via: Vec<Hop>,
     /// Whether it may be opened.
     #[serde(skip)]
     pub permits: bool,
-    /// Its ends: the pods, if they are pods, and the addresses.
+    /// All of them, in order.
     #[serde(skip)]
+    pub connections: Vec<Connection>,
+}
+
+/// A connection to a pod on the way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Hop {
+    /// The pod.
+    pub to: String,
+    /// The protocol.
+    pub protocol: &'static str,
+    /// The port; `None` for ICMP.
+    pub port: Option<u16>,
+    /// The rules that allow it.
+    pub by: Vec<Origin>,
+}
+
+/// A connection between two addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Its ends: the pods, if they are pods, and the addresses.
     pub ends: [(Option<PodKey>, IpAddr); 2],
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The port; of no meaning for ICMP.
+    pub port: u16,
 }
 
 impl fmt::Display for Counterexample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { from, to, protocol, port, by, permits, .. } = self;
-        let port: String = port.iter().map(|port| format!(" {port}")).collect();
+        let Self { from, to, protocol, port, by, via, permits, .. } = self;
+        let number = |port: &Option<u16>| port.map_or_else(String::new, |port| format!(" {port}"));
+        f.write_str(from)?;
+        for Hop { to, protocol, port, by } in via {
+            write!(
+                f,
+                " to {to} {protocol}{}: allow, by {}; from there",
+                number(port),
+                Origin::list(by)
+            )?;
+        }
         let verdict = if *permits { "allow" } else { "deny" };
-        write!(f, "{from} to {to} {protocol}{port}: {verdict}, by {}", Origin::list(by))
+        write!(f, " to {to} {protocol}{}: {verdict}, by {}", number(port), Origin::list(by))
     }
 }
 
@@ -84,13 +129,13 @@ impl Prover {
         let mut mentioned = Vec::new();
         for side in statements.clone().flat_map(Statement::sides) {
             match side {
-                Side::Pods(namespace, labels) => selectors.add(namespace.as_deref(), labels),
+                Side::Pods(pods) => selectors.add(pods),
                 Side::One(Endpoint::Address(address)) => mentioned.push(*address),
                 _ => {}
             }
         }
         let parts = [true, false].map(|v4| matrix::outside(&manifests.objects, v4));
-        let ports = statements.filter_map(port_rule).collect();
+        let ports = statements.flat_map(port_rules).collect();
         let mut kinds = Kinds::of(&mut manifests.objects, ports, pod_networks)?;
         representatives::add(&mut manifests, &selectors, &mut kinds)?;
         let is_named = |it: &IpAddr| names.addresses().any(|other| other == *it);
@@ -104,7 +149,12 @@ impl Prover {
             Object::Namespace(it) => Some((Arc::clone(&it.name), Arc::clone(&it.labels))),
             _ => None,
         });
-        let namespaces: HashMap<Arc<str>, Arc<Labels>> = namespaces.collect();
+        let mut namespaces: HashMap<Arc<str>, Arc<Labels>> = namespaces.collect();
+        for pod in prober.manifests().pods() {
+            let name = &pod.key.namespace;
+            let made = || Namespace::new(Arc::clone(name), &Labels::default()).labels;
+            namespaces.entry(Arc::clone(name)).or_insert_with(made);
+        }
         let (mut names, mut shared) = (HashSet::new(), HashSet::new());
         for name in namespaces.values().filter_map(|it| it.value(Namespace::NAME_LABEL)) {
             if !names.insert(name) {
@@ -130,29 +180,35 @@ impl Prover {
     /// # Errors
     /// A side that names what does not exist.
     pub fn refute(&self, statement: &Statement) -> Result<Option<Counterexample>, String> {
-        self.refute_among(statement, [&|_| true; 2])
+        self.refute_among(statement, [&|_| true; 3])
     }
 
-    /// A connection that refutes a statement, between pods of namespaces for which `are_meant` holds, and what is no pod.
+    /// A connection that refutes a statement, between what is no pod and pods of namespaces for which `are_meant` holds: those
+    /// that open connections, those on the way, and those at the end.
     ///
     /// # Errors
     /// As of [`refute`](Self::refute).
     pub fn refute_among(
         &self,
         statement: &Statement,
-        are_meant: [&dyn Fn(&str) -> bool; 2],
+        [opens, between, is_reached]: [&dyn Fn(&str) -> bool; 3],
     ) -> Result<Option<Counterexample>, String> {
         let [mut from, mut to] = self.sides(statement)?;
-        for (ends, is_meant) in [&mut from, &mut to].into_iter().zip(are_meant) {
+        self.have_port(statement, &to)?;
+        for (ends, is_meant) in [(&mut from, opens), (&mut to, is_reached)] {
             ends.retain(|end| {
                 end.pod.as_ref().is_none_or(|pod| is_meant(self.named(&pod.namespace)))
             });
         }
         let [from, to] = [from, to].map(|ends| self.grouped(ends, statement));
         let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (from, to)));
-        Ok(pairs
+        let found = pairs
             .filter(|(from, to)| self.is_pair(from, to))
-            .find_map(|(from, to)| self.check(statement, from, to)))
+            .find_map(|(from, to)| self.check(statement, from, to));
+        if found.is_some() || !statement.over_a_pod {
+            return Ok(found);
+        }
+        Ok(self.over_a_pod(statement, &from, &to, between))
     }
 
     /// Addresses of names that open nothing, as a line each.
@@ -171,15 +227,30 @@ impl Prover {
         labels.and_then(|it| it.value(Namespace::NAME_LABEL)).unwrap_or(namespace)
     }
 
+    /// A connection between two ends that refutes a statement.
     fn check(&self, statement: &Statement, from: &End, to: &End) -> Option<Counterexample> {
+        // Two pods that have to have the same address are not there at once.
+        let addresses = self.parts.real(&[from.address, to.address])?;
+        let Refuting { protocol, port, decision } = self.refuting(statement, from, to)?;
+        let ends = [(from.pod.clone(), addresses[0]), (to.pod.clone(), addresses[1])];
+        Some(Counterexample {
+            from: self.words(from),
+            to: self.words(to),
+            protocol: protocol.name(),
+            port: (protocol != Protocol::Icmp).then_some(port),
+            by: decision.by,
+            via: Vec::new(),
+            permits: decision.permits,
+            connections: vec![Connection { ends, protocol, port }],
+        })
+    }
+
+    /// A protocol and a port with which a connection between two ends refutes a statement.
+    fn refuting(&self, statement: &Statement, from: &End, to: &End) -> Option<Refuting> {
         let ends = [from, to].map(|end| (end.pod.as_ref(), end.node.as_ref()));
         let tables = matrix::tables_between(self.matrix.view(), ends);
-        // Two pods that have to have the same address are not there at once.
-        let addresses = self.parts.real([from.address, to.address])?;
-        for protocol in Protocol::ALL {
-            if statement.protocol.is_some_and(|it| it != protocol) {
-                continue;
-            }
+        let is_about = |it: &Protocol| statement.protocol.is_none_or(|own| own == *it);
+        for protocol in Protocol::ALL.into_iter().filter(is_about) {
             let ports = match (&to.port, &statement.port) {
                 (Some((of, port)), _) if *of == protocol => BTreeSet::from([*port]),
                 (Some(_), _) => BTreeSet::new(),
@@ -187,55 +258,75 @@ impl Prover {
                 (None, Some(Port::Name(_))) => {
                     self.named_port(to, statement, protocol).into_iter().collect()
                 }
-                (None, None) => matrix::port_ranges(&tables, protocol),
-            };
-            for port in ports {
-                let decision = self.matrix.decide(from.address, to.address, protocol, port);
-                let permits = decision.permits;
-                if permits == (statement.expect == Verdict::Allow) {
-                    continue;
+                (None, None) => {
+                    let mut firsts = matrix::port_ranges(&tables, protocol);
+                    // What is left of a range without a port.
+                    let left_out = statement.except.iter().filter(|(of, _)| *of == protocol);
+                    firsts.extend(left_out.filter_map(|(_, port)| (*port)?.checked_add(1)));
+                    firsts
                 }
-                let words = |end: &End| match &end.pod {
-                    Some(pod) => {
-                        let stands = self.manifests().representatives.get(pod);
-                        stands.cloned().unwrap_or_else(|| pod.to_string())
-                    }
-                    None => match &end.node {
-                        Some(node) => self.manifests().node(node),
-                        None => end.address.to_string(),
-                    },
-                };
-                return Some(Counterexample {
-                    from: words(from),
-                    to: words(to),
-                    protocol: protocol.name(),
-                    port: (protocol != Protocol::Icmp).then_some(port),
-                    by: decision.by,
-                    permits,
-                    ends: [(from.pod.clone(), addresses[0]), (to.pod.clone(), addresses[1])],
-                });
+            };
+            for port in ports.into_iter().filter(|it| !statement.excepts(protocol, *it)) {
+                let decision = self.matrix.decide(from.address, to.address, protocol, port);
+                if !statement.expect.is_met_by(&decision) {
+                    return Some(Refuting { protocol, port, decision });
+                }
             }
         }
         None
     }
+
+    /// An end in words.
+    fn words(&self, end: &End) -> String {
+        match (&end.pod, &end.node) {
+            (Some(pod), _) => {
+                let stands = self.manifests().representatives.get(pod);
+                stands.cloned().unwrap_or_else(|| pod.to_string())
+            }
+            (None, Some(node)) => self.manifests().node(node),
+            (None, None) => end.address.to_string(),
+        }
+    }
 }
 
-/// The port of a statement, at the pods that could exist that it is about.
-fn port_rule(statement: &Statement) -> Option<PortRule> {
-    let port = match statement.port.as_ref()? {
-        Port::Number(number) => PortSpec::Range(acl::PortRange { first: *number, last: *number }),
-        Port::Name(name) => PortSpec::Name(Arc::clone(name)),
-    };
-    let pods = match &statement.to {
-        Side::Pods(namespace, labels) => {
-            Some(vec![representatives::atom(namespace.as_deref(), labels)])
+/// A connection that refutes a statement.
+struct Refuting {
+    protocol: Protocol,
+    port: u16,
+    decision: Decision,
+}
+
+impl Expect {
+    fn is_met_by(self, decision: &Decision) -> bool {
+        match self {
+            Self::Verdict(verdict) => decision.permits == (verdict == Verdict::Allow),
+            Self::DefaultDeny(direction) => {
+                let is_rule = |it: &Origin| it.direction() == Some(direction);
+                !decision.permits || decision.by.iter().any(is_rule)
+            }
         }
-        Side::AnyPod | Side::AnyNamespace | Side::Any => None,
-        Side::One(_) | Side::Internet | Side::Nodes => return None,
+    }
+}
+
+/// The ports of a statement, at the pods that could exist that it is about.
+fn port_rules(statement: &Statement) -> Vec<PortRule> {
+    let pods = match &statement.to {
+        Side::Pods(pods) => Some(vec![representatives::atom(pods)]),
+        Side::AnyPod | Side::AnyNamespace | Side::ExistingNamespace | Side::Any => None,
+        Side::One(_) | Side::Internet | Side::Nodes => return Vec::new(),
     };
-    let protocols = Protocol::ALL.into_iter().filter_map(Protocol::with_ports);
-    let own = statement.protocol.map(Protocol::with_ports);
-    let meant = protocols.filter(|it| own.is_none_or(|own| own == Some(*it)));
-    let ports = meant.map(|protocol| Ports { protocol, port: port.clone() }).collect();
-    Some(PortRule { pods, ports })
+    let range = |number| PortSpec::Range(acl::PortRange { first: number, last: number });
+    let port = statement.port.iter().map(|port| match port {
+        Port::Number(number) => (statement.protocol, range(*number)),
+        Port::Name(name) => (statement.protocol, PortSpec::Name(Arc::clone(name))),
+    });
+    let left_out = statement.except.iter();
+    let left_out = left_out.filter_map(|(of, port)| Some((Some(*of), range((*port)?))));
+    let rule = |(own, port): (Option<Protocol>, PortSpec)| {
+        let protocols = Protocol::ALL.into_iter().filter(|it| own.is_none_or(|own| own == *it));
+        let protocols = protocols.filter_map(Protocol::with_ports);
+        let ports = protocols.map(|protocol| Ports { protocol, port: port.clone() }).collect();
+        PortRule { pods: pods.clone(), ports }
+    };
+    port.chain(left_out).map(rule).collect()
 }

@@ -32,7 +32,7 @@ pub struct Parts(Vec<Part>);
 struct Part {
     /// The network that stands for it.
     stand_in: IpNet,
-    /// One or two addresses of it that no object has.
+    /// One to three addresses of it that no object has.
     addresses: Vec<IpAddr>,
     /// The innermost network of policies around it.
     within: Option<IpNet>,
@@ -75,8 +75,8 @@ impl Parts {
             let offsets = (2..FURTHEST).chain(0..2);
             let near = offsets.map_while(|n| after(end, n));
             let near = near.filter(|it| is_pods(it) && !taken.contains(it) && held(*it) == own);
-            for address in near.take(2) {
-                if addresses.len() < 2 && !addresses.contains(&address) {
+            for address in near.take(MOST_ENDS) {
+                if addresses.len() < MOST_ENDS && !addresses.contains(&address) {
                     addresses.push(address);
                 }
             }
@@ -148,21 +148,30 @@ impl Parts {
         self.0.iter().position(|part| part.stand_in.contains(&address))
     }
 
-    /// The addresses that two ends could have where they have these ones; `None` where they cannot have
+    /// The addresses that ends could have where they have these ones; `None` where they cannot have
     /// them at the same time.
-    pub fn real(&self, ends: [IpAddr; 2]) -> Option<[IpAddr; 2]> {
-        match ends.map(|end| self.of(end)) {
-            [Some(a), Some(b)] if a == b => match self.0[a].addresses[..] {
-                [first, second] => Some([first, second]),
-                _ => None,
-            },
-            found => {
-                let real = |n: usize| found[n].map_or(ends[n], |part| self.0[part].addresses[0]);
-                Some([real(0), real(1)])
+    pub fn real(&self, ends: &[IpAddr]) -> Option<Vec<IpAddr>> {
+        let real = |(n, end): (usize, &IpAddr)| {
+            let Some(part) = self.of(*end) else { return Some(*end) };
+            let mut before: Vec<&IpAddr> = Vec::new();
+            for other in ends[..n].iter().filter(|it| *it != end && self.of(**it) == Some(part)) {
+                if !before.contains(&other) {
+                    before.push(other);
+                }
             }
-        }
+            // An end that is there twice keeps its address.
+            let place = ends.iter().position(|it| it == end).filter(|first| *first < n);
+            match place {
+                Some(first) => self.real(&ends[..=first])?.pop(),
+                None => self.0[part].addresses.get(before.len()).copied(),
+            }
+        };
+        ends.iter().enumerate().map(real).collect()
     }
 }
+
+/// Ends of connections from one pod to the next that may be in one part.
+const MOST_ENDS: usize = 3;
 
 /// Addresses behind the beginning of a part among which a free one is looked for.
 const FURTHEST: u32 = 1_024;

@@ -27,13 +27,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::model::{
-    ContainerPort, Labels, Namespace, Namespaces, Peer, Pod, PolicyRule, Requirement, Selector,
-    Test,
+    ContainerPort, Labels, Namespace, Namespaces, Peer, Pod, PolicyRule, Selector,
 };
 use control::{Object, PodKey};
 use ipnet::IpNet;
 
-use super::suite::Side;
+use super::suite::{Pods, Side};
 use crate::input::Manifests;
 use crate::probe::Endpoint;
 use crate::probe::complete::families;
@@ -104,21 +103,14 @@ impl Selectors {
         requirements.map(|it| Arc::clone(&it.key)).collect()
     }
 
-    /// Adds pods of a namespace (`None`: of any) that have these labels.
-    pub fn add(&mut self, namespace: Option<&str>, labels: &[(String, String)]) {
-        self.pods.insert(atom(namespace, labels));
+    /// Adds those of a statement.
+    pub fn add(&mut self, pods: &Pods) {
+        self.pods.insert(atom(pods));
     }
 }
 
-/// A selector of pods of a namespace (`None`: of any) that have these labels.
-pub(super) fn atom(namespace: Option<&str>, labels: &[(String, String)]) -> Atom {
-    let is = |key: &str, value: &str| Requirement {
-        key: key.into(),
-        test: Test::In(BTreeSet::from([value.into()])),
-    };
-    let namespaces = namespace.map(|name| is(Namespace::NAME_LABEL, name));
-    let pods = labels.iter().map(|(key, value)| is(key, value));
-    (Namespaces::Selected(namespaces.into_iter().collect()), pods.collect())
+pub(super) fn atom(of: &Pods) -> Atom {
+    (Namespaces::Selected(of.namespaces.clone()), of.pods.clone())
 }
 
 fn peers(rule: &PolicyRule, found: &mut BTreeSet<Atom>) {
@@ -237,16 +229,23 @@ pub fn add(
 /// # Errors
 /// A side that is several ends.
 pub fn end(manifests: &mut Manifests, side: &Side) -> Result<Endpoint, String> {
-    let (namespace, labels) = match side {
+    let of = match side {
         Side::One(endpoint) => return Ok(endpoint.clone()),
-        Side::Pods(namespace, labels) => (namespace.as_deref(), &labels[..]),
-        Side::AnyPod | Side::AnyNamespace => (None, &[][..]),
-        Side::Internet | Side::Nodes | Side::Any => {
+        Side::Pods(of) => of.clone(),
+        Side::AnyPod | Side::AnyNamespace => Pods::default(),
+        Side::ExistingNamespace | Side::Internet | Side::Nodes | Side::Any => {
             return Err("stands for several ends; NS/LABEL=VALUE[,…] and any-pod are one".into());
         }
     };
-    let labels: Labels = labels.iter().map(|(key, value)| (&**key, &**value)).collect();
-    let namespace: Arc<str> = namespace.unwrap_or("(any other namespace)").into();
+    let [of_namespace, labels] = of.least_labels();
+    let other = || match of_namespace.iter().next() {
+        None => "(any other namespace)".to_owned(),
+        Some(_) => format!("(any namespace{})", with_labels(&of_namespace)),
+    };
+    let namespace: Arc<str> = of.namespace().map_or_else(other, str::to_owned).into();
+    let made = Object::Namespace(Namespace::new(Arc::clone(&namespace), &of_namespace));
+    let is_new = of.namespace().is_none() && !manifests.objects.contains(&made);
+    manifests.objects.extend(is_new.then_some(made));
     let names = ["any", "another"].map(|it| format!("({it} pod{})", with_labels(&labels)));
     let keys = names.map(|name| PodKey { namespace: Arc::clone(&namespace), name: name.into() });
     let is_free = |key: &&PodKey| !manifests.pods().any(|pod| pod.key == **key);
