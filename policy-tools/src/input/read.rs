@@ -33,10 +33,10 @@ impl Manifests {
             });
             paths.push(live.clone());
         }
-        let mut foreign = BTreeMap::new();
+        let mut others = BTreeMap::new();
         let mut unrendered = Unrendered::default();
         let is_named = |file: &Path| paths.iter().any(|path| path == file);
-        let loaded = manifests::load_adapted(&paths, parsed, &mut |file, document, value| {
+        let loaded = manifests::load_adapted(&paths, parsed, &mut |file, _, value| {
             let is_below = staged.live.as_deref() == Some(file);
             if is_below && replaced.contains(&identity(&value)) || staged.is_rendered(file) {
                 return None;
@@ -47,7 +47,7 @@ impl Manifests {
                 return None;
             }
             if is_foreign(&value) && !is_named(file) {
-                foreign.insert(file.to_path_buf(), document);
+                others.insert(file.to_path_buf(), NO_OBJECT);
                 return None;
             }
             files.insert(file.to_path_buf());
@@ -61,28 +61,22 @@ impl Manifests {
             found.note_ports(&value);
             Some(value)
         });
-        for file in foreign.keys() {
-            found.skipped.push(format!("{}: skipped: no Kubernetes object", file.display()));
-        }
-        // A template of a chart is no YAML until it is rendered.
-        let mut is_template = |fault: &Fault| {
-            fault.file.as_deref().is_some_and(|file| {
-                !is_named(file) && fault.object.is_none() && holds_template(file)
-            })
-        };
         let mut is_left_out = |fault: &Fault| {
             fault.file.as_deref().is_some_and(|file| {
                 staged.is_rendered(file) || !is_named(file) && unrendered.is_of_chart(file)
             })
         };
-        let faults = loaded.faults.into_iter().filter(|fault| !is_left_out(fault));
-        let (templates, faults): (Vec<Fault>, Vec<Fault>) = faults.partition(&mut is_template);
-        let templates: BTreeSet<PathBuf> =
-            templates.into_iter().filter_map(|fault| fault.file).collect();
-        for file in templates {
-            let file = file.display();
-            found.skipped.push(format!("{file}: skipped: a template of a chart; render it first"));
+        let mut faults: Vec<Fault> = Vec::new();
+        for fault in loaded.faults.into_iter().filter(|fault| !is_left_out(fault)) {
+            let file = fault.file.as_ref().filter(|file| !is_named(file) && fault.object.is_none());
+            match file.and_then(|file| Some((file.clone(), no_manifest(file)?))) {
+                Some((file, what)) => drop(others.insert(file, what)),
+                None => faults.push(fault),
+            }
         }
+        let others =
+            others.iter().map(|(file, what)| format!("{}: skipped: {what}", file.display()));
+        found.skipped.extend(others);
         let is_expected = |kind: &str| workloads::is_kind(kind) || kind.contains("Policy");
         let (expected, others): (Vec<_>, Vec<_>) =
             loaded.skipped.iter().partition(|(kind, _)| is_expected(kind));
@@ -112,8 +106,9 @@ impl Manifests {
         };
         let namespace = value["metadata"]["namespace"].as_str().unwrap_or("default");
         let containers = ["containers", "initContainers"].map(|it| value["spec"][it].as_array());
-        let ports = containers.into_iter().flatten().flatten();
-        let ports = ports.filter_map(|it| it["ports"].as_array()).flatten().filter_map(|port| {
+        let containers = || containers.into_iter().flatten().flatten();
+        let ports = containers().filter_map(|it| it["ports"].as_array());
+        let ports = ports.flatten().filter_map(|port| {
             let protocol = match port["protocol"].as_str() {
                 Some("UDP") => Protocol::Udp,
                 Some("SCTP") => Protocol::Sctp,
@@ -121,8 +116,10 @@ impl Manifests {
             };
             Some((protocol, port["containerPort"].as_u64()?.try_into().ok()?))
         });
-        let ports: BTreeSet<(Protocol, u16)> = ports.collect();
+        let mut ports: BTreeSet<(Protocol, u16)> = ports.collect();
         if !ports.is_empty() {
+            // Where a probe connects to, the container listens.
+            ports.extend(containers().flat_map(probed).map(|port| (Protocol::Tcp, port)));
             let key = PodKey { namespace: namespace.into(), name: name.into() };
             self.container_ports.insert(key, ports);
         }
@@ -154,6 +151,15 @@ impl Manifests {
     }
 }
 
+/// The ports that the probes of a container connect to by number.
+fn probed(container: &Value) -> impl Iterator<Item = u16> {
+    let probes = ["livenessProbe", "readinessProbe", "startupProbe"].map(|it| &container[it]);
+    let ports = probes.into_iter().flat_map(|probe| {
+        ["httpGet", "tcpSocket", "grpc"].map(|action| probe[action]["port"].as_u64())
+    });
+    ports.flatten().filter_map(|port| port.try_into().ok())
+}
+
 /// The identity of an object: kind, namespace and name.
 fn identity(value: &Value) -> (String, String, String) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -166,13 +172,18 @@ fn identity(value: &Value) -> (String, String, String) {
     (kind, namespace, text(&metadata["name"]))
 }
 
-/// A template longer than this is not recognized as one.
-const LONGEST_TEMPLATE: u64 = 16 << 20;
+/// A file of a folder that has no Kubernetes object.
+const NO_OBJECT: &str = "no Kubernetes object";
 
-/// Whether a regular file has actions of a template language, as charts have.
-fn holds_template(file: &Path) -> bool {
-    control::read_regular(file, LONGEST_TEMPLATE)
-        .is_ok_and(|text| text.windows(2).any(|pair| pair == b"{{"))
+/// What a regular file is that is no manifest although it is called so: a template of a chart, which is no YAML until it is rendered,
+/// or data without a word that every object has.
+fn no_manifest(file: &Path) -> Option<&'static str> {
+    let text = control::read_regular(file, manifests::LONGEST).ok()?;
+    let has = |word: &str| text.windows(word.len()).any(|found| found == word.as_bytes());
+    if has("{{") {
+        return Some("a template of a chart; render it first");
+    }
+    (!has("apiVersion") && !has("kind")).then_some(NO_OBJECT)
 }
 
 /// Whether a document of YAML is something else than a Kubernetes object.

@@ -100,14 +100,19 @@ fn near_label(selector: &Selector, objects: &[Arc<Labels>]) -> Option<String> {
         if objects.iter().any(has) {
             continue;
         }
+        let key = &*requirement.key;
+        let labels = || objects.iter().flat_map(|labels| labels.iter());
         for wanted in values {
-            let wanted = format!("{}={wanted}", requirement.key);
-            let existing: BTreeSet<String> = objects
-                .iter()
-                .flat_map(|labels| labels.iter().map(|(key, value)| format!("{key}={value}")))
-                .collect();
-            if let Some(near) = nearest(&wanted, existing.iter().map(String::as_str)) {
-                return Some(near.to_owned());
+            // A long key says nothing about how much alike two values are.
+            let same_key = labels().filter(|(other, _)| &***other == key);
+            let of_key: BTreeSet<&str> = same_key.map(|(_, value)| &**value).collect();
+            if let Some(near) = nearest(wanted, of_key.into_iter()) {
+                return Some(format!("{key}={near}"));
+            }
+            let same_value = labels().filter(|(_, value)| *value == wanted);
+            let of_value: BTreeSet<&str> = same_value.map(|(other, _)| &**other).collect();
+            if let Some(near) = nearest(key, of_value.into_iter()) {
+                return Some(format!("{near}={wanted}"));
             }
         }
     }

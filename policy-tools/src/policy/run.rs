@@ -189,7 +189,8 @@ impl Runner {
                 let namespaces = Namespaces::Selected(of.namespaces.clone());
                 let pods = cluster.matching(&namespaces, &of.pods);
                 let pods = pods.filter(|pod| !self.stands(&pod.key));
-                pods.map(|pod| Endpoint::Pod(pod.key.clone())).collect()
+                let pods: BTreeSet<PodKey> = pods.map(|pod| pod.key.clone()).collect();
+                pods.into_iter().map(Endpoint::Pod).collect()
             }
         };
         if found.is_empty() { Err("selects nothing in the manifests".into()) } else { Ok(found) }

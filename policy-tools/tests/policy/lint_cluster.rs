@@ -71,6 +71,40 @@ fn the_port_of_a_service_is_not_that_of_its_pods() {
 }
 
 #[test]
+fn a_port_is_one_of_pods_where_a_service_or_a_probe_leads_there() {
+    let pod = "ports: [{containerPort: 15090}], readinessProbe: {httpGet: {port: 8000}}";
+    let ports = "ingress: [{ports: [{port: 443}, {port: 8000}, {port: 15001}, {port: 15053, protocol: UDP}]}]";
+    let text = deployment("istio-system", "gateway", &format!(", {pod}"))
+        + &policy("istio-system", "gateway", &format!("podSelector: {{}}, {ports}"));
+    let found = said(&text);
+    assert!(found.len() == 1 && found[0].contains("has TCP port 443, only TCP 8000"), "{found:?}");
+    let service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: gateway, namespace: istio-system}\n\
+                   spec: {selector: {app: gateway}, ports: [{port: 443, targetPort: 443}]}\n";
+    assert_eq!(said(&(text + service)), [""; 0]);
+}
+
+#[test]
+fn a_label_that_is_suggested_is_spelt_like_the_one_that_is_there() {
+    let name = "podSelector: {matchLabels: {app.kubernetes.io/name: argocd-server}}";
+    let labelled = |key: &str, value: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: p, namespace: shop, labels: {{{key}: {value}}}}}\n\
+             spec: {{containers: [{{name: c}}]}}\n"
+        )
+    };
+    let hint = |pod: String| said(&(pod + &policy("shop", "server", name))).remove(0);
+    assert!(
+        hint(labelled("app.kubernetes.io/name", "argocd-redis")).contains("; correct its labels")
+    );
+    assert!(
+        hint(labelled("app.kubernetes.io/name", "argocd-sever")).ends_with("name=argocd-sever?")
+    );
+    assert!(
+        hint(labelled("app.kubernetes.io/nam", "argocd-server")).ends_with("nam=argocd-server?")
+    );
+}
+
+#[test]
 fn pods_that_may_open_connections_have_to_ask_for_names() {
     let db = "{to: [{podSelector: {matchLabels: {app: db}}}], ports: [{port: 5432}]}";
     let egress = |rules: &str| said(&web(&format!("policyTypes: [Egress], egress: [{rules}]")));

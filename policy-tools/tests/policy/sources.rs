@@ -101,7 +101,12 @@ fn a_template_of_a_chart_is_skipped_inside_a_folder_and_a_fault_by_name() {
     let note = format!("{}: skipped: a template of a chart; render it first", template.display());
     assert_eq!(found.skipped, [note]);
     assert!(Manifests::load(&[template]).is_err());
-    // A file that is broken is a fault wherever it is.
+    // So is data that is not even JSON; a manifest that is broken is a fault wherever it is.
+    fs::write(folder.path().join("ratings.json"), "{rating: 1}\n{rating: 2}\n").unwrap();
+    let found = Manifests::load(&[folder.path().to_path_buf()]).unwrap();
+    let data = folder.path().join("ratings.json");
+    assert_eq!(found.skipped[0], format!("{}: skipped: no Kubernetes object", data.display()));
+    assert!(Manifests::load(&[data]).is_err());
     fs::write(folder.path().join("broken.yaml"), "kind: [").unwrap();
     assert!(Manifests::load(&[folder.path().to_path_buf()]).is_err());
 }

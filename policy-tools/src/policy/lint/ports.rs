@@ -3,14 +3,18 @@
 use std::collections::BTreeSet;
 
 use control::Object;
-use control::model::{Direction, Pod, PolicyRule, PortSpec, Ports, Protocol, Service, TargetPort};
+use control::model::{
+    Direction, Pod, PolicyRule, PortSpec, Ports, Protocol, Service, ServicePort, TargetPort,
+};
 
 use super::Findings;
 use crate::input::Manifests;
 use crate::policy::labels::nearest;
 
-/// Ports that sidecars listen on which are added when a pod is made.
-const OF_SIDECARS: [u16; 4] = [15_008, 15_020, 15_021, 15_090];
+/// Ports of Istio's proxies, which are added when a pod is made or declare few of them
+/// (<https://istio.io/latest/docs/ops/deployment/application-requirements/#ports-used-by-istio>).
+const OF_PROXIES: [u16; 10] =
+    [15_000, 15_001, 15_004, 15_006, 15_008, 15_014, 15_020, 15_021, 15_053, 15_090];
 
 impl Findings<'_> {
     /// Ports of a rule that none of the pods has which it is about.
@@ -68,7 +72,10 @@ impl Findings<'_> {
                             range.first
                         );
                         self.add_to(name, &place, "service-port", message);
-                    } else if range.first == range.last && !OF_SIDECARS.contains(&range.first) {
+                    } else if range.first == range.last
+                        && !OF_PROXIES.contains(&range.first)
+                        && !is_target(manifests, ports, meant)
+                    {
                         let known = declared.into_iter().flatten().collect::<BTreeSet<_>>();
                         let known =
                             known.iter().map(|(protocol, port)| format!("{protocol} {port}"));
@@ -92,17 +99,7 @@ impl Findings<'_> {
 /// another one.
 fn leading(manifests: &Manifests, ports: &Ports, meant: &[&Pod]) -> Option<(String, String)> {
     let PortSpec::Range(range) = &ports.port else { return None };
-    let is_behind = |service: &Service| {
-        let selector = manifests.selectors.get(&service.key);
-        selector.is_some_and(|selector| {
-            meant.iter().any(|pod| {
-                pod.key.namespace == service.key.namespace
-                    && selector.iter().all(|(key, value)| pod.labels.value(key) == Some(value))
-            })
-        })
-    };
-    manifests.objects.iter().find_map(|object| {
-        let Object::Service(service) = object else { return None };
+    services(manifests, meant).find_map(|service| {
         let mut own = service.ports.iter().filter(|it| it.protocol == ports.protocol);
         let port = own.find(|it| range.first == it.port && range.last == it.port)?;
         let target = match &port.target {
@@ -110,6 +107,32 @@ fn leading(manifests: &Manifests, ports: &Ports, meant: &[&Pod]) -> Option<(Stri
             TargetPort::Number(number) => number.to_string(),
             TargetPort::Name(name) => name.to_string(),
         };
-        is_behind(service).then(|| (service.key.to_string(), target))
+        Some((service.key.to_string(), target))
+    })
+}
+
+/// Whether a service of these pods leads to this port of theirs: then they listen there, declared or not.
+fn is_target(manifests: &Manifests, ports: &Ports, meant: &[&Pod]) -> bool {
+    let PortSpec::Range(range) = &ports.port else { return false };
+    let is_it = |it: &ServicePort| {
+        it.protocol == ports.protocol && it.target == TargetPort::Number(range.first)
+    };
+    services(manifests, meant).any(|service| service.ports.iter().any(is_it))
+}
+
+/// The services that select some of these pods.
+fn services<'a>(manifests: &'a Manifests, pods: &'a [&Pod]) -> impl Iterator<Item = &'a Service> {
+    let is_behind = move |service: &Service| {
+        let selector = manifests.selectors.get(&service.key);
+        selector.is_some_and(|selector| {
+            pods.iter().any(|pod| {
+                pod.key.namespace == service.key.namespace
+                    && selector.iter().all(|(key, value)| pod.labels.value(key) == Some(value))
+            })
+        })
+    };
+    manifests.objects.iter().filter_map(move |object| match object {
+        Object::Service(service) => is_behind(service).then_some(service),
+        _ => None,
     })
 }
