@@ -27,6 +27,13 @@ impl Pace {
         self.read = now;
     }
 
+    /// Notes that there is nothing to read.
+    pub(crate) fn note_none(&mut self, now: Instant) {
+        if self.pause.is_some() && self.is_due(now) {
+            self.pause = None;
+        }
+    }
+
     /// Time until the next reading; `None` if it is whenever the worker is awake.
     pub(crate) fn due(&self, now: Instant) -> Option<Duration> {
         self.pause.map(|pause| pause.saturating_sub(now - self.read))
@@ -55,6 +62,11 @@ mod tests {
         // A flood.
         pace.note(4096, start + 3 * MS);
         assert_eq!(pace.due(start + 3 * MS), Some(SHORTEST));
+        // No more of it.
+        pace.note_none(start + 3 * MS);
+        assert_eq!(pace.due(start + 3 * MS), Some(SHORTEST));
+        pace.note_none(start + 4 * MS);
+        assert_eq!(pace.due(start + 4 * MS), None);
         // Few, and none.
         pace.note(1, start + 5 * MS);
         assert_eq!(pace.due(start + 5 * MS), None);

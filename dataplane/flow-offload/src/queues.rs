@@ -116,6 +116,7 @@ impl Queue {
         let Some(Punt { queue: 0, openings, pace, .. }) = &mut self.punt else { return false };
         let reports = &*self.held.reports;
         if reports.is_empty() {
+            pace.note_none(Instant::now());
             return false;
         }
         let Some(engine) = self.held.handshakes.engine() else { return false };

@@ -59,6 +59,11 @@ fn short_connections_take_the_kernels_way() {
         node.eventually("all verdicts", || (shown() == before.3 + CONNECTIONS).then_some(()));
     }
     node.eventually("the end of their entries", || (connections(&node) == 0).then_some(()));
+    // A worker that has no more of them to read waits for the kernel.
+    let sleeps = || node.status()["workers"][0]["sleeps"].as_u64().unwrap();
+    let before = sleeps();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(sleeps() < before + 500, "{before} before, {} now", sleeps());
 }
 
 pub(super) fn of_reasons(offload: &serde_json::Value) -> u64 {
