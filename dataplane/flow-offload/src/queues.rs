@@ -115,11 +115,11 @@ impl Queue {
     ) -> bool {
         let Some(Punt { queue: 0, openings, pace, .. }) = &mut self.punt else { return false };
         let reports = &*self.held.reports;
-        if reports.is_empty() {
+        let engine = if reports.is_empty() { None } else { self.held.handshakes.engine() };
+        let Some(engine) = engine else {
             pace.note_none(Instant::now());
             return false;
-        }
-        let Some(engine) = self.held.handshakes.engine() else { return false };
+        };
         openings.finish(&engine, reports);
         if self.held.frames.is_empty() && !reports.is_wanted() && !pace.is_due(Instant::now()) {
             return false;
