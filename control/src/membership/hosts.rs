@@ -1,6 +1,5 @@
 //! Addresses of pods: the pod that each one belongs to, and its sets.
 
-use std::mem;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -10,24 +9,31 @@ use super::interests::Interest;
 use super::{Membership, Sets};
 use crate::PodKey;
 use crate::cache::Cache;
-
-/// An address of one pod, or of several that claim it.
-#[derive(Debug)]
-pub(super) struct Host {
-    pub(super) owner: PodKey,
-    others: Vec<PodKey>,
-    pub(super) sets: Sets,
-}
+use crate::model::Pod;
 
 impl Membership {
     /// The pod that an address is taken for.
     pub(crate) fn owner(&self, address: IpAddr) -> Option<&PodKey> {
-        self.hosts.get(&address).map(|host| &host.owner)
+        self.owners.get(address).map(|pod| &pod.key)
     }
 
     /// Every address that is a pod's.
     pub(crate) fn owners(&self) -> impl Iterator<Item = (IpAddr, &PodKey)> {
-        self.hosts.iter().map(|(address, host)| (*address, &host.owner))
+        self.owners.iter().map(|(address, pod)| (address, &pod.key))
+    }
+
+    /// The sets that an address is in by its pod, sorted.
+    pub(super) fn sets_of_host(&self, address: IpAddr) -> &[PeerSetId] {
+        self.inside.get(&address).map_or(&[], |sets| sets)
+    }
+
+    /// Makes room for the addresses of these pods.
+    pub(crate) fn expect<'p>(&mut self, pods: impl Iterator<Item = &'p Pod>) {
+        let (mut v4, mut v6) = (0, 0);
+        for address in pods.flat_map(|pod| pod.addresses.iter()) {
+            *(if address.is_ipv4() { &mut v4 } else { &mut v6 }) += 1;
+        }
+        self.owners.expect(v4, v6);
     }
 
     /// A pod changed in the cache; it had the addresses `before` and has `now`.
@@ -39,10 +45,10 @@ impl Membership {
         now: &[IpAddr],
     ) {
         for address in before.iter().filter(|address| !now.contains(address)) {
-            self.unclaim(*address, key);
+            self.unclaim(cache, *address, key);
         }
         for address in now.iter().filter(|address| !before.contains(address)) {
-            self.claim(*address, key);
+            self.claim(cache, *address, key);
         }
         for address in before.iter().chain(now) {
             self.refresh(cache, *address);
@@ -62,41 +68,42 @@ impl Membership {
         }
     }
 
-    fn claim(&mut self, address: IpAddr, key: &PodKey) {
-        match self.hosts.get_mut(&address) {
-            Some(host) => host.others.push(key.clone()),
-            None => {
-                let host = Host { owner: key.clone(), others: Vec::new(), sets: Box::default() };
-                self.hosts.insert(address, host);
-            }
+    fn claim(&mut self, cache: &Cache, address: IpAddr, key: &PodKey) {
+        match (self.owner(address), cache.pod(key)) {
+            (Some(_), _) => self.rivals.entry(address).or_default().push(key.clone()),
+            (None, Some(pod)) => drop(self.owners.insert(address, Arc::clone(pod))),
+            (None, None) => {}
         }
     }
 
-    fn unclaim(&mut self, address: IpAddr, key: &PodKey) {
-        let Some(host) = self.hosts.get_mut(&address) else { return };
-        host.others.retain(|other| other != key);
-        if host.owner != *key {
+    fn unclaim(&mut self, cache: &Cache, address: IpAddr, key: &PodKey) {
+        let rivals = self.rivals.get_mut(&address);
+        rivals.into_iter().for_each(|rivals| rivals.retain(|rival| rival != key));
+        if self.owner(address) != Some(key) {
             return;
         }
-        match host.others.pop() {
-            Some(other) => host.owner = other,
+        // The pod that has it now is decided among all, as after every other change.
+        let next = self.rivals.get_mut(&address).and_then(Vec::pop);
+        match next.and_then(|next| cache.pod(&next)) {
+            Some(next) => drop(self.owners.insert(address, Arc::clone(next))),
             None => {
-                let sets = mem::take(&mut host.sets);
-                self.hosts.remove(&address);
-                self.dirty.entry(address).or_insert(sets);
+                self.owners.remove(address);
+                self.put_in(address, Sets::default());
             }
         }
     }
 
     /// Recomputes an address's owner and sets.
     fn refresh(&mut self, cache: &Cache, address: IpAddr) {
-        let Some(host) = self.hosts.get_mut(&address) else { return };
-        host.reconcile(cache);
-        let entry = cache.namespaces().get(&host.owner.namespace);
-        let found = entry.and_then(|entry| Some((entry, entry.pods.get(&host.owner.name)?)));
-        let sets = match found {
+        self.reconcile(cache, address);
+        let Some(owner) = self.owners.get_mut(address) else { return };
+        let entry = cache.namespaces().get(&owner.key.namespace);
+        let found = entry.and_then(|entry| Some((entry, entry.pods.get(&owner.key.name)?)));
+        let sets: Sets = match found {
             Some((entry, pod)) => {
-                let covering = self.interests.covering(&host.owner.namespace, &entry.labels);
+                // The pod as it was would be kept in memory with its last address.
+                *owner = Arc::clone(pod);
+                let covering = self.interests.covering(&pod.key.namespace, &entry.labels);
                 let mut sets: Vec<PeerSetId> = covering
                     .iter()
                     .filter_map(|interest| match interest {
@@ -107,40 +114,55 @@ impl Membership {
                 sets.sort_unstable();
                 sets.into_boxed_slice()
             }
-            None => Box::default(),
+            None => Sets::default(),
         };
-        if sets != host.sets {
-            let before = mem::replace(&mut host.sets, sets);
-            self.dirty.entry(address).or_insert(before);
-        }
+        self.put_in(address, sets);
     }
-}
 
-impl Host {
-    /// The address belongs to the pod bound here, else to the one created last.
-    fn reconcile(&mut self, cache: &Cache) {
-        if self.others.is_empty() {
+    /// An address that several pods claim belongs to the one bound here, else to the one created last.
+    fn reconcile(&mut self, cache: &Cache, address: IpAddr) {
+        let Some(mut rivals) = self.rivals.remove(&address).filter(|it| !it.is_empty()) else {
             return;
-        }
+        };
         let rank = |key: &PodKey| {
-            let created = cache.pod(key).map_or(i64::MIN, |pod| pod.created);
+            let created = cache.pod(key).map(|pod| pod.created);
             (cache.is_bound(key), created, key.clone())
         };
-        self.others.push(self.owner.clone());
-        self.others.sort_by_cached_key(rank);
-        if let Some(owner) = self.others.pop() {
-            self.owner = owner;
+        rivals.extend(self.owner(address).cloned());
+        rivals.sort_by_cached_key(rank);
+        if let Some(pod) = rivals.pop().and_then(|owner| cache.pod(&owner)) {
+            self.owners.insert(address, Arc::clone(pod));
+        }
+        if !rivals.is_empty() {
+            self.rivals.insert(address, rivals);
         }
     }
 
-    /// Adds or removes a set; what was there before.
-    pub(super) fn change(&mut self, id: PeerSetId, add: bool) -> Sets {
-        let mut sets = self.sets.to_vec();
+    /// Sets the sets of an address; notes what the editor has for it.
+    fn put_in(&mut self, address: IpAddr, sets: Sets) {
+        if *sets == *self.sets_of_host(address) {
+            return;
+        }
+        let before = match sets.is_empty() {
+            true => self.inside.remove(&address),
+            false => self.inside.insert(address, sets),
+        };
+        self.dirty.entry(address).or_insert(before.unwrap_or_default());
+    }
+
+    /// Adds an address to a set or removes it.
+    pub(super) fn put(&mut self, address: IpAddr, id: PeerSetId, add: bool) {
+        let mut sets = self.sets_of_host(address).to_vec();
         match (sets.binary_search(&id), add) {
             (Err(at), true) => sets.insert(at, id),
             (Ok(at), false) => drop(sets.remove(at)),
-            _ => {}
+            _ => return,
         }
-        mem::replace(&mut self.sets, sets.into())
+        self.put_in(address, sets.into());
+    }
+
+    /// The pod that owns an address, as it is now.
+    pub(super) fn is_owner(&self, pod: &Pod, address: IpAddr) -> bool {
+        self.owner(address) == Some(&pod.key)
     }
 }

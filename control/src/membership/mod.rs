@@ -11,6 +11,7 @@
 //! does not grow with the cluster. Changes are recorded per address and applied to the address map
 //! once per commit, so an address that moves between sets never has a combination in between.
 
+mod by_address;
 mod content;
 mod domains;
 mod hosts;
@@ -33,11 +34,11 @@ use crate::PodKey;
 use crate::cache::Cache;
 use crate::model::{Labels, Pod};
 use crate::peers::{NameId, NameOf, PeerSet};
+use by_address::ByAddress;
 use content::Content;
 pub use content::{Members, PeerSets};
 use domains::Domains;
 pub(crate) use domains::Versions;
-use hosts::Host;
 use interests::Interests;
 use names::Numbers;
 pub(crate) use nets::Nets;
@@ -58,7 +59,12 @@ pub(crate) struct Membership {
     /// Names whose numbers changed since the last commit.
     changed_names: HashSet<NameId, RandomState>,
     interests: Interests,
-    hosts: HashMap<IpAddr, Host, RandomState>,
+    /// The pod that each address belongs to.
+    owners: ByAddress<Arc<Pod>>,
+    /// Other pods that claim an address.
+    rivals: HashMap<IpAddr, Vec<PodKey>, RandomState>,
+    /// The addresses of pods that are in any set.
+    inside: HashMap<IpAddr, Sets, RandomState>,
     /// The numbers each pod gives to the tracked names.
     published_numbers: HashMap<PodKey, Vec<(NameId, u16)>, RandomState>,
     /// The addresses of nodes that are in any set.
@@ -92,7 +98,7 @@ impl Membership {
     pub(crate) fn version(&mut self) -> Option<Versions> {
         let dirty = mem::take(&mut self.dirty);
         // Many single edits cost more than sorting everything once.
-        let many = dirty.len() > 4096 && dirty.len() > self.hosts.len() / 4;
+        let many = dirty.len() > 4096 && dirty.len() > self.inside.len() / 4;
         if many || mem::take(&mut self.rebuild) {
             self.editor = self.build().edit();
             self.edited = false;
@@ -102,7 +108,7 @@ impl Membership {
             return Some(self.versions());
         }
         for (address, before) in dirty {
-            let now = self.hosts.get(&address).map_or(&[][..], |host| &host.sets);
+            let now = self.inside.get(&address).map_or(&[][..], |sets| sets);
             if *before != *now {
                 self.editor.move_host(address, &before, now);
                 if let Some(content) = &mut self.content {
@@ -118,12 +124,12 @@ impl Membership {
     pub(crate) fn list_content(&mut self) {
         let mut content = Content::default();
         self.sets.iter().for_each(|(id, entry)| content.add(*id, block_of(&entry.it)));
-        for (address, host) in &self.hosts {
+        for (address, sets) in &self.inside {
             // The next version moves these in the editor and in the content.
-            let sets = self.dirty.get(address).unwrap_or(&host.sets);
+            let sets = self.dirty.get(address).unwrap_or(sets);
             content.move_host(*address, &[], sets);
         }
-        for (address, before) in self.dirty.iter().filter(|(it, _)| !self.hosts.contains_key(it)) {
+        for (address, before) in self.dirty.iter().filter(|(it, _)| !self.inside.contains_key(it)) {
             content.move_host(*address, &[], before);
         }
         for (address, sets) in self.published_nodes.values().flatten() {
@@ -148,9 +154,8 @@ impl Membership {
                 nets.entry(*id).or_default().push((*net, except.clone()));
             }
         }
-        let hosts = self.hosts.iter().map(|(address, host)| (address, &host.sets));
         let nodes = self.published_nodes.values().flatten().map(|(address, sets)| (address, sets));
-        for (address, sets) in hosts.chain(nodes).chain(&self.domains.published) {
+        for (address, sets) in self.inside.iter().chain(nodes).chain(&self.domains.published) {
             sets.iter().for_each(|id| nets.entry(*id).or_default().push(host(*address)));
         }
         nets
@@ -164,9 +169,8 @@ impl Membership {
                 builder.add(*id, [Block { net: *net, except: except.clone() }]);
             }
         }
-        let hosts = self.hosts.iter().map(|(address, host)| (address, &host.sets));
         let nodes = self.published_nodes.values().flatten().map(|(address, sets)| (address, sets));
-        for (address, sets) in hosts.chain(nodes).chain(&self.domains.published) {
+        for (address, sets) in self.inside.iter().chain(nodes).chain(&self.domains.published) {
             sets.iter().for_each(|id| builder.add(*id, [single(address)]));
         }
         builder

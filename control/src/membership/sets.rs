@@ -68,8 +68,9 @@ impl Membership {
 
     /// The pods that are in a set now, sorted.
     pub(crate) fn pods_of(&self, id: PeerSetId) -> Vec<PodKey> {
-        let inside = self.hosts.values().filter(|host| host.sets.binary_search(&id).is_ok());
-        let pods: BTreeSet<PodKey> = inside.map(|host| host.owner.clone()).collect();
+        let inside = self.inside.iter().filter(|(_, sets)| sets.binary_search(&id).is_ok());
+        let pods = inside.filter_map(|(address, _)| self.owner(*address).cloned());
+        let pods: BTreeSet<PodKey> = pods.collect();
         pods.into_iter().collect()
     }
 
@@ -94,10 +95,8 @@ impl Membership {
             let inside = |pod: &&Arc<Pod>, address: &IpAddr| set.holds_pod(pod, *address);
             let mut touch = |pod: &Arc<Pod>| {
                 for address in cache.addresses_of(pod).iter().filter(|it| inside(&pod, it)) {
-                    let Some(host) = self.hosts.get_mut(address) else { continue };
-                    if host.owner == pod.key {
-                        let before = host.change(id, add);
-                        self.dirty.entry(*address).or_insert(before);
+                    if self.is_owner(pod, *address) {
+                        self.put(*address, id, add);
                     }
                 }
             };
