@@ -19,7 +19,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use flate2::Compression;
@@ -28,9 +27,7 @@ use flate2::write::GzEncoder;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::cache::StoredObject;
 use crate::file::open_regular;
-use crate::model::reference_of;
 use crate::state::ObjectSnapshot;
 use crate::{Object, ObjectRef};
 
@@ -45,7 +42,7 @@ const LEAST: u64 = 64 << 10;
 pub struct History {
     folder: PathBuf,
     most_bytes: u64,
-    known: HashMap<ObjectRef, StoredObject>,
+    known: HashMap<ObjectRef, Object>,
     present: Option<Present>,
 }
 
@@ -110,7 +107,7 @@ impl History {
     /// If the folder cannot be written to, or all objects take more than the size.
     pub fn write(&mut self, snapshot: ObjectSnapshot, now: SystemTime) -> io::Result<()> {
         let now = Timestamp::try_from(now).map_err(io::Error::other)?;
-        let objects: HashMap<ObjectRef, StoredObject> =
+        let objects: HashMap<ObjectRef, Object> =
             snapshot.0.into_iter().map(|object| (object.reference(), object)).collect();
         let is_full = |it: &Present| it.bytes > it.first + it.first.max(LEAST);
         // After the clock was set back, the file of a later moment would answer for what is written now.
@@ -131,11 +128,7 @@ impl History {
         self.tidy()
     }
 
-    fn begin(
-        &mut self,
-        objects: &HashMap<ObjectRef, StoredObject>,
-        now: Timestamp,
-    ) -> io::Result<()> {
+    fn begin(&mut self, objects: &HashMap<ObjectRef, Object>, now: Timestamp) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         let second = Timestamp::from_second(now.as_second()).map_err(io::Error::other)?;
         let path = self.folder.join(format!("{second}{ENDING}"));
@@ -181,13 +174,12 @@ impl History {
 /// Appends what differs.
 fn append(
     present: &mut Present,
-    known: &HashMap<ObjectRef, StoredObject>,
-    objects: &HashMap<ObjectRef, StoredObject>,
+    known: &HashMap<ObjectRef, Object>,
+    objects: &HashMap<ObjectRef, Object>,
     now: Timestamp,
 ) -> io::Result<()> {
-    let is_known = |(reference, object): &(&ObjectRef, &StoredObject)| {
-        known.get(*reference).is_some_and(|known| known.is_same(object))
-    };
+    let is_known =
+        |(reference, object): &(&ObjectRef, &Object)| known.get(*reference) == Some(*object);
     let mut changed = objects.iter().filter(|it| !is_known(it)).peekable();
     let mut gone = known.keys().filter(|it| !objects.contains_key(*it)).peekable();
     if changed.peek().is_none() && gone.peek().is_none() {
@@ -296,30 +288,6 @@ fn read(path: &Path, first: Timestamp, until: Timestamp) -> io::Result<Past> {
         return Err(invalid("is cut off".to_owned()));
     }
     Ok(Past { objects: objects.into_values().collect(), since: since.into(), damage })
-}
-
-impl StoredObject {
-    /// Kind, namespace and name.
-    fn reference(&self) -> ObjectRef {
-        reference_of!(self)
-    }
-
-    /// Whether both are one object in memory; equal namespaces count as one.
-    fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Namespace(a), Self::Namespace(b)) => a == b,
-            (Self::Pod(a), Self::Pod(b)) => Arc::ptr_eq(a, b),
-            (Self::Node(a), Self::Node(b)) => Arc::ptr_eq(a, b),
-            (Self::Service(a), Self::Service(b)) => Arc::ptr_eq(a, b),
-            (Self::EndpointSlice(a), Self::EndpointSlice(b)) => Arc::ptr_eq(a, b),
-            (Self::NetworkPolicy(a), Self::NetworkPolicy(b)) => Arc::ptr_eq(a, b),
-            (Self::ClusterNetworkPolicy(a), Self::ClusterNetworkPolicy(b)) => Arc::ptr_eq(a, b),
-            (Self::ClusterEgressFirewall(a), Self::ClusterEgressFirewall(b)) => Arc::ptr_eq(a, b),
-            (Self::ClusterHostFirewall(a), Self::ClusterHostFirewall(b)) => Arc::ptr_eq(a, b),
-            (Self::NodeAddresses(a), Self::NodeAddresses(b)) => Arc::ptr_eq(a, b),
-            _ => false,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ impl Control {
             to_pod: acl(ingress)?,
             from_pod: acl(egress)?,
             names: names.into_iter().collect(),
-            host_ports: Arc::clone(&pod.host_ports),
+            host_ports: Arc::clone(&pod.ports.host),
             denied_reply: self.denied_reply(key),
             staged,
         })

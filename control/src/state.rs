@@ -16,7 +16,6 @@ use std::path::Path;
 
 use fnv::FnvHasher;
 
-use crate::cache::StoredObject;
 use crate::{Control, Durability, Object, open_regular, replace_file};
 
 const HEAD: &str = "podgate-state 1";
@@ -24,12 +23,12 @@ const HEAD: &str = "podgate-state 1";
 /// All objects of a [`Control`] at one moment, for another thread to write. It shares the objects,
 /// so taking it is quick.
 #[derive(Debug)]
-pub struct ObjectSnapshot(pub(crate) Vec<StoredObject>);
+pub struct ObjectSnapshot(pub(crate) Vec<Object>);
 
 impl ObjectSnapshot {
     /// Takes a snapshot of the objects in `control`.
     pub fn of(control: &Control) -> Self {
-        Self(control.cache.stored().collect())
+        Self(control.objects().collect())
     }
 }
 

@@ -100,7 +100,7 @@ impl Switch {
                 "{}/{}@{} {:?}",
                 pod.key.namespace,
                 pod.key.name,
-                pod.node.unwrap(),
+                pod.node.as_deref().unwrap(),
                 pod.addresses
             )),
             _ => None,

@@ -151,7 +151,8 @@ impl Owners {
 /// A hash of the pod that an address belongs to; 0 if it is none's.
 fn owner_of(control: &Control, address: IpAddr) -> u64 {
     let Some(pod) = control.pod_at(address) else { return 0 };
-    let uid = control.pod(pod).and_then(|pod| pod.uid.as_deref()).unwrap_or_default();
+    let uid = control.pod(pod).and_then(|pod| pod.uid.as_ref());
+    let uid = uid.map(ToString::to_string).unwrap_or_default();
     state::checksum(format!("{pod}\n{uid}").as_bytes()).max(1)
 }
 

@@ -1,17 +1,16 @@
 //! Pods of this node, bound by the runtime before the API server reports them.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use super::Cache;
 use crate::PodKey;
-use crate::model::Pod;
+use crate::model::{Pod, Uid};
 
 /// The binding of a local pod.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     /// Uid of the pod; `None` matches any pod of the name.
-    uid: Option<Arc<str>>,
+    uid: Option<Uid>,
     addresses: Vec<IpAddr>,
 }
 
@@ -27,12 +26,7 @@ impl Bound {
 
 impl Cache {
     /// Binds a pod to addresses; returns whether that is a change.
-    pub(crate) fn bind(
-        &mut self,
-        pod: &PodKey,
-        uid: Option<Arc<str>>,
-        addresses: Vec<IpAddr>,
-    ) -> bool {
+    pub(crate) fn bind(&mut self, pod: &PodKey, uid: Option<Uid>, addresses: Vec<IpAddr>) -> bool {
         let bound = Bound { uid, addresses };
         if self.bound.get(pod) == Some(&bound) {
             return false;

@@ -3,11 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use super::{Cache, NamespaceEntry, StoredObject};
-use crate::model::{
-    ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace,
-    NetworkPolicy, Node, NodeAddresses, Pod, Service,
-};
+use super::{Cache, NamespaceEntry};
+use crate::model::{Namespace, Pod};
 use crate::{Kind, Object, ObjectRef};
 use ahash::RandomState;
 
@@ -61,40 +58,19 @@ impl Cache {
         all
     }
 
-    /// All objects, namespaces first.
-    pub(crate) fn objects(&self) -> impl Iterator<Item = Object> {
-        self.stored().map(|stored| match stored {
-            StoredObject::Namespace(it) => Object::Namespace(it),
-            StoredObject::Pod(it) => Object::Pod(Pod::clone(&it)),
-            StoredObject::Node(it) => Object::Node(Node::clone(&it)),
-            StoredObject::Service(it) => Object::Service(Service::clone(&it)),
-            StoredObject::EndpointSlice(it) => Object::EndpointSlice(EndpointSlice::clone(&it)),
-            StoredObject::NetworkPolicy(it) => Object::NetworkPolicy(NetworkPolicy::clone(&it)),
-            StoredObject::ClusterNetworkPolicy(it) => {
-                Object::ClusterNetworkPolicy(ClusterNetworkPolicy::clone(&it))
-            }
-            StoredObject::ClusterEgressFirewall(it) => {
-                Object::ClusterEgressFirewall(ClusterEgressFirewall::clone(&it))
-            }
-            StoredObject::ClusterHostFirewall(it) => {
-                Object::ClusterHostFirewall(ClusterHostFirewall::clone(&it))
-            }
-            StoredObject::NodeAddresses(it) => Object::NodeAddresses(NodeAddresses::clone(&it)),
-        })
-    }
-
     /// All pods.
     pub(crate) fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.namespaces.values().flat_map(|entry| entry.pods.values())
     }
 
-    /// All objects, shared.
-    pub(crate) fn stored(&self) -> impl Iterator<Item = StoredObject> {
+    /// All objects, namespaces first.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = Object> {
         let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
         let namespaces = explicit.map(|(name, entry)| {
             let (name, labels) = (Arc::clone(name), Arc::clone(&entry.labels));
             let NamespaceEntry { complete, denied_reply, stage, .. } = *entry;
-            StoredObject::Namespace(Namespace { name, labels, complete, denied_reply, stage })
+            let namespace = Namespace { name, labels, complete, denied_reply, stage };
+            Object::Namespace(Arc::new(namespace))
         });
         let entries = || self.namespaces.values();
         let policies = entries().flat_map(|entry| entry.policies.values());
@@ -104,15 +80,15 @@ impl Cache {
         let node_addresses = self.node_addresses.values();
         let (services, slices) = (self.services.values(), self.endpoint_slices.values());
         namespaces
-            .chain(self.nodes.values().map(|it| StoredObject::Node(Arc::clone(it))))
-            .chain(self.pods().map(|it| StoredObject::Pod(Arc::clone(it))))
-            .chain(policies.map(|it| StoredObject::NetworkPolicy(Arc::clone(it))))
-            .chain(cluster_policies.map(|it| StoredObject::ClusterNetworkPolicy(Arc::clone(it))))
-            .chain(firewalls.map(|it| StoredObject::ClusterEgressFirewall(Arc::clone(it))))
-            .chain(host_firewalls.map(|it| StoredObject::ClusterHostFirewall(Arc::clone(it))))
-            .chain(node_addresses.map(|it| StoredObject::NodeAddresses(Arc::clone(it))))
-            .chain(services.map(|it| StoredObject::Service(Arc::clone(it))))
-            .chain(slices.map(|it| StoredObject::EndpointSlice(Arc::clone(it))))
+            .chain(self.nodes.values().map(|it| Object::Node(Arc::clone(it))))
+            .chain(self.pods().map(|it| Object::Pod(Arc::clone(it))))
+            .chain(policies.map(|it| Object::NetworkPolicy(Arc::clone(it))))
+            .chain(cluster_policies.map(|it| Object::ClusterNetworkPolicy(Arc::clone(it))))
+            .chain(firewalls.map(|it| Object::ClusterEgressFirewall(Arc::clone(it))))
+            .chain(host_firewalls.map(|it| Object::ClusterHostFirewall(Arc::clone(it))))
+            .chain(node_addresses.map(|it| Object::NodeAddresses(Arc::clone(it))))
+            .chain(services.map(|it| Object::Service(Arc::clone(it))))
+            .chain(slices.map(|it| Object::EndpointSlice(Arc::clone(it))))
     }
 
     /// Number of objects by kind; kinds without any are left out.

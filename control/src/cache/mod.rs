@@ -13,9 +13,6 @@ mod bound;
 mod listing;
 mod published;
 mod store;
-mod stored;
-
-pub(crate) use stored::StoredObject;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -132,9 +129,12 @@ impl Cache {
     /// Adds or replaces an object.
     pub(crate) fn apply(&mut self, object: Object) -> Change {
         let change = match object {
-            Object::Namespace(namespace) => return self.apply_namespace(namespace),
+            Object::Namespace(namespace) => return self.apply_namespace(&namespace),
             Object::Pod(mut pod) => {
-                pod.labels = shared_set(pod.labels);
+                let labels = shared_set(&pod.labels);
+                if !Arc::ptr_eq(&labels, &pod.labels) {
+                    Arc::make_mut(&mut pod).labels = labels;
+                }
                 let key = pod.key.clone();
                 let pods = &mut self.entry(&key.namespace).pods;
                 pods.apply(Arc::clone(&key.name), pod).map(|it| Change::Pod(key, it))
@@ -178,8 +178,8 @@ impl Cache {
         self.counted(change)
     }
 
-    fn apply_namespace(&mut self, namespace: Namespace) -> Change {
-        let labels = shared_set(namespace.labels);
+    fn apply_namespace(&mut self, namespace: &Namespace) -> Change {
+        let labels = shared_set(&namespace.labels);
         let entry = self.entry(&namespace.name);
         let is_new = !entry.explicit;
         let same = entry.labels == labels
@@ -190,7 +190,7 @@ impl Cache {
         entry.denied_reply = namespace.denied_reply;
         let stage = std::mem::replace(&mut entry.stage, namespace.stage);
         *self.sizes.entry(Kind::Namespace).or_default() += usize::from(is_new);
-        if same { Change::None } else { Change::Namespace(namespace.name, stage) }
+        if same { Change::None } else { Change::Namespace(Arc::clone(&namespace.name), stage) }
     }
 
     /// Removes an object, if it is known.
@@ -271,6 +271,21 @@ impl Cache {
         let count = self.sizes.entry(kind).or_default();
         *count = *count + usize::from(after) - usize::from(before);
         change
+    }
+
+    /// Gives memory back that is unused after a list of a namespace's objects, which comes in order.
+    pub(crate) fn pack_namespace(&mut self, name: &str) {
+        if let Some(entry) = self.namespaces.get_mut(name) {
+            entry.pods.pack();
+            entry.policies.pack();
+        }
+    }
+
+    /// The same of a list of objects of the whole cluster, and of services.
+    pub(crate) fn pack(&mut self) {
+        self.nodes.pack();
+        self.services.pack();
+        self.endpoint_slices.pack();
     }
 
     /// All namespaces, in order.

@@ -134,7 +134,7 @@ impl Control {
         let (mut fresh, mut faults, mut sockets) = (Vec::new(), Vec::new(), BTreeMap::new());
         for pod in known {
             let policies = self.policies_of(&pod);
-            let mut ports = Arc::clone(&pod.declared_ports);
+            let mut ports = Arc::clone(&pod.ports.declared);
             if has_sockets {
                 let acls = [Direction::Egress, Direction::Ingress]
                     .map(|direction| self.host_acl(&pod, &policies, direction));
@@ -245,7 +245,7 @@ fn unenforced(pod: &Pod, policies: &Policies) -> Vec<Fault> {
             faults.push(FieldFault::new("spec.hostNetwork", problem).of(object.clone()));
         }
     };
-    if pod.declared_ports.is_empty() {
+    if pod.ports.declared.is_empty() {
         add(Direction::Ingress, "no container declares a port");
     }
     add(Direction::Egress, "ports do not tell what the pod opens from what its node does");

@@ -30,7 +30,7 @@ use ipnet::IpNet;
 use crate::cache::{Cache, Change};
 use crate::configurator::{self, Policies};
 use crate::membership::{Membership, Nets, Versions};
-use crate::model::{DeniedReply, Direction, Pod, Service, Stage, WireGuard};
+use crate::model::{DeniedReply, Direction, Pod, Service, Stage, Uid, WireGuard};
 use crate::peers::NameId;
 use crate::render::{self, TrackedNames};
 use crate::services;
@@ -224,19 +224,30 @@ impl Control {
         self.replace(stale, objects);
     }
 
-    fn replace(&mut self, mut stale: HashSet<ObjectRef, RandomState>, mut objects: Vec<Object>) {
-        // What is applied is given back meanwhile: a list may be as large as what comes of it.
-        objects.reverse();
-        while let Some(object) = objects.pop() {
-            stale.remove(&object.reference());
+    fn replace(&mut self, mut stale: HashSet<ObjectRef, RandomState>, objects: Vec<Object>) {
+        self.membership.expect(objects.iter().filter_map(|object| match object {
+            Object::Pod(pod) if pod.is_on_pod_network() => Some(&**pod),
+            _ => None,
+        }));
+        let (mut last, mut packed) =
+            (None::<Arc<str>>, HashSet::<Arc<str>, RandomState>::default());
+        for object in objects {
+            let reference = object.reference();
+            stale.remove(&reference);
             self.apply(object);
-            if objects.len() < objects.capacity() / 2 {
-                objects.shrink_to_fit();
+            // A list is in the order of namespaces: what one does not need, the next one takes.
+            if last != reference.namespace
+                && let Some(before) = std::mem::replace(&mut last, reference.namespace)
+                && packed.insert(Arc::clone(&before))
+            {
+                self.cache.pack_namespace(&before);
             }
         }
+        last.iter().for_each(|name| self.cache.pack_namespace(name));
         for reference in stale {
             self.delete(&reference);
         }
+        self.cache.pack();
     }
 
     /// Binds a pod on this node to addresses, which override those in its status. The
@@ -244,7 +255,7 @@ impl Control {
     /// or later pod of its name has no addresses.
     pub fn bind_address(&mut self, pod: PodKey, uid: Option<&str>, addresses: Vec<IpAddr>) {
         let before = self.cache.addresses(&pod).to_vec();
-        if self.cache.bind(&pod, uid.map(Arc::from), addresses) {
+        if self.cache.bind(&pod, uid.map(Uid::from), addresses) {
             let known = self.cache.pod(&pod).cloned();
             self.process(Change::Pod(pod, (known.clone(), known)), &before);
         }

@@ -54,8 +54,8 @@ impl Control {
                 let now = self.addresses_of(pod);
                 self.note_host_pod(&key, pod);
                 let touched = addresses_before.iter().chain(&now).copied().collect();
-                let uid = |pod: &Option<Arc<Pod>>| pod.as_ref().and_then(|pod| pod.uid.clone());
-                let is_other = addresses_before != now || uid(&before) != uid(&after);
+                let [before, after] = [&before, &after].map(|pod| pod.as_ref()?.uid.as_ref());
+                let is_other = addresses_before != now || before != after;
                 if is_other && matches!(self.scope, Scope::Node(_)) {
                     self.moved.extend(&touched);
                 }

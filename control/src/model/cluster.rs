@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{DeniedReply, Labels, Protocol, Stage};
+use super::{Addresses, DeniedReply, Labels, Protocol, Stage, Uid};
 use crate::PodKey;
 
 /// A namespace.
@@ -50,32 +50,41 @@ pub struct Pod {
     pub key: PodKey,
     /// Distinguishes it from other pods of the same name: `metadata.uid`, or for static pods the
     /// kubelet's annotation `kubernetes.io/config.hash`. `None` where absent.
-    pub uid: Option<Arc<str>>,
+    pub uid: Option<Uid>,
     /// Labels; shared between pods with the same ones.
     pub labels: Arc<Labels>,
     /// `spec.nodeName`; `None` while not scheduled.
     pub node: Option<Arc<str>>,
     /// `status.podIPs`, or `status.podIP` where the list is absent.
-    pub addresses: Vec<IpAddr>,
+    pub addresses: Addresses,
     /// `spec.hostNetwork`: the pod has its node's addresses. Policies hold for it only where
-    /// they are asked to, at [`declared_ports`](Self::declared_ports).
+    /// they are asked to, at [`PodPorts::declared`].
     pub host_network: bool,
     /// Phase `Succeeded` or `Failed`: the pod will not run again and its address may be reused.
     pub finished: bool,
     /// Seconds since the epoch of `metadata.creationTimestamp`, 0 where absent; orders pods that
     /// claim the same address.
-    pub created: i64,
-    /// Named ports of the containers.
-    pub ports: Arc<[ContainerPort]>,
-    /// Ports of the node that lead to the pod.
-    #[serde(default)]
-    pub host_ports: Arc<[HostPort]>,
-    /// The ports that containers of a pod on the host network declare, sorted: they are the
-    /// node's, and no two pods have the same one. Empty for other pods.
-    #[serde(default)]
-    pub declared_ports: Arc<[(Protocol, u16)]>,
+    pub created: u32,
+    /// Ports of the containers; shared between pods with the same ones.
+    #[serde(flatten)]
+    pub ports: Arc<PodPorts>,
     /// Whether all of the object could be read. If not, the pod is closed.
     pub complete: bool,
+}
+
+/// Ports of a pod's containers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PodPorts {
+    /// Those with names.
+    #[serde(rename = "ports")]
+    pub named: Arc<[ContainerPort]>,
+    /// Ports of the node that lead to the pod.
+    #[serde(default, rename = "host_ports")]
+    pub host: Arc<[HostPort]>,
+    /// The ports that containers of a pod on the host network declare, sorted: they are the
+    /// node's, and no two pods have the same one. Empty for other pods.
+    #[serde(default, rename = "declared_ports")]
+    pub declared: Arc<[(Protocol, u16)]>,
 }
 
 /// A named container port.
@@ -111,6 +120,7 @@ impl Pod {
     /// name and protocol, in the order of the containers.
     pub fn named_port(&self, name: &str, protocol: Protocol) -> Option<u16> {
         self.ports
+            .named
             .iter()
             .find(|port| &*port.name == name && port.protocol == protocol)
             .map(|port| port.number)

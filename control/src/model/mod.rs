@@ -2,6 +2,7 @@
 //!
 //! All values are validated: only [`crate::objects`] makes these from API objects.
 
+mod addresses;
 mod cluster;
 mod cluster_policy;
 mod denied_reply;
@@ -12,24 +13,25 @@ mod report;
 mod selector;
 mod service;
 mod staging;
+mod uid;
 
 pub use acl::Direction;
-pub use cluster::{ContainerPort, HostPort, Namespace, Node, NodeAddresses, Pod, WireGuard};
+pub use addresses::Addresses;
+pub use cluster::{
+    ContainerPort, HostPort, Namespace, Node, NodeAddresses, Pod, PodPorts, WireGuard,
+};
 pub use cluster_policy::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, ClusterRule, Tier, Verdict,
 };
 pub use denied_reply::DeniedReply;
 pub use labels::Labels;
-pub(crate) use object::reference_of;
 pub use object::{Kind, Object, ObjectRef};
 pub use policy::{DirectionRules, Namespaces, NetworkPolicy, Peer, PolicyRule, PortSpec, Ports};
 pub use report::{Condition, ConditionKind, Report};
 pub use selector::{Requirement, Selector, Test};
-pub use service::{
-    Endpoint, EndpointAddresses, EndpointPort, EndpointSlice, Hints, Service, ServicePort,
-    TargetPort,
-};
+pub use service::{Endpoint, EndpointPort, EndpointSlice, Hints, Service, ServicePort, TargetPort};
 pub use staging::{Stage, Staging};
+pub use uid::Uid;
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

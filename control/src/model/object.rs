@@ -10,42 +10,41 @@ use super::{
     NetworkPolicy, Node, NodeAddresses, Pod, Report, Service,
 };
 
-/// A parsed object of any supported kind.
+/// A parsed object of any supported kind. Lists, cache, saved state and history share it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Object {
     /// v1 Namespace.
-    Namespace(Namespace),
+    Namespace(Arc<Namespace>),
     /// v1 Pod.
-    Pod(Pod),
+    Pod(Arc<Pod>),
     /// v1 Node.
-    Node(Node),
+    Node(Arc<Node>),
     /// v1 Service.
-    Service(Service),
+    Service(Arc<Service>),
     /// discovery.k8s.io/v1 EndpointSlice.
-    EndpointSlice(EndpointSlice),
+    EndpointSlice(Arc<EndpointSlice>),
     /// networking.k8s.io/v1 NetworkPolicy.
-    NetworkPolicy(NetworkPolicy),
+    NetworkPolicy(Arc<NetworkPolicy>),
     /// policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, or v1alpha1 AdminNetworkPolicy or
     /// BaselineAdminNetworkPolicy.
-    ClusterNetworkPolicy(ClusterNetworkPolicy),
+    ClusterNetworkPolicy(Arc<ClusterNetworkPolicy>),
     /// podgate.io/v1alpha1 ClusterEgressFirewall.
-    ClusterEgressFirewall(ClusterEgressFirewall),
+    ClusterEgressFirewall(Arc<ClusterEgressFirewall>),
     /// podgate.io/v1alpha1 ClusterHostFirewall.
-    ClusterHostFirewall(ClusterHostFirewall),
+    ClusterHostFirewall(Arc<ClusterHostFirewall>),
     /// podgate.io/v1alpha1 NodeAddresses.
-    NodeAddresses(NodeAddresses),
+    NodeAddresses(Arc<NodeAddresses>),
 }
 
-/// Kind, namespace and name of an object. [`Object`] and what the cache stores have the same variants.
-macro_rules! reference_of {
-    ($object:expr) => {{
-        use $crate::{Kind, ObjectRef};
+impl Object {
+    /// Kind, namespace and name.
+    pub fn reference(&self) -> ObjectRef {
         let of = |kind, namespace: Option<&Arc<str>>, name: &Arc<str>| ObjectRef {
             kind,
             namespace: namespace.cloned(),
             name: Arc::clone(name),
         };
-        match $object {
+        match self {
             Self::Namespace(it) => of(Kind::Namespace, None, &it.name),
             Self::Pod(it) => of(Kind::Pod, Some(&it.key.namespace), &it.key.name),
             Self::Node(it) => of(Kind::Node, None, &it.name),
@@ -61,14 +60,6 @@ macro_rules! reference_of {
             Self::ClusterHostFirewall(it) => of(Kind::ClusterHostFirewall, None, &it.name),
             Self::NodeAddresses(it) => of(Kind::NodeAddresses, None, &it.node),
         }
-    }};
-}
-pub(crate) use reference_of;
-
-impl Object {
-    /// Kind, namespace and name.
-    pub fn reference(&self) -> ObjectRef {
-        reference_of!(self)
     }
 
     /// The generation and the status of a policy.

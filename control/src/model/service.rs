@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{Key, Protocol};
+use super::{Addresses, Key, Protocol};
 
 /// A v1 Service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,7 +84,7 @@ pub struct EndpointSlice {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// `addresses`.
-    pub addresses: EndpointAddresses,
+    pub addresses: Addresses,
     /// `conditions.ready`, true where absent.
     pub ready: bool,
     /// `conditions.serving`, as `ready` where absent.
@@ -96,42 +96,6 @@ pub struct Endpoint {
     /// `hints`, if it has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hints: Option<Arc<Hints>>,
-}
-
-/// The addresses of an endpoint; one, as Kubernetes writes them, takes no memory of its own.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Vec<IpAddr>", into = "Vec<IpAddr>")]
-pub enum EndpointAddresses {
-    /// One.
-    One(IpAddr),
-    /// None or several.
-    Several(Box<[IpAddr]>),
-}
-
-impl std::ops::Deref for EndpointAddresses {
-    type Target = [IpAddr];
-
-    fn deref(&self) -> &[IpAddr] {
-        match self {
-            Self::One(address) => std::slice::from_ref(address),
-            Self::Several(addresses) => addresses,
-        }
-    }
-}
-
-impl From<Vec<IpAddr>> for EndpointAddresses {
-    fn from(addresses: Vec<IpAddr>) -> Self {
-        match addresses[..] {
-            [address] => Self::One(address),
-            _ => Self::Several(addresses.into()),
-        }
-    }
-}
-
-impl From<EndpointAddresses> for Vec<IpAddr> {
-    fn from(addresses: EndpointAddresses) -> Self {
-        addresses.to_vec()
-    }
 }
 
 /// The consumers an endpoint is meant for; an empty list is no hint.

@@ -185,7 +185,10 @@ mod tests {
                 "metadata": {"name": "n"}, "spec": {"addresses": ["192.0.2.1"], "wireguard": wireguard}});
             let Read::Object(Object::NodeAddresses(object), faults) = read(value) else { panic!() };
             assert_eq!(object.addresses.len(), 1);
-            (object.wireguard, faults.into_iter().map(|it| it.to_string()).collect::<String>())
+            (
+                object.wireguard.clone(),
+                faults.into_iter().map(|it| it.to_string()).collect::<String>(),
+            )
         };
         let key = "CQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQk=";
         let (read, faults) = of(json!({"publicKey": key, "port": 51871}));

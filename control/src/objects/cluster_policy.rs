@@ -139,9 +139,10 @@ mod tests {
         match read(json!({"apiVersion": kind.api_version(), "kind": kind.name(),
             "metadata": {"name": name}, "spec": spec}))
         {
-            Read::Object(Object::ClusterNetworkPolicy(policy), faults) => {
-                (policy, faults.into_iter().map(|fault| fault.field).collect())
-            }
+            Read::Object(Object::ClusterNetworkPolicy(policy), faults) => (
+                Arc::unwrap_or_clone(policy),
+                faults.into_iter().map(|fault| fault.field).collect(),
+            ),
             other => panic!("{other:?}"),
         }
     }

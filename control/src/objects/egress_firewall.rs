@@ -98,9 +98,10 @@ mod tests {
         match read(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
             "metadata": {"name": "f"}, "spec": spec}))
         {
-            Read::Object(Object::ClusterEgressFirewall(firewall), faults) => {
-                (firewall, faults.into_iter().map(|fault| fault.field).collect())
-            }
+            Read::Object(Object::ClusterEgressFirewall(firewall), faults) => (
+                Arc::unwrap_or_clone(firewall),
+                faults.into_iter().map(|fault| fault.field).collect(),
+            ),
             other => panic!("{other:?}"),
         }
     }

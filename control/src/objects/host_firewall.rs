@@ -83,9 +83,10 @@ mod tests {
         match read(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterHostFirewall",
             "metadata": {"name": "f"}, "spec": spec}))
         {
-            Read::Object(Object::ClusterHostFirewall(firewall), faults) => {
-                (firewall, faults.into_iter().map(|fault| fault.field).collect())
-            }
+            Read::Object(Object::ClusterHostFirewall(firewall), faults) => (
+                Arc::unwrap_or_clone(firewall),
+                faults.into_iter().map(|fault| fault.field).collect(),
+            ),
             other => panic!("{other:?}"),
         }
     }

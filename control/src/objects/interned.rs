@@ -1,38 +1,36 @@
 //! Values that many objects have in common, each once in memory.
 
-use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use ahash::RandomState;
 
-use crate::model::{ContainerPort, Labels};
+use crate::model::{Labels, PodPorts};
 
 type Pool<T> = LazyLock<Mutex<HashSet<Arc<T>, RandomState>>>;
 
 static NAMES: Pool<str> = LazyLock::new(Mutex::default);
-static PORTS: Pool<[ContainerPort]> = LazyLock::new(Mutex::default);
+static PORTS: Pool<PodPorts> = LazyLock::new(Mutex::default);
 static LABELS: LazyLock<Mutex<LabelSets>> = LazyLock::new(Mutex::default);
 
 /// The shared form of a name: of nodes every pod and every endpoint has one, of namespaces and ports many objects.
 pub(crate) fn shared_name(name: &str) -> Arc<str> {
-    shared(&mut NAMES.lock().unwrap_or_else(PoisonError::into_inner), name)
+    let names = &mut NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    shared(names, name, || Arc::from(name))
 }
 
-/// The shared form of named ports: pods of one template have the same.
-pub(crate) fn shared_ports(ports: &[ContainerPort]) -> Arc<[ContainerPort]> {
-    match ports {
-        [] => Arc::default(),
-        ports => shared(&mut PORTS.lock().unwrap_or_else(PoisonError::into_inner), ports),
-    }
+/// The shared form of ports: pods of one template have the same.
+pub(crate) fn shared_ports(ports: PodPorts) -> Arc<PodPorts> {
+    let known = &mut PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+    shared(known, &ports, || Arc::new(ports.clone()))
 }
 
 /// The shared form of the label set with these labels, which are sorted by key.
 pub(crate) fn shared_labels<'l>(
     labels: impl Iterator<Item = (&'l str, &'l str)> + Clone,
 ) -> Arc<Labels> {
-    let of_names = labels.clone().map(|(key, value)| (shared_name(key), value));
+    let of_names = labels.clone().map(|(key, value)| (shared_name(key), shared_name(value)));
     LABELS
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -40,22 +38,23 @@ pub(crate) fn shared_labels<'l>(
 }
 
 /// The shared form of a label set.
-pub(crate) fn shared_set(labels: Arc<Labels>) -> Arc<Labels> {
+pub(crate) fn shared_set(labels: &Arc<Labels>) -> Arc<Labels> {
     let all = labels.iter().map(|(key, value)| (&**key, &**value));
-    LABELS.lock().unwrap_or_else(PoisonError::into_inner).shared(all, || Arc::clone(&labels))
+    LABELS.lock().unwrap_or_else(PoisonError::into_inner).shared(all, || Arc::clone(labels))
 }
 
-fn shared<T: Hash + Eq + ?Sized>(known: &mut HashSet<Arc<T>, RandomState>, it: &T) -> Arc<T>
-where
-    Arc<T>: for<'t> From<&'t T> + Borrow<T>,
-{
+fn shared<T: Hash + Eq + ?Sized>(
+    known: &mut HashSet<Arc<T>, RandomState>,
+    it: &T,
+    make: impl FnOnce() -> Arc<T>,
+) -> Arc<T> {
     if let Some(known) = known.get(it) {
         return Arc::clone(known);
     }
     if known.len() == known.capacity() {
         known.retain(|it| Arc::strong_count(it) > 1);
     }
-    let it = Arc::from(it);
+    let it = make();
     known.insert(Arc::clone(&it));
     it
 }
@@ -100,12 +99,15 @@ mod tests {
     #[test]
     fn names_are_shared_while_they_are_used() {
         let mut names: HashSet<Arc<str>, RandomState> = HashSet::default();
-        let kept = shared(&mut names, "kept");
+        let mut get = |name: &str| {
+            let shared = shared(&mut names, name, || Arc::from(name));
+            (shared, names.len())
+        };
+        let (kept, _) = get("kept");
         for n in 0..10_000 {
-            shared(&mut names, &n.to_string());
-            assert!(names.len() <= 64, "{}", names.len());
+            assert!(get(&n.to_string()).1 <= 64);
         }
-        assert!(Arc::ptr_eq(&kept, &shared(&mut names, "kept")));
+        assert!(Arc::ptr_eq(&kept, &get("kept").0));
     }
 
     #[test]

@@ -38,8 +38,10 @@ mod selector;
 mod service;
 mod staging;
 
-pub(crate) use interned::{shared_name, shared_set};
+pub(crate) use interned::{shared_name, shared_ports, shared_set};
 pub(crate) use pod::read_pod;
+
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -126,9 +128,9 @@ fn singular(kind: &str) -> String {
 fn read_kind(reference: ObjectRef, value: Value) -> (Object, Vec<FieldFault>) {
     fn with<T>(
         (it, faults): (T, Vec<FieldFault>),
-        of: fn(T) -> Object,
+        of: fn(Arc<T>) -> Object,
     ) -> (Object, Vec<FieldFault>) {
-        (of(it), faults)
+        (of(Arc::new(it)), faults)
     }
     let reference = &reference;
     match reference.kind {

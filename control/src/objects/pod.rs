@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::interned::{shared_labels, shared_name, shared_ports};
 use super::reader::{self, elements, readable, readable_labels};
 use super::{Kind, ObjectRef};
-use crate::model::{ContainerPort, HostPort, Labels, Pod, Protocol};
+use crate::model::{ContainerPort, HostPort, Labels, Pod, PodPorts, Protocol, Uid};
 use crate::{FieldFault, PodKey};
 
 type Faults = Vec<FieldFault>;
@@ -49,12 +49,13 @@ fn readable_pod(reference: &ObjectRef, value: &Value) -> Pod {
             .as_str()
             .filter(|name| reader::subdomain(name, "spec.nodeName").is_ok())
             .map(Arc::from),
-        addresses,
+        addresses: addresses.into(),
         host_network: spec["hostNetwork"] == true,
         finished: matches!(status["phase"].as_str(), Some("Succeeded" | "Failed")),
-        ports: Arc::default(),
-        host_ports: Arc::default(),
-        declared_ports: readable_declared_ports(spec),
+        ports: shared_ports(PodPorts {
+            declared: readable_declared_ports(spec),
+            ..PodPorts::default()
+        }),
         complete: false,
     }
 }
@@ -91,16 +92,17 @@ fn key(reference: &ObjectRef) -> PodKey {
     }
 }
 
-/// Seconds since the epoch, 0 where absent.
-fn created(metadata: &ObjectMeta) -> i64 {
-    metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second())
+/// Seconds since the epoch, 0 where absent; of times that do not fit, the nearest that does.
+fn created(metadata: &ObjectMeta) -> u32 {
+    let seconds = metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
+    seconds.clamp(0, u32::MAX.into()) as u32
 }
 
 /// The uid by which the kubelet and the runtime know the pod.
-fn uid(metadata: &mut ObjectMeta) -> Option<Arc<str>> {
+fn uid(metadata: &mut ObjectMeta) -> Option<Uid> {
     let annotations = metadata.annotations.as_mut();
     let of_file = annotations.and_then(|it| it.remove("kubernetes.io/config.hash"));
-    of_file.or(metadata.uid.take()).filter(|uid| !uid.is_empty()).map(Arc::from)
+    of_file.or(metadata.uid.take()).filter(|uid| !uid.is_empty()).map(Uid::from)
 }
 
 fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
@@ -136,11 +138,13 @@ fn pod_of(reference: &ObjectRef, mut object: api::Pod) -> Result<Pod, Faults> {
             Err(fault) => faults.push(fault),
         }
     }
-    addresses.shrink_to_fit();
-    let (ports, host_ports) = (container_ports(&spec, &mut faults), host_ports(&spec));
-    let declared_ports = match spec.host_network {
-        Some(true) => declared_ports(&spec),
-        _ => Arc::default(),
+    let ports = PodPorts {
+        named: container_ports(&spec, &mut faults),
+        host: host_ports(&spec),
+        declared: match spec.host_network {
+            Some(true) => declared_ports(&spec),
+            _ => Arc::default(),
+        },
     };
     let node = spec.node_name.as_deref().filter(|name| !name.is_empty());
     faults.extend(node.and_then(|name| reader::subdomain(name, "spec.nodeName").err()));
@@ -161,12 +165,10 @@ fn pod_of(reference: &ObjectRef, mut object: api::Pod) -> Result<Pod, Faults> {
             object.metadata.labels.iter().flatten().map(|(key, value)| (&**key, &**value)),
         ),
         node: spec.node_name.as_deref().filter(|name| !name.is_empty()).map(shared_name),
-        addresses,
+        addresses: addresses.into(),
         host_network: spec.host_network.unwrap_or(false),
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
-        ports,
-        host_ports,
-        declared_ports,
+        ports: shared_ports(ports),
         complete: true,
     })
 }
@@ -189,7 +191,7 @@ fn container_ports(spec: &api::PodSpec, faults: &mut Faults) -> Arc<[ContainerPo
             }
         }
     }
-    shared_ports(&ports)
+    ports.into()
 }
 
 /// The containers that run side by side, with the list that each is in and its place there.
@@ -270,7 +272,7 @@ mod tests {
         assert_eq!(pod.named_port("dns", Protocol::Tcp), None);
         assert_eq!(pod.named_port("no", Protocol::Tcp), None);
         assert_eq!(pod.named_port("side", Protocol::Tcp), Some(9));
-        assert!(pod.host_ports.is_empty());
+        assert!(pod.ports.host.is_empty());
     }
 
     #[test]
@@ -310,7 +312,7 @@ mod tests {
                     {"name": "side", "restartPolicy": "Always",
                      "ports": [{"containerPort": 9, "hostPort": 9}]}]}}))
         {
-            Object::Pod(pod) => pod.host_ports.to_vec(),
+            Object::Pod(pod) => pod.ports.host.to_vec(),
             other => panic!("{other:?}"),
         };
         let port = |number, address: Option<&str>, protocol, target| HostPort {
@@ -333,7 +335,7 @@ mod tests {
         let uid = |annotations: Value| match object(json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "p", "uid": "u-1", "annotations": annotations}}))
         {
-            Object::Pod(pod) => pod.uid.unwrap().to_string(),
+            Object::Pod(pod) => pod.uid.as_ref().unwrap().to_string(),
             other => panic!("{other:?}"),
         };
         assert_eq!(uid(json!({})), "u-1");
@@ -361,7 +363,7 @@ mod tests {
         };
         let Object::Pod(pod) = object else { panic!() };
         assert!(!pod.complete);
-        assert_eq!(pod.addresses, ["10.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
+        assert_eq!(*pod.addresses, ["10.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
         assert_eq!(faults[0].field, "status.podIPs[1].ip");
     }
 }

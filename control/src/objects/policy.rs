@@ -128,7 +128,9 @@ mod tests {
         match read(json!({"apiVersion": Kind::NetworkPolicy.api_version(), "kind": "NetworkPolicy",
             "metadata": {"name": "p"}, "spec": spec}))
         {
-            Read::Object(Object::NetworkPolicy(policy), faults) => (policy, faults),
+            Read::Object(Object::NetworkPolicy(policy), faults) => {
+                (Arc::unwrap_or_clone(policy), faults)
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -246,6 +246,8 @@ pub(super) fn endpoint_slice(reference: &ObjectRef, value: &Value) -> (EndpointS
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use crate::Object;
     use crate::model::{Service, TargetPort};
     use crate::objects::{Read, read};
@@ -334,9 +336,10 @@ mod tests {
             "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.10"},
                 {"ip": "192.0.2.11", "ipMode": "Proxy"}, {"hostname": "lb.example"}]}}});
         match read(value) {
-            Read::Object(Object::Service(service), faults) => {
-                (service, faults.into_iter().map(|fault| fault.field).collect())
-            }
+            Read::Object(Object::Service(service), faults) => (
+                Arc::unwrap_or_clone(service),
+                faults.into_iter().map(|fault| fault.field).collect(),
+            ),
             other => panic!("{other:?}"),
         }
     }

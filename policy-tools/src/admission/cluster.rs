@@ -112,6 +112,7 @@ impl Cluster {
             if let Object::ClusterNetworkPolicy(policy) = object
                 && policy.tier == Tier::Baseline
             {
+                let policy = Arc::make_mut(policy);
                 let own = policy.namespaces.requirements().iter().cloned();
                 policy.namespaces = own.chain([elsewhere.clone()]).collect::<Selector>();
             }

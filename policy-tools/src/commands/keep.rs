@@ -71,6 +71,7 @@ fn objects(prover: &Prover, pod: &Pod, addresses: &BTreeSet<IpAddr>) -> Vec<Valu
         pod.labels.iter().map(|(key, value)| (key.to_string(), value.to_string().into())).collect();
     let ports: Vec<Value> = pod
         .ports
+        .named
         .iter()
         .map(|it| json!({"name": it.name, "containerPort": it.number, "protocol": it.protocol.to_string()}))
         .collect();

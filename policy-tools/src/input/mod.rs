@@ -139,7 +139,8 @@ impl Manifests {
             if let Object::Service(service) = object
                 && let Some(served) = view.services.get(&service.key)
             {
-                service.external_ips.clone_from(&served.service.external_ips);
+                let external_ips = &served.service.external_ips;
+                Arc::make_mut(service).external_ips.clone_from(external_ips);
             }
         }
     }
@@ -169,7 +170,7 @@ impl Manifests {
 /// The pods among objects.
 pub(crate) fn pods(objects: &[Object]) -> impl Iterator<Item = &Pod> + Clone {
     objects.iter().filter_map(|object| match object {
-        Object::Pod(pod) => Some(pod),
+        Object::Pod(pod) => Some(&**pod),
         _ => None,
     })
 }

@@ -123,7 +123,8 @@ impl Workloads {
             }
             let own = named(&pod.key, &it.name);
             if names.get(&own) == Some(&1) && !taken.contains(&own) {
-                renamed.push((std::mem::replace(&mut pod.key, own.clone()), own));
+                let before = std::mem::replace(&mut Arc::make_mut(pod).key, own.clone());
+                renamed.push((before, own));
             }
             true
         });

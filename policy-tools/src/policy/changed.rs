@@ -47,7 +47,7 @@ impl<'a> Differing<'a> {
     /// Every pod of both versions; the same in both once.
     pub(super) fn all_pods(&self) -> impl Iterator<Item = &'a Pod> + '_ {
         self.all().filter_map(|object| match object {
-            Object::Pod(pod) => Some(pod),
+            Object::Pod(pod) => Some(&**pod),
             _ => None,
         })
     }

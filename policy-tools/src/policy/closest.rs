@@ -77,7 +77,7 @@ fn gap_of(cluster: &Cluster<'_>, peer: &Peer, other: &Other<'_>) -> Gap {
     let name = || other.pod.map_or_else(|| other.address.to_string(), |pod| pod.key.to_string());
     match (peer, other.pod) {
         (Peer::Block(net, except), pod) => {
-            let addresses = pod.map_or(vec![other.address], |pod| pod.addresses.clone());
+            let addresses = pod.map_or(vec![other.address], |pod| pod.addresses.to_vec());
             let inside = addresses.iter().find(|it| net.contains(*it));
             match inside {
                 None => {

@@ -246,7 +246,8 @@ pub fn unknown_ports(prober: &Prober, pod: &PodKey) -> Vec<UnknownPort> {
                 if targets.is_empty() || targets.iter().any(has) {
                     continue;
                 }
-                let names = targets.iter().flat_map(|pod| pod.ports.iter()).map(|it| &*it.name);
+                let names =
+                    targets.iter().flat_map(|pod| pod.ports.named.iter()).map(|it| &*it.name);
                 found.push(UnknownPort {
                     direction: direction.field(),
                     by: rule.origin.clone(),

@@ -243,7 +243,7 @@ impl<'a> Parties<'a> {
         self.manifests.pods().any(|pod| {
             *pod.key.namespace == *namespace
                 && self.own_name(&pod.key) == name
-                && pod.ports.iter().any(|it| it.number == port)
+                && pod.ports.named.iter().any(|it| it.number == port)
         })
     }
 

@@ -273,17 +273,20 @@ pub fn each_rule_mut(objects: &mut [Object], mut visit: impl FnMut(&mut PolicyRu
     for object in objects {
         match object {
             Object::NetworkPolicy(policy) => {
+                let policy = Arc::make_mut(policy);
                 let rules = policy.ingress.iter_mut().chain(&mut policy.egress);
                 rules.flatten().for_each(&mut visit);
             }
             Object::ClusterNetworkPolicy(policy) => {
+                let policy = Arc::make_mut(policy);
                 let rules = policy.ingress.iter_mut().chain(&mut policy.egress);
                 rules.for_each(|it| visit(&mut it.rule));
             }
             Object::ClusterEgressFirewall(policy) => {
-                policy.egress.iter_mut().for_each(|it| visit(&mut it.rule));
+                Arc::make_mut(policy).egress.iter_mut().for_each(|it| visit(&mut it.rule));
             }
             Object::ClusterHostFirewall(policy) => {
+                let policy = Arc::make_mut(policy);
                 let rules = policy.ingress.iter_mut().chain(&mut policy.egress);
                 rules.for_each(|it| visit(&mut it.rule));
             }

@@ -208,7 +208,7 @@ impl Runner {
         let world = self.prober.world();
         let mut ports = self.ports.clone();
         ports.insert((Protocol::Icmp, 0));
-        let container_ports = world.pods().flat_map(|pod| pod.ports.iter());
+        let container_ports = world.pods().flat_map(|pod| pod.ports.named.iter());
         ports.extend(container_ports.map(|port| (of_model(port.protocol), port.number)));
         let mut covered: HashSet<(IpAddr, IpAddr, Protocol, u16)> = HashSet::new();
         for (case, pairs) in suite.cases.iter().zip(pairs) {
@@ -335,7 +335,9 @@ impl Runner {
         let world = self.prober.world();
         match end {
             Endpoint::Address(address) => vec![*address],
-            Endpoint::Pod(key) => world.pod(key).map_or_else(Vec::new, |pod| pod.addresses.clone()),
+            Endpoint::Pod(key) => {
+                world.pod(key).map_or_else(Vec::new, |pod| pod.addresses.to_vec())
+            }
             Endpoint::Node(name) => {
                 world.node(name).map_or_else(Vec::new, |it| it.addresses.clone())
             }

@@ -48,7 +48,7 @@ pub fn complete(
     for object in objects.iter_mut() {
         if let Object::Pod(pod) = object {
             let invented = if pod.host_network { UNSCHEDULED_HOST } else { UNSCHEDULED };
-            pod.node.get_or_insert_with(|| invented.into());
+            Arc::make_mut(pod).node.get_or_insert_with(|| invented.into());
         }
     }
     add_mentioned_nodes(objects);
@@ -62,7 +62,8 @@ pub fn complete(
         {
             let addresses = families.iter().map(|v4| pool.address(Use::Service, *v4));
             let none = || format!("Service {}: no address is left to give it", service.key);
-            service.cluster_ips = addresses.collect::<Option<_>>().ok_or_else(none)?;
+            let addresses = addresses.collect::<Option<_>>().ok_or_else(none)?;
+            Arc::make_mut(service).cluster_ips = addresses;
         }
     }
     endpoints::complete(objects, &manifests.selectors);
@@ -82,17 +83,18 @@ fn add_mentioned_nodes(objects: &mut Vec<Object>) {
         let Object::Node(node) = object else { continue };
         let on_it = host_network.remove(&node.name).unwrap_or_default();
         if node.addresses.is_empty() {
-            node.addresses = without_repetition(on_it);
+            Arc::make_mut(node).addresses = without_repetition(on_it);
         }
     }
     objects.extend(host_network.into_iter().map(|(name, addresses)| {
-        Object::Node(Node {
+        let node = Node {
             name,
             labels: Arc::new(Labels::default()),
             addresses: without_repetition(addresses),
             pod_cidrs: Vec::new(),
             complete: true,
-        })
+        };
+        Object::Node(node.into())
     }));
 }
 
@@ -119,7 +121,7 @@ fn give_nodes_addresses(
     let mut nodes: Vec<&mut Node> = objects
         .iter_mut()
         .filter_map(|object| match object {
-            Object::Node(node) if node.addresses.is_empty() => Some(node),
+            Object::Node(node) if node.addresses.is_empty() => Some(Arc::make_mut(node)),
             _ => None,
         })
         .collect();
@@ -149,7 +151,9 @@ fn give_pods_addresses(
     let mut pods: Vec<&mut Pod> = objects
         .iter_mut()
         .filter_map(|object| match object {
-            Object::Pod(pod) if pod.addresses.is_empty() && pod.is_on_pod_network() => Some(pod),
+            Object::Pod(pod) if pod.addresses.is_empty() && pod.is_on_pod_network() => {
+                Some(Arc::make_mut(pod))
+            }
             _ => None,
         })
         .collect();
@@ -157,17 +161,18 @@ fn give_pods_addresses(
     for pod in pods {
         let of_node = pod.node.as_ref().and_then(|node| networks.get(node));
         let of_node = of_node.into_iter().flatten();
+        let mut addresses = Vec::new();
         for v4 in [true, false] {
             let net = of_node.clone().find(|net| net.addr().is_ipv4() == v4);
-            pod.addresses.extend(net.and_then(|net| pool.within(net)));
+            addresses.extend(net.and_then(|net| pool.within(net)));
         }
-        if pod.addresses.is_empty() {
-            let given = families.iter().filter_map(|v4| pool.address(Use::Pod, *v4));
-            pod.addresses = given.collect();
+        if addresses.is_empty() {
+            addresses.extend(families.iter().filter_map(|v4| pool.address(Use::Pod, *v4)));
         }
-        if pod.addresses.is_empty() {
+        if addresses.is_empty() {
             return Err(format!("Pod {}: no address is left to give it", pod.key));
         }
+        pod.addresses = addresses.into();
     }
     Ok(())
 }

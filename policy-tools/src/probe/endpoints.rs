@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::Object;
-use control::model::{Endpoint, EndpointAddresses, EndpointSlice, Key, Pod};
+use control::model::{Addresses, Endpoint, EndpointSlice, Key, Pod};
 
 /// Gives services with a selector and no endpoint slice the pods that they select, and endpoints
 /// the nodes that they are on.
@@ -43,13 +43,13 @@ pub(super) fn complete(
         let selected = pods.get(&service.namespace).into_iter().flatten().filter(selects);
         let endpoints = selected.flat_map(|pod| {
             let of_node = pod.node.as_ref().and_then(|node| node_addresses.get(node));
-            let own = Some(&pod.addresses).filter(|own| !own.is_empty());
-            let addresses = own.or(of_node.filter(|_| pod.host_network));
-            let addresses = addresses.map_or(&[][..], Vec::as_slice);
+            let own = Some(&pod.addresses[..]).filter(|own| !own.is_empty());
+            let of_node = of_node.filter(|_| pod.host_network).map(Vec::as_slice);
+            let addresses = own.or(of_node).unwrap_or_default();
             [true, false].into_iter().filter_map(|v4| {
                 let address = addresses.iter().find(|address| address.is_ipv4() == v4)?;
                 Some(Endpoint {
-                    addresses: EndpointAddresses::One(*address),
+                    addresses: Addresses::One(*address),
                     ready: true,
                     serving: true,
                     terminating: false,
@@ -58,17 +58,21 @@ pub(super) fn complete(
                 })
             })
         });
-        slices.push(Object::EndpointSlice(EndpointSlice {
+        let slice = EndpointSlice {
             // No object can have this name.
             key: Key { name: format!("({})", service.name).into(), ..service.clone() },
             service: Some(Arc::clone(&service.name)),
             endpoints: endpoints.collect(),
             ports: Vec::new(),
-        }));
+        };
+        slices.push(Object::EndpointSlice(slice.into()));
     }
     for object in objects.iter_mut() {
         let Object::EndpointSlice(slice) = object else { continue };
-        let endpoints = Arc::make_mut(&mut slice.endpoints).iter_mut();
+        if slice.endpoints.iter().all(|it| it.node.is_some()) {
+            continue;
+        }
+        let endpoints = Arc::make_mut(&mut Arc::make_mut(slice).endpoints).iter_mut();
         for endpoint in endpoints.filter(|it| it.node.is_none()) {
             endpoint.node = endpoint.addresses.iter().find_map(|it| nodes.get(it)).cloned();
         }

@@ -25,9 +25,9 @@ pub enum Location {
 /// The objects of the manifests by name and by address.
 #[derive(Debug, Default)]
 pub struct World {
-    pods: BTreeMap<PodKey, Pod>,
-    nodes: BTreeMap<Arc<str>, Node>,
-    services: BTreeMap<Key, Service>,
+    pods: BTreeMap<PodKey, Arc<Pod>>,
+    nodes: BTreeMap<Arc<str>, Arc<Node>>,
+    services: BTreeMap<Key, Arc<Service>>,
     owners: HashMap<IpAddr, Location>,
     conflicts: HashMap<IpAddr, BTreeSet<Location>>,
     virtual_addresses: HashMap<IpAddr, Key>,
@@ -64,30 +64,30 @@ impl World {
         }
     }
 
-    fn add_pod(&mut self, pod: &Pod) {
+    fn add_pod(&mut self, pod: &Arc<Pod>) {
         if pod.is_on_pod_network() {
             for address in &pod.addresses {
                 self.claim(*address, Location::Pod(pod.key.clone()));
             }
         }
-        self.pods.insert(pod.key.clone(), pod.clone());
+        self.pods.insert(pod.key.clone(), Arc::clone(pod));
     }
 
-    fn add_node(&mut self, node: &Node) {
+    fn add_node(&mut self, node: &Arc<Node>) {
         for address in &node.addresses {
             self.claim(*address, Location::Node(Arc::clone(&node.name)));
         }
         let networks = node.pod_cidrs.iter().map(|net| (*net, Arc::clone(&node.name)));
         self.pod_networks.extend(networks);
-        self.nodes.insert(Arc::clone(&node.name), node.clone());
+        self.nodes.insert(Arc::clone(&node.name), Arc::clone(node));
     }
 
-    fn add_service(&mut self, service: &Service) {
+    fn add_service(&mut self, service: &Arc<Service>) {
         let all = [&service.cluster_ips, &service.external_ips, &service.load_balancer_ips];
         for address in all.into_iter().flatten() {
             self.virtual_addresses.insert(*address, service.key.clone());
         }
-        self.services.insert(service.key.clone(), service.clone());
+        self.services.insert(service.key.clone(), Arc::clone(service));
     }
 
     fn claim(&mut self, address: IpAddr, location: Location) {
@@ -106,27 +106,27 @@ impl World {
 
     /// A pod by name.
     pub fn pod(&self, key: &PodKey) -> Option<&Pod> {
-        self.pods.get(key)
+        self.pods.get(key).map(|pod| &**pod)
     }
 
     /// All pods, in order.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
-        self.pods.values()
+        self.pods.values().map(|pod| &**pod)
     }
 
     /// All nodes, in order.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.values()
+        self.nodes.values().map(|node| &**node)
     }
 
     /// A node by name.
     pub fn node(&self, name: &str) -> Option<&Node> {
-        self.nodes.get(name)
+        self.nodes.get(name).map(|node| &**node)
     }
 
     /// A service by name.
     pub fn service(&self, key: &Key) -> Option<&Service> {
-        self.services.get(key)
+        self.services.get(key).map(|service| &**service)
     }
 
     /// The addresses of a domain name.
@@ -144,7 +144,7 @@ impl World {
         if self.owners.contains_key(&address) {
             return None;
         }
-        self.services.get(self.virtual_addresses.get(&address)?)
+        self.service(self.virtual_addresses.get(&address)?)
     }
 
     /// Whether more than one claims this address.

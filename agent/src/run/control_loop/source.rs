@@ -212,7 +212,7 @@ impl ControlLoop {
     }
 
     fn addresses(&self, pod: &PodKey) -> Vec<IpAddr> {
-        self.effects.control.pod(pod).map(|pod| pod.addresses.clone()).unwrap_or_default()
+        self.effects.control.pod(pod).map(|pod| pod.addresses.to_vec()).unwrap_or_default()
     }
 
     fn rename(&self, address: IpAddr) {

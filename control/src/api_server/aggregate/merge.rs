@@ -4,6 +4,7 @@
 //! counts there once the direct watch says that it is gone here.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use ahash::RandomState;
 
@@ -16,9 +17,9 @@ use crate::{Fault, FieldFault, Kind, Object, ObjectRef, PodKey};
 pub(super) struct Merge {
     node: String,
     /// Pods of the own node, and what is wrong with them.
-    own: BTreeMap<PodKey, (Pod, Vec<FieldFault>)>,
+    own: BTreeMap<PodKey, (Arc<Pod>, Vec<FieldFault>)>,
     /// Pods of other nodes that have the names of own ones.
-    elsewhere: HashMap<PodKey, Pod, RandomState>,
+    elsewhere: HashMap<PodKey, Arc<Pod>, RandomState>,
 }
 
 impl Merge {
@@ -27,7 +28,7 @@ impl Merge {
     }
 
     /// All pods, when the aggregate has these.
-    pub(super) fn all(&mut self, pods: Vec<Pod>) -> Event {
+    pub(super) fn all(&mut self, pods: Vec<Arc<Pod>>) -> Event {
         self.elsewhere.clear();
         let mut objects: Vec<Object> = Vec::with_capacity(pods.len() + self.own.len());
         for pod in pods {
@@ -39,7 +40,7 @@ impl Merge {
         }
         let mut wrong = Vec::new();
         for (pod, faults) in self.own.values() {
-            let object = Object::Pod(pod.clone());
+            let object = Object::Pod(Arc::clone(pod));
             wrong.extend(faults.iter().map(|fault| fault.clone().of(object.reference())));
             objects.push(object);
         }
@@ -86,8 +87,8 @@ impl Merge {
         events
     }
 
-    fn appears(&mut self, pod: Pod, faults: Vec<FieldFault>) -> Vec<Event> {
-        self.own.insert(pod.key.clone(), (pod.clone(), faults.clone()));
+    fn appears(&mut self, pod: Arc<Pod>, faults: Vec<FieldFault>) -> Vec<Event> {
+        self.own.insert(pod.key.clone(), (Arc::clone(&pod), faults.clone()));
         vec![Event::Apply(Object::Pod(pod), faults)]
     }
 
@@ -131,10 +132,10 @@ mod tests {
     #[test]
     fn of_the_own_node_the_direct_watch_decides() {
         let mut merge = Merge::new("own");
-        let at = |node: &str| pod(1, 0, 0, 1, node);
-        let apply = |pod: Pod| Event::Apply(Object::Pod(pod), Vec::new());
+        let at = |node: &str| Arc::new(pod(1, 0, 0, 1, node));
+        let apply = |pod: Arc<Pod>| Event::Apply(Object::Pod(pod), Vec::new());
         let gone = || Event::Delete(Object::Pod(at("own")).reference());
-        let key = at("own").key;
+        let key = at("own").key.clone();
         assert_eq!(names(&merge.here(apply(at("own")))), ["+pod-1@own"]);
         // The aggregate is behind, whatever it says.
         assert!(merge.elsewhere((key.clone(), Some(at("own")))).is_none());
@@ -150,11 +151,15 @@ mod tests {
         assert_eq!(names(&merge.here(gone())), ["-pod-1"]);
         // A list of the own node says what went meanwhile, and one of the aggregate has no pods of the own node.
         merge.here(apply(at("own")));
-        let event = merge.all(vec![at("own"), pod(2, 0, 0, 2, "own"), pod(3, 0, 0, 3, "other")]);
+        let event = merge.all(vec![
+            at("own"),
+            pod(2, 0, 0, 2, "own").into(),
+            pod(3, 0, 0, 3, "other").into(),
+        ]);
         assert_eq!(names(&[event]), ["=2"]);
         let listed = merge.here(Event::Resync(
             Kind::Pod,
-            vec![Object::Pod(pod(4, 0, 0, 4, "own"))],
+            vec![Object::Pod(pod(4, 0, 0, 4, "own").into())],
             Vec::new(),
         ));
         assert_eq!(names(&listed), ["+pod-4@own", "-pod-1"]);

@@ -8,6 +8,8 @@
 //! A switch lists both, applies the changes that a page does not have yet, and then watches the log alone: a page
 //! that is written again costs no watch anything.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -229,7 +231,10 @@ pub(super) fn damaged(text: &str) -> String {
 }
 
 /// Reads lines of pods; an error names the one that is damaged.
-pub(super) fn read_lines(sets: &[String], lines: &[String]) -> Result<Vec<(Pod, Entry)>, String> {
+pub(super) fn read_lines(
+    sets: &[String],
+    lines: &[String],
+) -> Result<Vec<(Arc<Pod>, Entry)>, String> {
     let common = sets.iter().map(|text| Common::read(text).ok_or_else(|| damaged(text)));
     let common = common.collect::<Result<Vec<_>, _>>()?;
     let read = |line: &String| {

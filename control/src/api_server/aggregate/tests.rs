@@ -89,19 +89,18 @@ pub(super) fn pod(n: usize, of: usize, app: usize, address: usize, node: &str) -
             format!("10.{}.{}.{}", address >> 16, address >> 8 & 255, address & 255)
                 .parse()
                 .unwrap(),
-        ],
+        ]
+        .into(),
         host_network: false,
         finished: false,
-        created: 1_700_000_000 + n as i64,
+        created: 1_700_000_000 + n as u32,
         ports: Arc::default(),
-        host_ports: Arc::default(),
-        declared_ports: Arc::default(),
         complete: true,
     }
 }
 
 /// What a switch has that follows.
-type Pods = HashMap<PodKey, Pod>;
+type Pods = HashMap<PodKey, Arc<Pod>>;
 
 fn take(pods: &mut Pods, view: &mut View, log: &Log) -> Result<(), String> {
     for (key, pod) in view.apply(log)? {
@@ -194,7 +193,7 @@ proptest! {
                 Edit::Set(n, app, at) => {
                     let pod = pod(n, n % 5, app, at, "node-1");
                     set(&mut publisher, &pod);
-                    pods.insert(pod.key.clone(), pod);
+                    pods.insert(pod.key.clone(), Arc::new(pod));
                     continue;
                 }
                 Edit::Delete(n) => {
@@ -259,14 +258,14 @@ proptest! {
         for n in 0..400 {
             let pod = pod(n, n % 7, n % 9, n, "node-1");
             set(&mut publisher, &pod);
-            pods.insert(pod.key.clone(), pod);
+            pods.insert(pod.key.clone(), Arc::new(pod));
         }
         assert!(store.publish(&mut publisher, |_, _| {}));
         let (mut early, mut later): (Option<Vec<Log>>, Vec<Log>) = (None, Vec::new());
         for (n, (which, app)) in changes.into_iter().enumerate() {
             let pod = pod(which, which % 7, app, which, "node-2");
             set(&mut publisher, &pod);
-            pods.insert(pod.key.clone(), pod);
+            pods.insert(pod.key.clone(), Arc::new(pod));
             assert!(store.publish(&mut publisher, |_, log| later.push(log)));
             if n == at % 100 {
                 (early, later) = (Some(store.log()), Vec::new());
@@ -297,7 +296,7 @@ fn pages_are_split_and_objects_stay_small() {
             let n = round * 100 + n;
             let pod = pod(n, n % 20 / 19, n % 50, n, "node-1");
             set(&mut publisher, &pod);
-            pods.insert(pod.key.clone(), pod);
+            pods.insert(pod.key.clone(), Arc::new(pod));
         }
         for _ in 0..20 {
             assert!(store.publish(&mut publisher, |store, _| {

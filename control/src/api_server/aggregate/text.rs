@@ -16,8 +16,8 @@ use fnv::FnvHasher;
 
 use super::super::watch::escaped;
 use crate::PodKey;
-use crate::model::{ContainerPort, HostPort, Labels, Pod, Protocol};
-use crate::objects::shared_name;
+use crate::model::{ContainerPort, HostPort, Labels, Pod, PodPorts, Protocol, Uid};
+use crate::objects::{shared_name, shared_ports};
 
 /// A pod in the order of pages: by the hash of its namespace, then of its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,14 +49,14 @@ impl Entry {
         }
         let labels =
             list(pod.labels.iter(), |(key, value)| format!("{}={}", escaped(key), escaped(value)));
-        let ports = list(pod.ports.iter(), |port| {
+        let ports = list(pod.ports.named.iter(), |port| {
             format!("{}@{}@{}", escaped(&port.name), port.protocol.number(), port.number)
         });
-        let host_ports = list(pod.host_ports.iter(), |port| {
+        let host_ports = list(pod.ports.host.iter(), |port| {
             let address = port.address.map(|it| it.to_string()).unwrap_or_default();
             format!("{}@{address}@{}@{}", port.number, port.protocol.number(), port.target)
         });
-        let declared = list(pod.declared_ports.iter(), |(protocol, port)| {
+        let declared = list(pod.ports.declared.iter(), |(protocol, port)| {
             format!("{}@{port}", protocol.number())
         });
         let flags = [(pod.host_network, "h"), (!pod.complete, "i")]
@@ -66,7 +66,7 @@ impl Entry {
         let common = format!("{namespace} {flags} {labels} {ports} {host_ports} {declared}");
         let node = pod.node.as_deref().map(escaped).unwrap_or_default();
         let addresses = list(pod.addresses.iter(), ToString::to_string);
-        let uid = pod.uid.as_deref().map(short_uid).unwrap_or_default();
+        let uid = pod.uid.as_ref().map(short_uid).unwrap_or_default();
         let name = escaped(&pod.key.name);
         let own = format!("{name} {node} {addresses} {} {uid}", pod.created);
         Some(Self { common: common.into(), own: own.into() })
@@ -86,9 +86,7 @@ pub(super) struct Common {
     host_network: bool,
     complete: bool,
     labels: Arc<Labels>,
-    ports: Arc<[ContainerPort]>,
-    host_ports: Arc<[HostPort]>,
-    declared_ports: Arc<[(Protocol, u16)]>,
+    ports: Arc<PodPorts>,
 }
 
 impl Common {
@@ -127,14 +125,16 @@ impl Common {
             host_network: flags.contains('h'),
             complete: !flags.contains('i'),
             labels: Arc::new(read_list(labels, label)?.into_iter().collect()),
-            ports: read_list(ports, port)?.into(),
-            host_ports: read_list(host_ports, host_port)?.into(),
-            declared_ports: read_list(declared, declared_port)?.into(),
+            ports: shared_ports(PodPorts {
+                named: read_list(ports, port)?.into(),
+                host: read_list(host_ports, host_port)?.into(),
+                declared: read_list(declared, declared_port)?.into(),
+            }),
         })
     }
 
     /// Reads a pod that has this in common with others; `None` if its text is damaged.
-    pub(super) fn pod(&self, own: &str) -> Option<(Pod, Entry)> {
+    pub(super) fn pod(&self, own: &str) -> Option<(Arc<Pod>, Entry)> {
         let [pod_name, node, addresses, created, uid] = fields(own, ' ')?;
         let addresses: Vec<IpAddr> = read_list(addresses, |text| text.parse().ok())?;
         let pod = Pod {
@@ -148,19 +148,17 @@ impl Common {
                 "" => None,
                 node => Some(shared_name(&unescaped(node)?)),
             },
-            addresses,
+            addresses: addresses.into(),
             host_network: self.host_network,
             finished: false,
             created: created.parse().ok()?,
             ports: Arc::clone(&self.ports),
-            host_ports: Arc::clone(&self.host_ports),
-            declared_ports: Arc::clone(&self.declared_ports),
             complete: self.complete,
         };
         if pod.addresses.is_empty() {
             return None;
         }
-        Some((pod, Entry { common: Arc::clone(&self.text), own: own.into() }))
+        Some((Arc::new(pod), Entry { common: Arc::clone(&self.text), own: own.into() }))
     }
 }
 
@@ -237,40 +235,26 @@ fn unescaped(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Places of the dashes in a UUID.
-const DASHES: [usize; 4] = [8, 13, 18, 23];
-
 /// A UUID without its dashes; another text behind `=`.
-fn short_uid(uid: &str) -> String {
-    let is_hexadecimal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    let fits = |(at, byte): (usize, u8)| match DASHES.contains(&at) {
-        true => byte == b'-',
-        false => is_hexadecimal(byte),
-    };
-    match uid.len() == 36 && uid.bytes().enumerate().all(fits) {
-        true => uid.replace('-', ""),
-        false => format!("={}", escaped(uid)),
+fn short_uid(uid: &Uid) -> String {
+    match uid {
+        Uid::Uuid(_) => uid.to_string().replace('-', ""),
+        other => format!("={}", escaped(&other.to_string())),
     }
 }
 
-fn long_uid(text: &str) -> Option<Arc<str>> {
-    if let Some(uid) = text.strip_prefix('=') {
-        return Some(unescaped(uid)?.into());
+fn long_uid(text: &str) -> Option<Uid> {
+    match (text.strip_prefix('='), Uid::from(text)) {
+        (Some(uid), _) => Some(Uid::from(unescaped(uid)?)),
+        (None, Uid::Hash(value)) => Some(Uid::Uuid(value)),
+        _ => None,
     }
-    if text.len() != 32 || !text.is_ascii() {
-        return None;
-    }
-    let (parts, mut at) = ([8, 4, 4, 4, 12], 0);
-    let parts = parts.map(|length| {
-        at += length;
-        &text[at - length..at]
-    });
-    Some(parts.join("-").into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Addresses;
 
     fn pod() -> Pod {
         let port = ContainerPort { name: "http".into(), protocol: Protocol::Udp, number: 80 };
@@ -287,18 +271,20 @@ mod tests {
                 [("app.kubernetes.io/name", "web"), ("empty", "")].into_iter().collect(),
             ),
             node: Some("node-1.example".into()),
-            addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+            addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()].into(),
             host_network: true,
             finished: false,
             created: 1_700_000_000,
-            ports: vec![port].into(),
-            host_ports: vec![host_port(None), host_port(Some("::1"))].into(),
-            declared_ports: vec![(Protocol::Sctp, 9)].into(),
+            ports: Arc::new(PodPorts {
+                named: vec![port].into(),
+                host: vec![host_port(None), host_port(Some("::1"))].into(),
+                declared: vec![(Protocol::Sctp, 9)].into(),
+            }),
             complete: false,
         }
     }
 
-    fn again(pod: &Pod) -> Pod {
+    fn again(pod: &Pod) -> Arc<Pod> {
         let entry = Entry::of(pod).unwrap();
         let (read, again) = Common::read(&entry.common).unwrap().pod(&entry.own).unwrap();
         assert_eq!((&again, again.hash()), (&entry, entry.hash()));
@@ -308,26 +294,24 @@ mod tests {
     #[test]
     fn a_pod_is_the_same_afterwards() {
         let whole = pod();
-        assert_eq!(again(&whole), whole);
+        assert_eq!(*again(&whole), whole);
         // What no API server lets through is kept as well: an object that cannot be read may have it.
         let odd = Pod {
             uid: Some("0123456789abcdef0123456789abcdef".into()),
             labels: Arc::new([("a b,c=d", "%@é")].into_iter().collect()),
             node: None,
-            addresses: vec!["::ffff:10.0.0.1".parse().unwrap()],
+            addresses: vec!["::ffff:10.0.0.1".parse().unwrap()].into(),
             host_network: false,
-            created: -1,
+            created: 0,
             ports: Arc::default(),
-            host_ports: Arc::default(),
-            declared_ports: Arc::default(),
             complete: true,
             ..whole.clone()
         };
-        assert_eq!(again(&odd), odd);
+        assert_eq!(*again(&odd), odd);
         let unnamed = Pod { uid: None, labels: Arc::default(), ..odd };
-        assert_eq!(again(&unnamed), unnamed);
+        assert_eq!(*again(&unnamed), unnamed);
         assert_eq!(Entry::of(&Pod { finished: true, ..whole.clone() }), None);
-        assert_eq!(Entry::of(&Pod { addresses: Vec::new(), ..whole }), None);
+        assert_eq!(Entry::of(&Pod { addresses: Addresses::default(), ..whole }), None);
     }
 
     #[test]

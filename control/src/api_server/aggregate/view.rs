@@ -1,6 +1,7 @@
 //! What the objects say about pods: pages first, then the log.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use ahash::RandomState;
 
@@ -13,10 +14,10 @@ use crate::model::Pod;
 pub(super) type Pages = HashMap<Prefix, u64, RandomState>;
 
 /// A pod that came, changed or went.
-pub(super) type Change = (PodKey, Option<Pod>);
+pub(super) type Change = (PodKey, Option<Arc<Pod>>);
 
 /// The same with its place and its text.
-type Placed = (Place, Option<(Pod, Entry)>);
+type Placed = (Place, Option<(Arc<Pod>, Entry)>);
 
 /// The state of all pods at a sequence number, as hashes.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ impl View {
     ///
     /// # Errors
     /// What does not add up.
-    pub(super) fn new(pages: &[Page], log: &[Log]) -> Result<(Self, Vec<Pod>), String> {
+    pub(super) fn new(pages: &[Page], log: &[Log]) -> Result<(Self, Vec<Arc<Pod>>), String> {
         let Replay { pods, pages, sequence, .. } = Replay::of(pages, log)?;
         let newest_page = pages.values().copied().max().unwrap_or(0);
         let (mut hashes, mut sum) = (HashMap::default(), 0_u64);
@@ -152,7 +153,7 @@ fn changes_of(log: &Log) -> Result<Vec<Placed>, String> {
 /// All that pages and log say.
 #[derive(Debug)]
 pub(super) struct Replay {
-    pub(super) pods: BTreeMap<Place, (Pod, Entry)>,
+    pub(super) pods: BTreeMap<Place, (Arc<Pod>, Entry)>,
     pub(super) pages: Pages,
     /// The first change that each page does not have.
     pub(super) missing: HashMap<Prefix, u64, RandomState>,

@@ -67,9 +67,10 @@ fn pods_without_faults_are_read_at_once_and_as_all_objects_are() {
     let bytes = event_of(b"10.0.0.1");
     let PodEvent { exists, version, pod } = pod_event(&bytes).unwrap();
     assert_eq!((exists, version.as_str()), (true, "7"));
-    assert_eq!((pod.addresses.len(), pod.ports.len(), pod.uid.as_deref()), (1, 2, Some("h")));
+    assert_eq!((pod.addresses.len(), pod.ports.named.len()), (1, 2));
+    assert_eq!(pod.uid, Some("h".into()));
     let parsed = watch_event(&bytes, Kind::Pod).unwrap();
-    assert_eq!(read(parsed["object"].clone()), Read::Object(Object::Pod(pod), Vec::new()));
+    assert_eq!(read(parsed["object"].clone()), Read::Object(Object::Pod(pod.into()), Vec::new()));
     // Its faults are named by the other way.
     assert!(pod_event(&event_of(b"x")).is_none());
     assert!(pod_event(&bytes[..bytes.len() - 1]).is_none());

@@ -5,6 +5,7 @@
 
 mod said;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -228,7 +229,7 @@ impl Watch {
             && let Some(version) = plain(&event.version)
         {
             let says_the_same = self.said.note_pod(&event.pod, event.exists);
-            let (object, faults) = (Object::Pod(event.pod), Vec::new());
+            let (object, faults) = (Object::Pod(Arc::new(event.pod)), Vec::new());
             return Ok(match self.passes_over(says_the_same, Some(&version)) {
                 true => self.passed_over(REPORTED),
                 false => self.known(object, faults, event.exists, Some(version)),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use control::Object;
 use control::model::{
-    ClusterRule, Labels, Namespace, Namespaces, NetworkPolicy, Peer, Pod, PolicyRule, PortSpec,
-    Protocol, Selector, Verdict,
+    ClusterRule, ContainerPort, Labels, Namespace, Namespaces, NetworkPolicy, Peer, Pod,
+    PolicyRule, PortSpec, Protocol, Selector, Verdict,
 };
 
 use super::Findings;
@@ -103,9 +103,10 @@ fn cluster_rules<'a>(
 
 /// Whether a pod is one that others ask.
 fn is_server(pod: &Pod) -> bool {
+    let is_of_dns = |it: &ContainerPort| it.protocol == Protocol::Udp && PORTS.contains(&it.number);
     let asked = ["k8s-app", "app.kubernetes.io/name", "app"].map(|key| pod.labels.value(key));
     asked.into_iter().flatten().any(|it| it.ends_with("dns"))
-        || pod.ports.iter().any(|it| it.protocol == Protocol::Udp && PORTS.contains(&it.number))
+        || pod.ports.named.iter().any(is_of_dns)
 }
 
 /// Whether what a rule permits is reached by name: not a network alone, unless it is the internet.

@@ -43,8 +43,11 @@ impl Findings<'_> {
                     if meant.iter().any(has) {
                         continue;
                     }
-                    let names: BTreeSet<&str> =
-                        meant.iter().flat_map(|pod| pod.ports.iter()).map(|it| &*it.name).collect();
+                    let names: BTreeSet<&str> = meant
+                        .iter()
+                        .flat_map(|pod| pod.ports.named.iter())
+                        .map(|it| &*it.name)
+                        .collect();
                     let near = nearest(port, names.iter().copied());
                     let hint = match near {
                         Some(near) => format!("did you mean {near}?"),

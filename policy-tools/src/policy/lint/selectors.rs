@@ -18,7 +18,7 @@ impl Findings<'_> {
         let objects = &manifests.objects;
         let cluster = Cluster::new(objects);
         let nodes = objects.iter().filter_map(|object| match object {
-            Object::Node(node) => Some(node),
+            Object::Node(node) => Some(&**node),
             _ => None,
         });
         let nodes: Vec<&Node> = nodes.collect();

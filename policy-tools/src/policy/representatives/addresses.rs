@@ -214,7 +214,7 @@ fn pod_networks_of(objects: &[Object], given: &[IpNet]) -> Vec<IpNet> {
 fn taken(objects: &[Object]) -> HashSet<IpAddr> {
     let of = |object: &Object| -> Vec<IpAddr> {
         match object {
-            Object::Pod(pod) => pod.addresses.clone(),
+            Object::Pod(pod) => pod.addresses.to_vec(),
             Object::Node(node) => node.addresses.clone(),
             Object::Service(it) => {
                 [&it.cluster_ips[..], &it.external_ips, &it.load_balancer_ips].concat()

@@ -27,7 +27,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::model::{
-    ContainerPort, Labels, Namespace, Namespaces, Peer, Pod, PolicyRule, Selector,
+    ContainerPort, Labels, Namespace, Namespaces, Peer, Pod, PodPorts, PolicyRule, Selector,
 };
 use control::{Object, PodKey};
 use ipnet::IpNet;
@@ -208,14 +208,15 @@ pub fn add(
                     words.insert(key.clone(), format!("any pod{with} of {place}{at}{none}"));
                     let addresses = kinds.parts.give(part);
                     let pod = pod(key, labels.clone(), addresses, named);
-                    objects.push(Object::Pod(Pod { node: home.node.clone(), ..pod }));
+                    let pod = Pod { node: home.node.clone(), ..pod };
+                    objects.push(Object::Pod(pod.into()));
                     too_many(words.len())?;
                 }
             }
         }
         if !exists {
             names.insert(Arc::clone(&namespace.name));
-            objects.push(Object::Namespace(namespace));
+            objects.push(Object::Namespace(namespace.into()));
         }
     }
     manifests.objects.extend(objects);
@@ -250,7 +251,8 @@ pub fn end(manifests: &mut Manifests, side: &Side) -> Result<Endpoint, String> {
     let keys = names.map(|name| PodKey { namespace: Arc::clone(&namespace), name: name.into() });
     let is_free = |key: &&PodKey| !manifests.pods().any(|pod| pod.key == **key);
     let key = keys.iter().find(is_free).ok_or("is there twice")?.clone();
-    manifests.objects.push(Object::Pod(pod(key.clone(), labels, Vec::new(), &[].into())));
+    let pod = pod(key.clone(), labels, Vec::new(), &[].into());
+    manifests.objects.push(Object::Pod(pod.into()));
     Ok(Endpoint::Pod(key))
 }
 
@@ -275,7 +277,7 @@ fn namespaces(manifests: &Manifests, selectors: &Selectors) -> Result<Vec<Place>
     }
     for object in &manifests.objects {
         if let Object::Namespace(namespace) = object {
-            found.insert(Arc::clone(&namespace.name), namespace.clone());
+            found.insert(Arc::clone(&namespace.name), Namespace::clone(namespace));
         }
     }
     too_many(found.len())?;
@@ -355,19 +357,17 @@ fn too_many(count: usize) -> Result<(), String> {
     }
 }
 
-fn pod(key: PodKey, labels: Labels, addresses: Vec<IpAddr>, ports: &Arc<[ContainerPort]>) -> Pod {
+fn pod(key: PodKey, labels: Labels, addresses: Vec<IpAddr>, named: &Arc<[ContainerPort]>) -> Pod {
     Pod {
         key,
         uid: None,
         labels: Arc::new(labels),
         node: None,
-        addresses,
+        addresses: addresses.into(),
         host_network: false,
         finished: false,
         created: 0,
-        ports: Arc::clone(ports),
-        host_ports: [].into(),
-        declared_ports: [].into(),
+        ports: Arc::new(PodPorts { named: Arc::clone(named), ..PodPorts::default() }),
         complete: true,
     }
 }

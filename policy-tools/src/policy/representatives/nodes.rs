@@ -57,20 +57,21 @@ pub(super) fn add_nodes(manifests: &mut Manifests, selectors: &Selectors) -> Res
         let name: Arc<str> = format!("(any node {n})").into();
         let words = format!("any node{} (none in these files)", with_labels(&labels));
         manifests.representative_nodes.insert(Arc::clone(&name), words);
-        manifests.objects.push(Object::Node(Node {
+        let node = Node {
             name,
             labels: Arc::new(labels),
             addresses: Vec::new(),
             pod_cidrs: Vec::new(),
             complete: true,
-        }));
+        };
+        manifests.objects.push(Object::Node(node.into()));
     }
     Ok(())
 }
 
 fn nodes(manifests: &Manifests) -> impl Iterator<Item = &Node> {
     manifests.objects.iter().filter_map(|object| match object {
-        Object::Node(node) => Some(node),
+        Object::Node(node) => Some(&**node),
         _ => None,
     })
 }

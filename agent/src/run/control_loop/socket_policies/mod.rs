@@ -131,12 +131,12 @@ impl SocketPoliciesReconciler {
         let view = control.view();
         let pod = |(key, pod): (&PodKey, _)| {
             let pod: &Arc<control::PodView> = pod;
-            let of_object = || control.pod(key).and_then(|it| it.uid.clone());
+            let of_object = || uid_of(control, key);
             let uid = uid(key).or_else(of_object);
             (key.clone(), Pod { uid, addresses: pod.addresses.clone(), is_host: false })
         };
         let host = view.host_sockets.keys().map(|key| {
-            let uid = control.pod(key).and_then(|it| it.uid.clone());
+            let uid = uid_of(control, key);
             (key.clone(), Pod { uid, addresses: node.clone(), is_host: true })
         });
         let pods = view.pods.iter().map(pod).chain(host).collect();
@@ -183,6 +183,11 @@ impl Reconciler for SocketPoliciesReconciler {
         let control = (&effects.control, effects.generation);
         self.reconcile(control, &services, own, is_complete, uid);
     }
+}
+
+/// The UID that a pod's object has.
+fn uid_of(control: &Control, pod: &PodKey) -> Option<Arc<str>> {
+    Some(control.pod(pod)?.uid.as_ref()?.to_string().into())
 }
 
 impl Drop for SocketPoliciesReconciler {
