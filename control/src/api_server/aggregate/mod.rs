@@ -44,6 +44,8 @@ mod watches;
 #[cfg(test)]
 mod delay;
 #[cfg(test)]
+mod sizes;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
