@@ -179,10 +179,14 @@ async fn measure(args: &Args, server: &Server) -> Result<()> {
         }
     }
     let listed = began.elapsed();
-    let peak = memory("VmHWM")?;
+    let listing = memory("VmHWM")?;
     buffer.work_in(&mut control);
     control.commit();
+    // The switch takes these after each commit.
+    control.take_moved();
+    control.take_departed();
     let (synced, used) = (began.elapsed(), cpu()? - used);
+    let peak = memory("VmHWM")?;
     let counts = ask(server.address, "/counts")?;
     print_initial(args, &control, &counts);
     println!();
@@ -191,7 +195,12 @@ async fn measure(args: &Args, server: &Server) -> Result<()> {
         row("time until everything is listed, s", format!("{:.1}", listed.as_secs_f64())),
         row("and in the tables, s", format!("{:.1}", synced.as_secs_f64())),
         row("processor time for it, s", format!("{:.1}", used.as_secs_f64())),
-        row("memory at its peak, MB", mb(peak - before.min(peak))),
+        row("memory at its peak while listing, MB", mb(listing - before.min(listing))),
+        row("memory at its peak until in the tables, MB", mb(peak - before.min(peak))),
+        row(
+            "the same for each pod, bytes",
+            (peak.saturating_sub(before) / args.pods.max(1) as u64).to_string(),
+        ),
         row("memory afterwards, MB", mb(memory("VmRSS")?.saturating_sub(before))),
     ];
     let of_aggregate = |counts: &Value, name: &str| {
@@ -201,7 +210,10 @@ async fn measure(args: &Args, server: &Server) -> Result<()> {
     if args.aggregate {
         let listed = of_aggregate(&counts, "listed") as f64;
         rows.push(row("PodgateAddresses listed, MB", format!("{:.1}", listed / 1e6)));
-        rows.extend(aggregated_changes(args, server, &mut control, &mut events).await?);
+        for (each, name) in [("labels", "another label"), ("pods", "pods that come and go")] {
+            let figures = aggregated_changes(args, server, &mut control, &mut events, each).await?;
+            rows.extend(figures.into_iter().map(|(row, it)| vec![format!("{name}: {row}"), it]));
+        }
         print_table(&["measure", "figure"], &rows);
         return Ok(());
     }
@@ -242,13 +254,14 @@ async fn measure(args: &Args, server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Changes of pods at a rate, each of another pod, as the aggregate brings them.
+/// Changes of pods at a rate, each of another pod, as the aggregate brings them. `each` is as the server knows it.
 async fn aggregated_changes(
     args: &Args,
     server: &Server,
     control: &mut Control,
     events: &mut tokio::sync::mpsc::Receiver<Event>,
-) -> Result<Vec<Vec<String>>> {
+    each: &str,
+) -> Result<Vec<(&'static str, String)>> {
     let figures = || -> Result<[u64; 4]> {
         let counts = ask(server.address, "/counts")?;
         let figure = |part: &str, name: &str| counts[part][name].as_u64().unwrap_or(0);
@@ -257,7 +270,7 @@ async fn aggregated_changes(
     };
     let (before, used, began) = (figures()?, cpu()?, Instant::now());
     let (seconds, rate) = (args.seconds, args.rate);
-    ask(server.address, &format!("/change?seconds={seconds}&rate={rate}&each=1"))?;
+    ask(server.address, &format!("/change?seconds={seconds}&rate={rate}&each={each}"))?;
     let (mut count, mut delays) = (0_u64, Vec::new());
     // The last ones are still on their way when the changes end.
     while began.elapsed() < Duration::from_secs(seconds + 2) {
@@ -265,6 +278,7 @@ async fn aggregated_changes(
         let mut next = Some(event);
         let mut sent: Vec<u64> = Vec::new();
         while let Some(event) = next {
+            count += u64::from(matches!(&event, Event::Delete(it) if it.kind == Kind::Pod));
             if let Event::Apply(Object::Pod(pod), _) = &event {
                 count += 1;
                 sent.extend(pod.labels.value(server::SENT).and_then(|it| it.parse::<u64>().ok()));
@@ -284,12 +298,12 @@ async fn aggregated_changes(
     let watches = after[3].max(1);
     let share = |whole: f64| whole / count.max(1) as f64;
     Ok(vec![
-        row("changes of pods for each watch of all", format!("{}", of(0) / before[1].max(1))),
-        row("changes taken from the aggregate", count.to_string()),
-        row("bytes of a change", format!("{:.0}", share(of(2) as f64 / watches as f64))),
-        row("processor time of a change, µs", format!("{:.0}", share(used.as_secs_f64() * 1e6))),
-        row("from sending a change to its tables, ms: median", delay(median)),
-        row("the same: longest", delay(longest)),
+        ("changes for each watch of all", format!("{}", of(0) / before[1].max(1))),
+        ("changes taken from the aggregate", count.to_string()),
+        ("bytes of a change", format!("{:.0}", share(of(2) as f64 / watches as f64))),
+        ("processor time of a change, µs", format!("{:.0}", share(used.as_secs_f64() * 1e6))),
+        ("sent until in the tables, ms, median", delay(median)),
+        ("sent until in the tables, ms, longest", delay(longest)),
     ])
 }
 

@@ -188,7 +188,7 @@ fn namespace(n: usize) -> Value {
 fn service(n: usize) -> Value {
     let address = match n % HEADLESS {
         0 => "None".to_owned(),
-        _ => format!("172.20.{}.{}", n >> 8, n & 255),
+        _ => format!("172.{}.{}.{}", 20 + (n >> 16), n >> 8 & 255, n & 255),
     };
     json!({"kind": "Service", "apiVersion": "v1",
         "metadata": {"name": format!("app-{n}"),

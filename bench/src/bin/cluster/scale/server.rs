@@ -4,7 +4,8 @@
 //!
 //! It generates what it sends, so it needs no memory for the cluster. `/counts` answers what was sent,
 //! `/change?seconds=N&rate=R` begins changes on the watches of pods and nodes: R of pods a second, or
-//! as many as are taken where R is 0.
+//! as many as are taken where R is 0. With `each=labels` each is another label of another pod, with `each=pods`
+//! a pod comes and one goes, in turns.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -40,7 +41,16 @@ struct State {
     /// Changes are sent until then, at this rate.
     until: Option<(Instant, u32)>,
     /// Each change is that of another pod.
-    each: bool,
+    each: Option<Each>,
+}
+
+/// Changes of another pod each.
+#[derive(Clone, Copy, PartialEq)]
+enum Each {
+    /// It has another label.
+    Labels,
+    /// It comes, or another one goes.
+    Pods,
 }
 
 type Shared = Arc<Mutex<State>>;
@@ -116,7 +126,12 @@ fn serve(
             };
             let until = Instant::now() + Duration::from_secs(number("seconds").into());
             let mut state = lock(shared);
-            (state.until, state.each) = (Some((until, number("rate"))), number("each") == 1);
+            state.until = Some((until, number("rate")));
+            state.each = match query {
+                query if query.contains("each=labels") => Some(Each::Labels),
+                query if query.contains("each=pods") => Some(Each::Pods),
+                _ => None,
+            };
             drop(state);
             whole(&mut out, 200, &json!({}))
         }
@@ -199,23 +214,32 @@ fn watch(
             for _ in 0..burst {
                 version += 1;
                 // At a rate, each pod changes its label and changes it back.
-                let is_back = rate > 0 && version % 2 == 0 && !each;
+                let is_back = rate > 0 && version % 2 == 0 && each.is_none();
                 if !is_back {
                     n = (n + 7919) % cluster.count(plural);
                 }
-                if cluster.is_left_out(plural, n) || is_elsewhere(n) {
+                let (of, n) = match each {
+                    Some(Each::Pods) if plural == "pods" => turned_over(cluster, version),
+                    _ => ("MODIFIED", n),
+                };
+                if of == "MODIFIED" && cluster.is_left_out(plural, n) || is_elsewhere(n) {
                     continue;
                 }
                 let mut object = cluster.object(plural, n, version);
+                if of != "MODIFIED" {
+                    object["status"]["phase"] = "Running".into();
+                }
                 let is_relabelled = if rate > 0 { !is_back } else { version % 10 == 0 };
                 if plural == "pods" && is_relabelled {
-                    object["metadata"]["labels"]["tier"] = "changed".into();
+                    if of == "MODIFIED" {
+                        object["metadata"]["labels"]["tier"] = "changed".into();
+                    }
                     // Few of them say when, so that the others keep their size.
-                    if each && version % STAMPED == 0 {
+                    if each.is_some() && version % STAMPED == 0 {
                         object["metadata"]["labels"][SENT] = now_ms().to_string().into();
                     }
                 }
-                let line = event(kind, "MODIFIED", &object);
+                let line = event(kind, of, &object);
                 let mut state = lock(shared);
                 state.changes.0 += 1;
                 state.changes.1 += line.len() as u64;
@@ -240,6 +264,15 @@ fn watch(
             out.flush()?;
         }
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A pod that was not there comes in place of one that goes: the event, and the number of the pod.
+fn turned_over(cluster: Cluster, version: u64) -> (&'static str, usize) {
+    let n = ((version - LISTED) / 2) as usize;
+    match version % 2 {
+        0 => ("ADDED", cluster.count("pods") + n),
+        _ => ("DELETED", n % cluster.pods),
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use bench::attach;
 use bench::forwarder::own_path;
-use bench::print_table;
 use bench::rig::needs_root;
+use bench::{print_table, process};
 use local_api::{AttachPod, Client, Request};
 use testkit::{Namespace, TempDir};
 
@@ -66,11 +66,12 @@ pub(super) fn measure(args: &Args) -> Result<()> {
         counts["changes"]["objects"].as_u64().context("a count")
     };
     let (before, first, published) = (threads(switch.id())?, changes()?, generation(&mut client)?);
-    let began = Instant::now();
+    let (began, used) = (Instant::now(), process::processor_time(switch.id())?);
     node.enter(|| ask(address, &change))?;
     std::thread::sleep(Duration::from_secs(args.seconds));
     let took = began.elapsed().as_secs_f64();
     let (after, last) = (threads(switch.id())?, changes()?);
+    let used = process::processor_time(switch.id())? - used;
     let published = generation(&mut client)? - published;
 
     println!("{} nodes, {} pods, {} of them attached\n", args.nodes, args.pods, requests.len());
@@ -78,13 +79,18 @@ pub(super) fn measure(args: &Args) -> Result<()> {
         row("changes a second", format!("{:.0}", (last - first) as f64 / took)),
         row("snapshots a second", format!("{:.0}", published as f64 / took)),
     ];
+    let share = |time: Duration| time.as_secs_f64() / took * 100.0;
     for thread in after {
         let earlier = before.iter().find(|it| it.id == thread.id).map_or(0, |it| it.nanoseconds);
-        let share = (thread.nanoseconds - earlier) as f64 / 1e9 / took * 100.0;
+        let share = share(Duration::from_nanos(thread.nanoseconds - earlier));
         if share >= 0.1 {
             rows.push(row(&format!("thread {}, % of a core", thread.name), format!("{share:.1}")));
         }
     }
+    // Of the process, with threads that have ended meanwhile.
+    rows.push(row("all threads, % of a core (aim 8)", format!("{:.1}", share(used))));
+    let memory = process::memory(switch.id(), "VmRSS")? as f64 / 1e6;
+    rows.push(row("memory, MB", format!("{memory:.0}")));
     print_table(&["measure", "figure"], &rows);
     Ok(())
 }
