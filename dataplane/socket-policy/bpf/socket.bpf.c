@@ -68,7 +68,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1 << 12);
+	__uint(max_entries, 1 << 14);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct local_key);
 	__type(value, __u32);
@@ -122,6 +122,7 @@ struct question {
 	/* Of a service: the place of its first endpoint, and whether one is allowed. */
 	__u32 first;
 	__u32 is_allowed;
+	__u32 zero;
 };
 
 static __always_inline void copy(__u64 *to, const __u64 *from)
@@ -468,7 +469,7 @@ int sendmsg6(struct bpf_sock_addr *context)
 
 /*
  * Remembers whose datagrams a socket gets, so that it may reply. Those of a pod on the host network are remembered as they
- * arrive: here a process of the node may have sent them by loopback, in the name of any address of IPv6.
+ * arrive, where it shows which of them a process of the node has sent.
  */
 static __always_inline int hear(struct bpf_sock_addr *context, int is_v6)
 {
@@ -559,12 +560,9 @@ int ingress(struct __sk_buff *packet)
 	__u32 flags = pod->flags;
 	__u64 *seen;
 	__be16 port;
-	int denied;
+	int is_local, denied;
 
-	/* The node reaches its pods. */
-	if (packet->ifindex == LOOPBACK_INTERFACE || !socket)
-		return 1;
-	socket = bpf_sk_fullsock(socket);
+	socket = socket ? bpf_sk_fullsock(socket) : 0;
 	if (!socket || socket->type == SOCK_RAW)
 		return 1;
 	/* The rules are those of UDP for UDP-Lite. */
@@ -583,7 +581,9 @@ int ingress(struct __sk_buff *packet)
 	question.family = sender_of(packet, question.address, &port);
 	question.port = bpf_htons(socket->src_port);
 	question.by = ~0U;
-	denied = ask(&question, ACCEPTS | pod->number, question.address) == DENY;
+	/* The node reaches its pods. */
+	is_local = packet->ifindex == LOOPBACK_INTERFACE;
+	denied = !is_local && ask(&question, ACCEPTS | pod->number, question.address) == DENY;
 	if (flags & POD_DATAGRAMS && question.transport == IPPROTO_UDP && port) {
 		key.pod = pod->number;
 		key.own_port = socket->src_port;
@@ -591,7 +591,9 @@ int ingress(struct __sk_buff *packet)
 		key.family = question.family;
 		copy(key.address, question.address);
 		if (!denied) {
-			note_exchange(&heard, &sent, &key);
+			/* A process of the node may write any sender in a packet of IPv6. */
+			if (!is_local || question.family == V4)
+				note_exchange(&heard, &sent, &key);
 			return 1;
 		}
 		seen = find_exchange(&sent, &key);

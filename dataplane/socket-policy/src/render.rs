@@ -20,6 +20,9 @@ use crate::layout::{
 /// they accept from [`ACCEPTS`] on.
 pub(crate) const LOCALS: u32 = 1 << 31;
 
+/// Addresses of the node that are entered, which leaves room for its pods' in two generations.
+const NODE_ADDRESSES: usize = 4_096;
+
 /// Rules and services of one generation. Places of pieces count from 0.
 #[derive(Debug, Default)]
 pub(crate) struct Rendered {
@@ -80,7 +83,8 @@ pub(crate) fn render(
             }
         }
     }
-    for address in node {
+    // IPVS gives a node the address of each service. Those that find no room are as others to its pods.
+    for address in node.iter().take(NODE_ADDRESSES) {
         locals.entry(*address).or_insert(NODE);
     }
     for (address, table) in locals {

@@ -72,7 +72,16 @@ fn nobody_lends_a_pod_the_name_of_a_denied_address() {
             assert_eq!(pod.ask(&format!("tell s {} 53", FRIEND[1])), "EPERM", "{to}");
         }
     }
-    // What comes from the address itself is replied to.
+    // What comes from an address of the node is replied to, though nobody said that it is one, and from the address itself.
+    hosts.world.namespace.exec(["ip", "address", "add", "10.7.0.1/32", "dev", "lo"]);
+    let rules = [denied(FRIEND), deny_to("default/a", "10.7.0.1", Ports::ANY)].concat();
+    hosts.policy.set_rules(&rules, &[], &Services::default(), &node()).unwrap();
+    assert_eq!(pod.ask("tell s ::ffff:10.7.0.1 53"), "EPERM");
+    assert_eq!(client.ask("bound n DGRAM 10.7.0.1 53"), "ok");
+    assert_eq!(client.ask(&format!("tell n {} 5300", NODE[0])), "ok");
+    pod.begin("get s");
+    assert_eq!([pod.line(), pod.line()], ["53", "ok"]);
+    assert_eq!(pod.ask("tell s ::ffff:10.7.0.1 53"), "ok");
     let mut friend = hosts.client();
     assert_eq!(friend.ask(&format!("bound f DGRAM {} 53", FRIEND[1])), "ok");
     assert_eq!(friend.ask(&format!("tell f {} 5300", NODE[1])), "ok");
