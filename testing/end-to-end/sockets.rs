@@ -292,7 +292,8 @@ fn connections_from_before_the_programs_are_reset_at_their_next_packet() {
     node.eventually("the denial", || {
         asks(&frontend, &cgroup, &address).contains("Operation not permitted").then_some(())
     });
-    assert_eq!(asks_live().unwrap_err().kind(), ErrorKind::ConnectionReset);
+    let ended = node.eventually("the reset", || asks_live().err());
+    assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
 }
 
 #[test]
