@@ -4,5 +4,8 @@
 mod compile;
 
 fn main() {
-    compile::compile("socket", &["bpf/socket.h", "../bpf/barrier.h", "../bpf/counters.h"]);
+    compile::compile(
+        "socket",
+        &["bpf/socket.h", "bpf/packets.h", "../bpf/barrier.h", "../bpf/counters.h"],
+    );
 }

@@ -252,7 +252,7 @@ impl SocketPolicy {
         let Some(pins) = &self.pins else { return Ok(()) };
         let state = self.state();
         let own: Vec<PathBuf> = state.attached.keys().filter_map(|it| self.folder(it)).collect();
-        remove_pins_but(pins, &own)
+        link::remove_pins_but(pins, &own)
     }
 
     /// Puts rules in force, all at once; ports of the node are services at its addresses `node`. `accepted` are rules about
@@ -403,26 +403,4 @@ impl State {
             *next - 1
         })
     }
-}
-
-/// Removes all pins in a folder: the programs end there, unless a running process holds them.
-///
-/// # Errors
-/// If a pin cannot be removed.
-pub fn remove_pins(pins: &Path) -> Result<(), Error> {
-    remove_pins_but(pins, &[])?;
-    let failed = |cause| Error::new(format!("remove {}", pins.display()), cause);
-    link::remove(pins).map_err(failed)
-}
-
-fn remove_pins_but(pins: &Path, kept: &[PathBuf]) -> Result<(), Error> {
-    let failed = |cause| Error::new(format!("remove the pins in {}", pins.display()), cause);
-    let entries = match std::fs::read_dir(pins) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries.map_err(failed)?,
-    };
-    for entry in entries.flatten().filter(|it| !kept.contains(&it.path())) {
-        link::remove(&entry.path()).map_err(failed)?;
-    }
-    Ok(())
 }

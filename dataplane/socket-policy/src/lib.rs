@@ -19,7 +19,8 @@ mod report;
 /// Folder of pins in a file system of type bpf.
 pub const PINS: &str = "podgate-sockets";
 
-pub use kernel::{Options, SocketPolicy, remove_pins};
+pub use kernel::{Options, SocketPolicy};
+pub use link::remove_pins;
 pub use open::Ended;
 pub use report::{Counters, Denied, What};
 

@@ -7,11 +7,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use libbpf_sys as sys;
 
-use dataplane::bpf::result;
+use dataplane::bpf::{Error, result};
 
 /// In front of the name of a pin until it takes its place. Names of pins have no dots.
 const NEW: &str = "new_";
@@ -86,4 +86,27 @@ pub(crate) fn remove(folder: &Path) -> io::Result<()> {
         unpin(&entry?.path())?;
     }
     std::fs::remove_dir(folder)
+}
+
+/// Removes all pins in a folder: the programs end there, unless a running process holds them.
+///
+/// # Errors
+/// If a pin cannot be removed.
+pub fn remove_pins(pins: &Path) -> Result<(), Error> {
+    remove_pins_but(pins, &[])?;
+    let failed = |cause| Error::new(format!("remove {}", pins.display()), cause);
+    remove(pins).map_err(failed)
+}
+
+/// Removes the pins in a folder, but for those of these pods.
+pub(crate) fn remove_pins_but(pins: &Path, kept: &[PathBuf]) -> Result<(), Error> {
+    let failed = |cause| Error::new(format!("remove the pins in {}", pins.display()), cause);
+    let entries = match std::fs::read_dir(pins) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(failed)?,
+    };
+    for entry in entries.flatten().filter(|it| !kept.contains(&it.path())) {
+        remove(&entry.path()).map_err(failed)?;
+    }
+    Ok(())
 }
