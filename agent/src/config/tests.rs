@@ -105,6 +105,7 @@ fn a_file_may_say_everything() {
         external-ips: 203.0.113.0/24
         service-networks: [10.96.0.0/12, 'fd60::/112']
         encryption: wireguard
+        encryption-host-network: on
         encryption-port: 51820
         metrics-listen: 0.0.0.0:9471
         metrics-cert-file: /etc/tls/tls.crt
@@ -210,6 +211,9 @@ fn faults_name_their_place() {
         ),
         ("enforcer: nftables\nencryption: wireguard", "wireguard goes with flow-offload on"),
         ("uplink: a\nencryption: wireguard\nencryption-port: 61001", "encryption-port: 61001 is"),
+        ("uplink: a\nencryption: wireguard\nencryption-port: 65535", "no port follows it"),
+        ("uplink: a\nencryption: wireguard\nencryption-port: 4788", "encryption-port: 4789 is"),
+        ("encryption-host-network: on", "on goes with encryption"),
         ("encryption-port: 0", "encryption-port: 0 is not between"),
         ("service-networks: [10.0.0.1/99]", "line 1"),
         ("link-local-destinations: 169.254.1.0/16", "has host bits; write 169.254.0.0/16"),
