@@ -25,8 +25,11 @@ const KEY: &str = "wireguard.key";
 const NEXT: &str = "wireguard.key.next";
 /// The longest such file, in bytes.
 const LONGEST_KEY: u64 = 4096;
-/// Time for which everyone has to send by the device of a step before the next one: others look each second.
+/// Time for which everyone has to send by the device of a step, and nothing of pods to arrive by the other one, before
+/// the next step.
 const SETTLED: Duration = Duration::from_secs(5);
+/// Bytes of a node in that time that are no packets of pods: keepalives and handshakes.
+const QUIET: u64 = 512;
 /// Time after which a step ends without nodes that do not follow, and after which a key that is not published is
 /// given up.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -45,8 +48,8 @@ struct Rotation {
     step: Step,
     /// The beginning of the step.
     since: Instant,
-    /// Since when every node follows.
-    settled: Option<Instant>,
+    /// Since when every node follows, and what had arrived by the device that is left.
+    settled: Option<(Instant, u64)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,6 +65,8 @@ pub(super) struct Progress<'p> {
     /// Nodes with a session, and those of them whose packets take the second device.
     pub(super) live: usize,
     pub(super) on_second: usize,
+    /// Encrypted bytes received by the first device, and by the second one, in all.
+    pub(super) received: [u64; 2],
 }
 
 impl Keys {
@@ -146,13 +151,20 @@ impl Keys {
                 (seen.published.is_some_and(|it| Some(it.public_key) == next), seen.on_second == 0)
             }
         };
-        if !(is_published && follows) {
-            change.settled = None;
-        } else if change.settled.is_none() {
-            change.settled = Some(now);
-        }
-        let has_settled =
-            change.settled.is_some_and(|it| now.saturating_duration_since(it) >= SETTLED);
+        let received = match change.step {
+            Step::Offered => seen.received[0],
+            Step::Changed => seen.received[1],
+        };
+        let quiet = QUIET * seen.live.max(1) as u64;
+        let is_quiet = |(_, before): &(Instant, u64)| received.saturating_sub(*before) <= quiet;
+        change.settled = match change.settled.filter(is_quiet) {
+            _ if !(is_published && follows) => None,
+            Some(settled) => Some(settled),
+            // Just now, or others still send by the device that is left.
+            None => Some((now, received)),
+        };
+        let is_over = |(since, _): (Instant, u64)| now.saturating_duration_since(since) >= SETTLED;
+        let has_settled = change.settled.is_some_and(is_over);
         match change.step {
             _ if !has_settled && !is_late => Ok(false),
             Step::Offered if !is_published => {
@@ -272,7 +284,7 @@ mod tests {
     }
 
     fn on(published: &WireGuard, on_second: usize) -> Progress<'_> {
-        Progress { published: Some(published), live: 2, on_second }
+        Progress { published: Some(published), live: 2, on_second, received: [0; 2] }
     }
 
     #[test]
@@ -293,7 +305,10 @@ mod tests {
         assert!(!after(&mut keys, 1, &on(&offered, 1)), "one has no session");
         assert!(!after(&mut keys, 1, &on(&offered, 2)));
         assert!(!after(&mut keys, 3, &on(&offered, 2)), "others may look later");
-        assert!(after(&mut keys, 2, &on(&offered, 2)));
+        let sends = Progress { received: [9000, 0], ..on(&offered, 2) };
+        assert!(!after(&mut keys, 2, &sends), "one still sends by the first device");
+        assert!(!after(&mut keys, 4, &sends));
+        assert!(after(&mut keys, 1, &sends));
         assert_eq!((keys.own(), keys.second()), (&next, &next));
         assert_eq!(Keys::open(folder.path()).unwrap().own(), &next);
         let changed = published(&keys);

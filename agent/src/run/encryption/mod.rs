@@ -278,7 +278,11 @@ impl Encryption {
         let on_second: BTreeSet<Arc<str>> = second.keys().filter(takes).cloned().collect();
         let live = first.iter().filter(|(node, it)| is_live(Some(it)) || on_second.contains(*node));
         let (live, on_second) = (live.count(), self.send_by_second(on_second));
-        self.advance(&mut devices, &plan, live, on_second);
+        let sum = |states: &BTreeMap<Arc<str>, WireGuardPeerState>| {
+            states.values().map(|it| it.received).sum()
+        };
+        let received = [sum(&first), sum(&second)];
+        self.advance(&mut devices, &plan, live, on_second, received);
         let mut state = self.state.lock();
         if let Some(error) = error.as_ref().filter(|it| state.error.as_ref() != Some(*it)) {
             tracing::error!("encryption: {error}");
@@ -330,11 +334,18 @@ impl Encryption {
     }
 
     /// Goes on with a change of the key.
-    fn advance(&self, devices: &mut Devices, plan: &Plan, live: usize, on_second: usize) {
+    fn advance(
+        &self,
+        devices: &mut Devices,
+        plan: &Plan,
+        live: usize,
+        on_second: usize,
+        received: [u64; 2],
+    ) {
         let wanted = self.wanted.lock();
         let published = wanted.made_of.as_ref().and_then(|(_, it)| it.get(&*self.node)).cloned();
         drop(wanted);
-        let seen = Progress { published: published.as_ref(), live, on_second };
+        let seen = Progress { published: published.as_ref(), live, on_second, received };
         let advanced = self.keys.lock().advance(&seen, Instant::now());
         match (advanced, &mut devices.first) {
             (Ok(true), Some(first)) => {
