@@ -201,7 +201,10 @@ proptest! {
         prop_assert_eq!(&ends[0], &ends[1]);
         for port in [POD, HOST, UPLINK] {
             let left = [&mut quick, &mut general].map(|rig| {
-                std::iter::from_fn(|| rig.receive(port)).collect::<Vec<_>>()
+                let mut frames: Vec<_> = std::iter::from_fn(|| rig.receive(port)).collect();
+                // The outer source port is a hash under keys of each switch's own.
+                frames.iter_mut().filter(|_| port == UPLINK).for_each(|it| it[34..36].fill(0));
+                frames
             });
             prop_assert_eq!(&left[0], &left[1]);
         }
