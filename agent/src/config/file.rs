@@ -38,6 +38,9 @@ fn words(error: &Error) -> String {
         Error::ExpectedStringKeyForExternallyTaggedEnum { .. }
         | Error::ExternallyTaggedEnumExpectedScalarOrMapping { .. }
         | Error::UnexpectedValueForUnitEnumVariant { .. } => "one word belongs here".to_owned(),
+        Error::Unexpected { expected: "string scalar" | "scalar", .. } => {
+            "one value belongs here".to_owned()
+        }
         Error::DuplicateMappingKey { key: Some(key), .. } => format!("{key}: is given twice"),
         other => return other.to_string().split_whitespace().collect::<Vec<_>>().join(" "),
     };

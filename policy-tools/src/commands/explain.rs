@@ -27,8 +27,8 @@ use cli_runtime::{NO, Output};
 
 Exit code: 0 if the connection may be opened, 1 if not, 2 if the input cannot be used.")]
 pub struct Explain {
-    /// The end that opens the connection: NS/POD, an IP address or node/NAME; NS/LABEL=VALUE[,...] is a pod
-    /// that could exist with these labels, any-pod one without any in another namespace
+    /// The end that opens the connection: NS/POD, an IP address, node/NAME or internet; NS/LABEL=VALUE[,...] is a
+    /// pod that could exist with these labels, any-pod one without any in another namespace
     #[arg(value_name = "FROM", value_parser = |text: &str| Side::read(text, false))]
     from: Side,
     /// The end that it is opened to: the same, service/NS/NAME or a domain name

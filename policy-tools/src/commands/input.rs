@@ -82,18 +82,7 @@ pub(super) fn stdin_once<'a>(
     if count > 1 { Err(vec!["stdin: can be read once".into()]) } else { Ok(()) }
 }
 
-/// Reads manifests, on top of a live cluster where there is one.
-pub(super) fn load(
-    paths: &[PathBuf],
-    cluster: Option<&Path>,
-    external_ips: &Networks,
-    verbose: bool,
-) -> Result<Manifests, Vec<String>> {
-    let reading = Reading { sources: true, ..Reading::default() };
-    load_by(paths, cluster, external_ips, verbose, &reading)
-}
-
-/// The same, read in this way.
+/// Reads manifests in this way, on top of a live cluster where there is one.
 pub(super) fn load_by(
     paths: &[PathBuf],
     cluster: Option<&Path>,

@@ -12,9 +12,10 @@ use observe::time::{utc, utc_seconds};
 use serde_json::json;
 
 use super::explain::{pod, walkthrough};
-use super::input::load;
+use super::input::load_by;
 use super::{Ended, moment, print};
 use crate::input::Manifests;
+use crate::input::Reading;
 use crate::policy::flows::{Flow, OfJournal};
 use crate::policy::suggest::{decide, in_words, reason};
 use crate::probe::{Answer, Verdict};
@@ -47,6 +48,9 @@ pub struct ReplayJournal {
     /// File or folder of the policies and the workloads; may be repeated
     #[arg(long, value_name = "PATH", required_unless_present = "at", num_args = 1..)]
     with: Vec<PathBuf>,
+    /// Render Helm charts and kustomizations of --with, by helm and by kubectl or kustomize
+    #[arg(long)]
+    render: bool,
     /// The policies of this moment: a duration ago, such as 3d, or a time such as 2026-11-21T02:25:35Z
     #[arg(long, value_name = "TIME", conflicts_with = "with", requires = "of")]
     at: Option<String>,
@@ -140,7 +144,8 @@ impl ReplayJournal {
         }
         let since = self.since.as_deref().map(|text| moment("--since", text)).transpose();
         let since = since.map_err(|problem| vec![problem])?;
-        let manifests = load(&self.with, None, &Networks::default(), false)?;
+        let reading = Reading { sources: true, render: self.render, ..Reading::default() };
+        let manifests = load_by(&self.with, None, &Networks::default(), false, &reading)?;
         let seen = read(&self.journal, since, &manifests)?.found();
         let flows: Vec<Flow> = seen.keys().cloned().collect();
         let decided = decide(&manifests, manifests.clone(), &flows);

@@ -88,7 +88,7 @@ impl Unrendered {
         let charts = charts.map(|chart| {
             let shown = display(chart);
             let note = format!(
-                "skipped: a Helm chart; run `helm template {shown} > all.yaml` and read all.yaml"
+                "skipped: a Helm chart; use --render, or run `helm template {shown} > all.yaml` and read all.yaml"
             );
             let sources = BTreeSet::from([chart.clone()]);
             let (file, folder) = (chart.join("Chart.yaml"), chart.clone());
@@ -105,7 +105,7 @@ impl Unrendered {
             let cause = if is_overlay { "base and overlay are read as they stand" } else { "it is read as it stands" };
             let shown = display(folder);
             let note = format!(
-                "a kustomization is not applied, {cause}; run `kubectl kustomize {shown} > all.yaml` \
+                "a kustomization is not applied, {cause}; use --render, or run `kubectl kustomize {shown} > all.yaml` \
                  and read all.yaml"
             );
             let mut sources = BTreeSet::new();

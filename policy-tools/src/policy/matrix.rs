@@ -10,13 +10,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::{Origin, Table};
-use control::model::{ClusterRule, Direction, Namespaces, Peer, PolicyRule, Selector};
+use control::model::{ClusterRule, Direction, Namespaces, Peer, Pod, PolicyRule, Selector};
 use control::{Object, PodAcl, PodKey, View};
 use dataplane::wire::Flow;
 use dataplane::{Outcome, PortId, Snapshot};
 use ipnet::IpNet;
 use snapshot::{NodeContext, NodePort, PortRole};
 
+use crate::input::pods;
 use crate::probe::Protocol;
 use crate::probe::answer::{distinct, drop_default};
 use crate::probe::host::{self, HostDecision};
@@ -190,6 +191,15 @@ pub fn outside<'a>(
         }
     }
     found
+}
+
+/// An address that is nobody's, of the family of pods.
+pub fn internet(objects: &[Object], is_taken: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
+    let is_v6 = |pod: &Pod| !pod.addresses.is_empty() && pod.addresses.iter().all(IpAddr::is_ipv6);
+    let mut outside = outside(objects, !pods(objects).any(is_v6));
+    outside.retain(|address, _| !is_taken(*address));
+    let generic = outside.iter().find(|(_, name)| *name == "internet");
+    generic.or(outside.iter().next_back()).map(|(address, _)| *address)
 }
 
 /// The innermost of the networks around an address, without those that are the whole space.

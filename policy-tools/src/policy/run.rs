@@ -59,14 +59,9 @@ impl Runner {
         suites: &[(String, Suite)],
         names: Names,
     ) -> Result<Self, String> {
-        let v4 = !manifests
-            .pods()
-            .any(|pod| !pod.addresses.is_empty() && pod.addresses.iter().all(IpAddr::is_ipv6));
-        let mut outside = matrix::outside(&manifests.objects, v4);
         // A name may open its addresses.
-        outside.retain(|address, _| !names.addresses().any(|it| it == *address));
-        let generic = outside.iter().find(|(_, name)| *name == "internet");
-        let internet = generic.or(outside.iter().next_back()).map(|(address, _)| *address);
+        let is_named = |address| names.addresses().any(|it| it == address);
+        let internet = matrix::internet(&manifests.objects, is_named);
         let internet = internet.ok_or("no address is left for the internet")?;
         let ports = policy_ports(&manifests.objects);
         let cases = suites.iter().flat_map(|(_, suite)| &suite.cases);

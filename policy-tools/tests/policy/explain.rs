@@ -180,6 +180,9 @@ fn a_pod_that_is_in_no_file_is_an_end() {
     let (permits, closest) = reach("shop/role=debug");
     assert!(!permits);
     assert!(closest.unwrap().contains("shop/(any pod with role=debug) has no label app"));
+    let outside = Side::read("internet", false).unwrap();
+    let end = representatives::end(&mut manifests(&shop()), &outside).unwrap();
+    assert_eq!(end.to_string(), "203.0.113.9");
     let several = Side::read("*", false).unwrap();
     assert!(representatives::end(&mut manifests(&shop()), &several).is_err());
 }

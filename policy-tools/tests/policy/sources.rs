@@ -141,7 +141,7 @@ fn a_chart_is_left_out_and_the_command_that_renders_it_is_named() {
     let chart = folder.path().join("shop");
     let (at, shown) = (chart.join("Chart.yaml"), chart.display());
     let note = format!(
-        "{}: skipped: a Helm chart; run `helm template {shown} > all.yaml` and read all.yaml",
+        "{}: skipped: a Helm chart; use --render, or run `helm template {shown} > all.yaml` and read all.yaml",
         at.display()
     );
     for path in [chart.clone(), folder.path().to_path_buf(), chart.join("templates")] {
@@ -179,7 +179,7 @@ fn a_kustomization_that_changes_objects_is_named_with_the_command() {
     let load = |name: &str| Manifests::load(&[path(name)]);
     let note = |cause: &str| {
         format!(
-            "{}: a kustomization is not applied, {cause}; run `kubectl kustomize {} > all.yaml` and \
+            "{}: a kustomization is not applied, {cause}; use --render, or run `kubectl kustomize {} > all.yaml` and \
              read all.yaml",
             path("prod/kustomization.yml").display(),
             path("prod").display()

@@ -109,6 +109,31 @@ fn replay_plays_what_is_kept_with_the_same_verdict() {
 }
 
 #[test]
+fn replay_plays_both_connections_over_a_pod() {
+    let folder = TempDir::new("prove-hops");
+    let statement = "- {from: internet, to: shop/app=db, port: '*', hops: 2, expect: deny}";
+    let kept = folder.path().join("kept");
+    let output =
+        prove(folder.path(), statement, &["-o", "json", "--write", &kept.display().to_string()]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let found = lines(&output).remove(0);
+    let example = &found["counterexample"];
+    assert_eq!(example["from"], "203.0.113.9");
+    assert_eq!(example["by"], serde_json::json!(["NetworkPolicy shop/db ingress[0]"]));
+    assert_eq!(example["via"][0]["by"], serde_json::json!(["default-allow"]));
+    let path = |name: &str| kept.join("1").join(name).display().to_string();
+    let (manifests, packets) = (path("manifests.yaml"), path("packet.pcapng"));
+    let fixed = ["replay", "--node", "node", "-o", "json", "--manifests", &manifests];
+    let output = podgate(&[&fixed[..], &["--pcap", &packets]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let played = lines(&output);
+    assert_eq!(played[0]["verdict"], "forward", "{played:?}");
+    assert_eq!(played[1]["verdict"], "forward", "{played:?}");
+    assert_eq!(played[1]["by"], example["by"]);
+    assert_eq!(played[0]["out"], played[1]["in"], "the first one ends where the second begins");
+}
+
+#[test]
 fn what_cannot_be_used_is_named() {
     let folder = TempDir::new("prove-unusable");
     let statements = "

@@ -74,9 +74,13 @@ impl<'a> Router<'a> {
             let items = self.layout.items.iter().filter(|it| it.group == group);
             let here = items.filter(|it| it.frame.x >= left - 1.0 && it.frame.x < right);
             // A line through the title would strike it out.
-            let Frame { x, y, width, .. } = self.layout.boxes[group].frame;
+            let frame = self.layout.boxes[group].frame;
+            let Frame { x, y, width, .. } = frame;
             let title = Frame { x, y: y + 8.0, width, height: 12.0 };
-            let frames = here.map(|it| it.frame).chain([title]);
+            // Nor may it leave the box.
+            let above = Frame { x, y: 0.0, width, height: y };
+            let below = Frame { x, y: frame.bottom(), width, height: self.layout.height };
+            let frames = here.map(|it| it.frame).chain([title, above, below]);
             Step { left, right, taken: taken(frames, 4.0), forward }
         };
         let outer = |column: usize, forward: bool| {

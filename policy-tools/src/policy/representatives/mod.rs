@@ -32,6 +32,7 @@ use control::model::{
 use control::{Object, PodKey};
 use ipnet::IpNet;
 
+use super::matrix;
 use super::suite::{Pods, Side};
 use crate::input::Manifests;
 use crate::probe::Endpoint;
@@ -234,8 +235,15 @@ pub fn end(manifests: &mut Manifests, side: &Side) -> Result<Endpoint, String> {
         Side::One(endpoint) => return Ok(endpoint.clone()),
         Side::Pods(of) => of.clone(),
         Side::AnyPod | Side::AnyNamespace => Pods::default(),
-        Side::ExistingNamespace | Side::Internet | Side::Nodes | Side::Any => {
-            return Err("stands for several ends; NS/LABEL=VALUE[,…] and any-pod are one".into());
+        Side::Internet => {
+            let address = matrix::internet(&manifests.objects, |_| false);
+            return address
+                .map(Endpoint::Address)
+                .ok_or("no address is left for the internet".into());
+        }
+        Side::ExistingNamespace | Side::Nodes | Side::Any => {
+            let one = "NS/LABEL=VALUE[,…], any-pod and internet are one";
+            return Err(format!("stands for several ends; {one}"));
         }
     };
     let [of_namespace, labels] = of.least_labels();
