@@ -182,7 +182,7 @@ fn faults_name_their_place() {
     assert_eq!(fault("mtu: 1400\nmtu: 1500\n"), "mtu: is given twice (line 2, column 1)");
     let level = fault("log-level: loud");
     assert!(level.starts_with("\"loud\" is none of error, warn"), "{level}");
-    assert_eq!(fault("node: {a: b}"), "one value belongs here (line 1, column 7)");
+    assert_eq!(fault("node-name: {a: b}"), "one value belongs here (line 1, column 12)");
     assert_eq!(fault("log-level: [info]"), "one word belongs here (line 1, column 12)");
     let cases = [
         ("workers: [1]", "line 1"),

@@ -106,7 +106,11 @@ fn near_label(selector: &Selector, objects: &[Arc<Labels>]) -> Option<String> {
             // A long key says nothing about how much alike two values are.
             let same_key = labels().filter(|(other, _)| &***other == key);
             let of_key: BTreeSet<&str> = same_key.map(|(_, value)| &**value).collect();
-            if let Some(near) = nearest(wanted, of_key.into_iter()) {
+            let near = nearest(wanted, of_key.into_iter());
+            // Values of one application have most of their letters in common.
+            let is_near =
+                |near: &&str| strsim::osa_distance(wanted, near) <= 2.max(wanted.len() / 8);
+            if let Some(near) = near.filter(is_near) {
                 return Some(format!("{key}={near}"));
             }
             let same_value = labels().filter(|(_, value)| *value == wanted);

@@ -111,7 +111,7 @@ fn replay_plays_what_is_kept_with_the_same_verdict() {
 #[test]
 fn replay_plays_both_connections_over_a_pod() {
     let folder = TempDir::new("prove-hops");
-    let statement = "- {from: internet, to: shop/app=db, port: '*', hops: 2, expect: deny}";
+    let statement = "- {from: internet, to: shop/app=db, port: 5432, hops: 2, expect: deny}";
     let kept = folder.path().join("kept");
     let output =
         prove(folder.path(), statement, &["-o", "json", "--write", &kept.display().to_string()]);

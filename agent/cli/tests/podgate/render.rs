@@ -51,7 +51,7 @@ fn folder() -> TempDir {
     let overlay = "resources: [../base]\npatches: [{path: patch.yaml}]\n";
     file(at, "app/prod/kustomization.yaml", overlay);
     file(at, "app/prod/patch.yaml", &db(2));
-    let cases = "- {from: internet, to: any-pod, port: 5432, expect: deny}\n";
+    let cases = "- {from: internet, to: shop/app=db, port: 5432, expect: deny}\n";
     file(at, "cases.yaml", cases);
     fs::create_dir_all(at.join("bin")).expect("a folder");
     folder

@@ -76,7 +76,7 @@ impl<'a> Router<'a> {
             // A line through the title would strike it out.
             let frame = self.layout.boxes[group].frame;
             let Frame { x, y, width, .. } = frame;
-            let title = Frame { x, y: y + 8.0, width, height: 12.0 };
+            let title = Frame { x, y: y + 8.0, width, height: 16.0 };
             // Nor may it leave the box.
             let above = Frame { x, y: 0.0, width, height: y };
             let below = Frame { x, y: frame.bottom(), width, height: self.layout.height };
