@@ -92,6 +92,10 @@ fn a_label_that_is_suggested_is_spelt_like_the_one_that_is_there() {
              spec: {{containers: [{{name: c}}]}}\n"
         )
     };
+    let controllers = name.replace("server", "notifications-controller");
+    let other = labelled("app.kubernetes.io/name", "argocd-application-controller");
+    let found = said(&(other + &policy("shop", "server", &controllers))).remove(0);
+    assert!(found.contains("; correct its labels"), "{found}");
     let hint = |pod: String| said(&(pod + &policy("shop", "server", name))).remove(0);
     assert!(
         hint(labelled("app.kubernetes.io/name", "argocd-redis")).contains("; correct its labels")
