@@ -28,7 +28,8 @@ byId('in').onclick = () => choose(scale * 1.25);
 byId('out').onclick = () => choose(scale / 1.25);
 byId('fit').onclick = () => choose(fitting());
 addEventListener('hashchange', settle);
-settle();
+// The drawing that the address names is shown by then.
+addEventListener('load', settle);
 addEventListener('wheel', event => {
   if (!event.ctrlKey || !event.target.closest('section')) return;
   event.preventDefault();
