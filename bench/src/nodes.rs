@@ -115,7 +115,10 @@ impl Between {
                 devices.extend(sealed::serve(node, n + 1));
             }
             if self == Self::WireGuard {
-                node.enter(|| sealed::open(n + 1, MTU).map(drop))?;
+                let opened = node.enter(|| {
+                    sealed::open(n + 1, MTU).map(drop).map_err(|error| error.to_string())
+                });
+                opened?;
             }
             if matches!(self, Self::Kernel | Self::WireGuard) {
                 let way = match (self, tunnel) {
