@@ -115,10 +115,8 @@ impl Between {
                 devices.extend(sealed::serve(node, n + 1));
             }
             if self == Self::WireGuard {
-                let opened = node.enter(|| {
-                    sealed::open(n + 1, MTU).map(drop).map_err(|error| error.to_string())
-                });
-                opened?;
+                let opened = || sealed::open(n + 1, MTU).map(drop).map_err(|it| it.to_string());
+                node.enter(opened)?;
             }
             if matches!(self, Self::Kernel | Self::WireGuard) {
                 let way = match (self, tunnel) {
