@@ -46,7 +46,10 @@ fn folder() -> TempDir {
     let at = folder.path();
     file(at, "chart/Chart.yaml", "apiVersion: v2\nname: shop\n");
     file(at, "chart/templates/db.yaml", "{{ if .Values.on }}\nkind: [\n");
-    file(at, "app/base/kustomization.yaml", "resources: [db.yaml]\n");
+    file(at, "app/base/kustomization.yaml", "resources: [db.yaml, pod.yaml]\n");
+    let pod =
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: db, namespace: shop, labels: {app: db}}\n";
+    file(at, "app/base/pod.yaml", pod);
     file(at, "app/base/db.yaml", &db(1));
     let overlay = "resources: [../base]\npatches: [{path: patch.yaml}]\n";
     file(at, "app/prod/kustomization.yaml", overlay);
