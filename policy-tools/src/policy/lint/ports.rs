@@ -135,7 +135,7 @@ fn services<'a>(manifests: &'a Manifests, pods: &'a [&Pod]) -> impl Iterator<Ite
         })
     };
     manifests.objects.iter().filter_map(move |object| match object {
-        Object::Service(service) => is_behind(service).then_some(service),
+        Object::Service(service) => is_behind(service).then_some(&**service),
         _ => None,
     })
 }

@@ -252,7 +252,7 @@ pub fn end(manifests: &mut Manifests, side: &Side) -> Result<Endpoint, String> {
         Some(_) => format!("(any namespace{})", with_labels(&of_namespace)),
     };
     let namespace: Arc<str> = of.namespace().map_or_else(other, str::to_owned).into();
-    let made = Object::Namespace(Namespace::new(Arc::clone(&namespace), &of_namespace));
+    let made = Object::Namespace(Namespace::new(Arc::clone(&namespace), &of_namespace).into());
     let is_new = of.namespace().is_none() && !manifests.objects.contains(&made);
     manifests.objects.extend(is_new.then_some(made));
     let names = ["any", "another"].map(|it| format!("({it} pod{})", with_labels(&labels)));
