@@ -120,7 +120,11 @@ impl Source {
             true => self.next.wrapping_mul(STRIDE) % CONNECTIONS,
             false => self.next,
         };
-        client.map_or(n, |client| n / CLIENTS * CLIENTS + client)
+        match client {
+            Some(client) if self.has_sessions() => n / CLIENTS * CLIENTS + client,
+            Some(client) => n * CLIENTS + client,
+            None => n,
+        }
     }
 }
 
