@@ -36,8 +36,6 @@ const TICK: Duration = Duration::from_millis(100);
 const READ: Duration = Duration::from_secs(1);
 /// Entries noted under one lock.
 const NOTED: usize = 256;
-/// Ends of connections noted at a time: their clients and servers may wait for the processor.
-const ENDED: usize = 64;
 /// Interval of checks that programs are where they belong.
 const GUARD: Duration = Duration::from_secs(1);
 /// Delay that a heartbeat may have without a grace.
@@ -159,12 +157,11 @@ impl Engine {
             self.context.switch.wake();
         }
         let ended = std::mem::take(&mut *self.ended.lock());
-        for part in ended.chunks(ENDED) {
+        for part in ended.chunks(NOTED) {
             let mut connections = self.connections.lock();
             part.iter().for_each(|(ended, id)| connections.end(&self.context, ended, *id));
             drop(connections);
             self.accept_late();
-            std::thread::yield_now();
         }
     }
 
@@ -191,7 +188,6 @@ impl Engine {
         let mut goes_on = true;
         while goes_on {
             goes_on = self.connections.lock().scan(&self.context, &published, &interfaces);
-            std::thread::yield_now();
             self.accept_late();
         }
     }
