@@ -53,6 +53,8 @@ fn shared<T: Hash + Eq + ?Sized>(
     }
     if known.len() == known.capacity() {
         known.retain(|it| Arc::strong_count(it) > 1);
+        // The next sweep is as far off as there are values to look at.
+        known.reserve(known.len());
     }
     let it = make();
     known.insert(Arc::clone(&it));
@@ -87,6 +89,7 @@ impl LabelSets {
         // Sweep unused sets whenever the table would have to grow: amortised constant.
         if self.known.len() == self.known.capacity() {
             self.known.retain(|_, labels| Arc::strong_count(labels) > 1);
+            self.known.reserve(self.known.len());
         }
         Arc::clone(self.known.entry(hash).or_insert_with(make))
     }
@@ -108,6 +111,20 @@ mod tests {
             assert!(get(&n.to_string()).1 <= 64);
         }
         assert!(Arc::ptr_eq(&kept, &get("kept").0));
+    }
+
+    /// One that frees a single place would be followed by the next one at once.
+    #[test]
+    fn a_sweep_makes_room_for_as_many_names_as_it_has_looked_at() {
+        let mut names: HashSet<Arc<str>, RandomState> = HashSet::default();
+        let mut used = Vec::new();
+        while used.len() < 100 || names.len() < names.capacity() {
+            let name = used.len().to_string();
+            used.push(shared(&mut names, &name, || Arc::from(&*name)));
+        }
+        used.pop();
+        let other = shared(&mut names, "other", || Arc::from("other"));
+        assert!(names.capacity() >= 2 * used.len() && names.contains(&other));
     }
 
     #[test]
