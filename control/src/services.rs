@@ -53,6 +53,8 @@ pub(crate) struct Pending {
     changed: BTreeSet<Key>,
     /// Services whose target is the name of a pod's port.
     by_name: BTreeSet<Key>,
+    /// Services with external IPs that they may not take.
+    refused: BTreeSet<Key>,
     external_ips: ExternalIps,
 }
 
@@ -75,6 +77,11 @@ impl Pending {
     pub(crate) fn permit_external_ips(&mut self, permitted: Vec<IpNet>, cluster: Vec<IpNet>) {
         self.external_ips.permit(permitted, cluster);
         self.surroundings_changed();
+    }
+
+    /// Services with external IPs that they may not take.
+    pub(crate) fn refused(&self) -> &BTreeSet<Key> {
+        &self.refused
     }
 
     /// Returns the views after the changes; the same ones if nothing differs.
@@ -105,6 +112,10 @@ impl Pending {
                 false => self.by_name.remove(&key),
             };
             let view = view.map(|(view, _)| view);
+            match view.as_ref().is_some_and(|view| !view.refused.is_empty()) {
+                true => self.refused.insert(key.clone()),
+                false => self.refused.remove(&key),
+            };
             if after.get(&key).map(|known| &**known) == view.as_ref() {
                 continue;
             }

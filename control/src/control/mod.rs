@@ -154,7 +154,9 @@ impl Control {
 
     /// The external IPs that services do not take, as texts of the services' faults.
     pub fn external_ip_faults(&self) -> impl Iterator<Item = String> {
-        self.view.services.iter().flat_map(|(key, view)| {
+        let views = self.services.refused().iter();
+        let views = views.filter_map(|key| Some((key, self.view.services.get(key)?)));
+        views.flat_map(|(key, view)| {
             view.refused.iter().map(|RefusedIp { index, problem }| {
                 let object = ObjectRef {
                     kind: Kind::Service,
