@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// What distinguishes a pod from others of its name. As Kubernetes writes them, they take no memory of their own: UUIDs,
+/// Identifier of a pod among those of its name. As Kubernetes writes them, they take no memory of their own: UUIDs,
 /// and the kubelet's hashes of static pods.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]

@@ -27,7 +27,7 @@ pub(crate) struct Reports {
     page: usize,
     /// The place that the reader is at. What is between it and the consumer's stays in the ring.
     place: AtomicU64,
-    /// The place that somebody waits for.
+    /// The last place up to which a queue waits for the reader.
     wanted: AtomicU64,
 }
 
@@ -97,7 +97,7 @@ impl Reports {
         self.wanted.fetch_max(place, Ordering::Release);
     }
 
-    /// Whether somebody waits for what was not released.
+    /// Whether a queue waits for reports that were not released.
     pub(crate) fn is_wanted(&self) -> bool {
         self.released().load(Ordering::Acquire) < self.wanted.load(Ordering::Acquire)
     }

@@ -175,7 +175,7 @@ fn identity(value: &Value) -> (String, String, String) {
 /// A file of a folder that has no Kubernetes object.
 const NO_OBJECT: &str = "no Kubernetes object";
 
-/// What a regular file is that is no manifest although it is called so: a template of a chart, which is no YAML until it is rendered,
+/// Reason why a regular file with the name of a manifest is none: a template of a chart, which is no YAML until it is rendered,
 /// or data without a word that every object has.
 fn no_manifest(file: &Path) -> Option<&'static str> {
     let text = control::read_regular(file, manifests::LONGEST).ok()?;

@@ -219,7 +219,7 @@ fn render(folder: &Path, is_chart: bool) -> Result<Vec<u8>, String> {
     })
 }
 
-/// What a program prints.
+/// Runs a program and returns its output.
 fn printed(command: &mut Command) -> Result<Vec<u8>, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();

@@ -25,7 +25,7 @@ pub(super) struct Unrendered {
 pub(crate) struct Folder {
     /// The file that shows it.
     pub(crate) file: PathBuf,
-    /// What of it is read, and what to run.
+    /// Message about the part of it that is read, and the command to run.
     pub(crate) note: String,
     pub(crate) folder: PathBuf,
     /// Whether it is a chart of Helm; else a kustomization.
