@@ -9,7 +9,10 @@ use linux_net::WireGuardKey;
 
 /// A private key of Curve25519, in the order of RFC 7748.
 #[derive(Clone, PartialEq, Eq)]
-pub struct PrivateKey(WireGuardKey);
+pub struct PrivateKey {
+    bytes: WireGuardKey,
+    public: WireGuardKey,
+}
 
 impl PrivateKey {
     /// A new key of the kernel's random numbers.
@@ -32,23 +35,24 @@ impl PrivateKey {
     /// # Errors
     /// As `out` does.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        writeln!(out, "{}", BASE64_STANDARD.encode(self.0))
+        writeln!(out, "{}", BASE64_STANDARD.encode(self.bytes))
     }
 
     fn clamped(mut key: WireGuardKey) -> Self {
         key[0] &= 248;
         key[31] = key[31] & 127 | 64;
-        Self(key)
+        let public = x25519_dalek::x25519(key, x25519_dalek::X25519_BASEPOINT_BYTES);
+        Self { bytes: key, public }
     }
 
     /// The public key that belongs to it.
     pub fn public(&self) -> WireGuardKey {
-        x25519_dalek::x25519(self.0, x25519_dalek::X25519_BASEPOINT_BYTES)
+        self.public
     }
 
     /// Its bytes, for the device.
     pub fn bytes(&self) -> WireGuardKey {
-        self.0
+        self.bytes
     }
 }
 

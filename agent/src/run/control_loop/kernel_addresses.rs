@@ -89,9 +89,10 @@ impl KernelAddresses {
         }
         self.due = now + AGAIN;
         let made_for = Some((effects.control.revision(), wireguard.clone()));
-        if std::mem::replace(&mut self.made_for, made_for.clone()) == made_for {
+        if self.made_for == made_for {
             return;
         }
+        self.made_for = made_for;
         let own = effects.kernel_addresses.iter().chain(&effects.shared.config.node_addresses);
         if effects.own_object().is_some() {
             let addresses = effects.control.publishable(effects.node(), own.copied());
