@@ -92,15 +92,14 @@ impl ControlLoop {
     /// The first faults in the source's objects, and their number.
     fn faults(&self) -> (Vec<String>, usize) {
         let Effects { control, input, .. } = &self.effects;
-        let all = || {
-            let of_objects = input.faults.iter().chain(control.host_network_faults());
-            let of_objects = of_objects.chain(control.published_address_faults());
-            of_objects.map(ToString::to_string).chain(control.external_ip_faults())
-        };
-        let mut faults: Vec<String> = all().take(MOST_FAULTS).collect();
-        let count = all().count();
-        if count > MOST_FAULTS {
-            faults.push(format!("and {} more", count - MOST_FAULTS));
+        let of_objects = input.faults.iter().chain(control.host_network_faults());
+        let of_objects = of_objects.chain(control.published_address_faults());
+        let mut all = of_objects.map(ToString::to_string).chain(control.external_ip_faults());
+        let mut faults: Vec<String> = all.by_ref().take(MOST_FAULTS).collect();
+        let more = all.count();
+        let count = faults.len() + more;
+        if more > 0 {
+            faults.push(format!("and {more} more"));
         }
         (faults, count)
     }
