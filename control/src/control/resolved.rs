@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::Control;
 use crate::model::{ClusterRule, Peer, Verdict};
+use crate::peers::PeerSet;
 use crate::{Kind, ObjectRef};
 
 /// A rule whose peers are nodes or the API server.
@@ -33,12 +35,9 @@ impl Control {
                     .collect()
             }
             _ => {
-                let cluster = cache.cluster_policies();
-                let of_kind = cluster
-                    .iter()
-                    .filter(|((name, kind), _)| *name == policy.name && *kind == policy.kind);
-                of_kind
-                    .flat_map(|(_, it)| [("ingress", &it.ingress[..]), ("egress", &it.egress[..])])
+                let known = cache.cluster_policies().get(&(Arc::clone(&policy.name), policy.kind));
+                let both = known.iter();
+                both.flat_map(|it| [("ingress", &it.ingress[..]), ("egress", &it.egress[..])])
                     .collect()
             }
         };
@@ -58,18 +57,18 @@ impl Control {
                     let them = if denies { &known.hosts } else { &known.endpoints };
                     addresses.extend(them.iter().copied());
                 }
-                Peer::Nodes(selector) => {
+                Peer::Nodes(_) => {
+                    let set = PeerSet::of(peer, rule.verdict, None);
                     for node in self.cache.nodes().values() {
-                        // As in peer sets: a node with faults is denied and not permitted, and a denial covers
-                        // what switches publish.
-                        let is_meant = match node.complete {
-                            true => selector.matches(&node.labels),
-                            false => denies,
-                        };
+                        let own = node.addresses.iter().map(|it| (*it, false));
                         let published = self.cache.published(&node.name);
-                        let published = published.iter().filter(|_| denies);
-                        let all = node.addresses.iter().chain(published).filter(|_| is_meant);
-                        addresses.extend(all.copied());
+                        let all = own.chain(published.iter().map(|it| (*it, true)));
+                        // A node with faults is denied and not permitted.
+                        let is_meant = |(address, is_published): &(IpAddr, bool)| {
+                            let is_in = |it: &PeerSet| it.holds_node(node, *address, *is_published);
+                            is_in(&set) || denies && is_in(&PeerSet::FaultyNodes)
+                        };
+                        addresses.extend(all.filter(is_meant).map(|(address, _)| address));
                     }
                 }
                 _ => continue,
