@@ -106,16 +106,15 @@ impl Pending {
             let wanted = service.map(|it| &**it);
             let refused = self.external_ips.refused(cache, &owner, &key, wanted);
             let view = service.map(|service| view(cache, service, refused));
-            let by_name = view.as_ref().is_some_and(|(_, by_name)| *by_name);
-            match by_name {
-                true => self.by_name.insert(key.clone()),
-                false => self.by_name.remove(&key),
+            let note = |keys: &mut BTreeSet<Key>, is_among: fn(&(ServiceView, bool)) -> bool| {
+                match view.as_ref().is_some_and(is_among) {
+                    true => keys.insert(key.clone()),
+                    false => keys.remove(&key),
+                };
             };
+            note(&mut self.by_name, |(_, by_name)| *by_name);
+            note(&mut self.refused, |(view, _)| !view.refused.is_empty());
             let view = view.map(|(view, _)| view);
-            match view.as_ref().is_some_and(|view| !view.refused.is_empty()) {
-                true => self.refused.insert(key.clone()),
-                false => self.refused.remove(&key),
-            };
             if after.get(&key).map(|known| &**known) == view.as_ref() {
                 continue;
             }
