@@ -179,11 +179,7 @@ impl Port for Queue {
     }
 
     fn due(&self) -> Option<Duration> {
-        let read = self
-            .punt
-            .as_ref()
-            .filter(|it| it.queue == 0)
-            .and_then(|it| it.pace.due(Instant::now()));
+        let read = self.punt.as_ref().and_then(|it| it.pace.due(Instant::now()));
         let sent = self.port.due();
         read.into_iter().chain(sent).min()
     }

@@ -7,8 +7,13 @@ use crate::exchange::{self, Handoff, HandoffKind};
 use crate::port::PortGone;
 use crate::session::Timeouts;
 
-/// A port that always has packets. It stores the number of packets that its worker asked for last.
-struct Endless(Arc<AtomicUsize>);
+/// A port that always has packets, or copies of such that were forwarded already. It stores the number of packets
+/// that its worker asked for last.
+#[derive(Default)]
+struct Endless {
+    asked: Arc<AtomicUsize>,
+    has_copies: bool,
+}
 
 impl Port for Endless {
     fn receive(
@@ -17,36 +22,17 @@ impl Port for Endless {
         most: usize,
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
-        self.0.store(most, Ordering::Relaxed);
+        self.asked.store(most, Ordering::Relaxed);
         buffers.free.take_many(most, frames);
+        if self.has_copies {
+            frames.iter_mut().for_each(|frame| *frame = frame.take().copied());
+        }
         Ok(())
     }
 
     fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
         buffers.free.put_all(frames);
         Ok(())
-    }
-
-    fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
-}
-
-/// A port whose packets were forwarded already.
-struct Copies(Endless);
-
-impl Port for Copies {
-    fn receive(
-        &mut self,
-        buffers: &mut Buffers<'_>,
-        most: usize,
-        frames: &mut Vec<Frame>,
-    ) -> Result<(), PortGone> {
-        self.0.receive(buffers, most, frames)?;
-        frames.iter_mut().for_each(|frame| *frame = frame.take().copied());
-        Ok(())
-    }
-
-    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
-        self.0.send(buffers, frames)
     }
 
     fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
@@ -117,7 +103,7 @@ fn worker(ports: u16, frames: u32) -> (Worker, Vec<Arc<AtomicUsize>>) {
     });
     let asked: Vec<Arc<AtomicUsize>> = (0..ports).map(|_| Arc::default()).collect();
     for (n, asked) in asked.iter().enumerate() {
-        let port = Box::new(Endless(Arc::clone(asked)));
+        let port = Box::new(Endless { asked: Arc::clone(asked), has_copies: false });
         worker.mailbox.send(Command::AddPort(PortId(n as u16), port, Arc::default()));
     }
     worker.round(Now::default());
@@ -144,7 +130,7 @@ fn a_worker_does_not_stay_awake_for_copies_of_what_was_forwarded() {
     assert!(awake.round(now) > 0);
     assert_eq!(awake.arrived(), now);
     let (mut worker, _) = worker(0, 512);
-    let copies = Box::new(Copies(Endless(Arc::default())));
+    let copies = Box::new(Endless { has_copies: true, ..Endless::default() });
     worker.mailbox.send(Command::AddPort(PortId(0), copies, Arc::default()));
     assert!(worker.round(now) > 0);
     assert_eq!(worker.arrived(), Now::default());
