@@ -144,7 +144,7 @@ impl Between {
     }
 }
 
-/// Where the kernel of a node sends what is for the other one.
+/// Route of a node's kernel to the other node.
 enum Way {
     Tunnel,
     Route,

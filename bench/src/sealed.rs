@@ -21,7 +21,7 @@ pub(crate) fn name(number: usize) -> String {
     format!("benchwg{number}")
 }
 
-/// What serves the device, unless the kernel does.
+/// The program that serves the device, unless the kernel does.
 pub(crate) fn serve(node: &Namespace, number: usize) -> Option<Boringtun> {
     let name = name(number);
     let made = node.try_exec(words(&format!("ip link add {name} type wireguard")));

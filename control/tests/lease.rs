@@ -8,7 +8,7 @@ use testkit::api_server::ApiServer;
 /// Long enough for a busy machine.
 const DURATION: Duration = Duration::from_secs(600);
 
-/// Passes time on the clock of the candidates, who wait for nothing meanwhile.
+/// Advances the candidates' clock without waiting.
 async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;

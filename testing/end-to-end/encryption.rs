@@ -342,7 +342,7 @@ fn say(lan: &Lan, addresses: [&str; 2]) -> bool {
     far.recv_from(&mut buffer).is_ok_and(|(length, _)| &buffer[..length] == SECRET)
 }
 
-/// What processes of nodes say, once both nodes have the option.
+/// Traffic of the nodes' processes is encrypted once both nodes have the option.
 #[test]
 fn processes_of_nodes_speak_encrypted_where_that_is_asked_for() {
     requires_the_machine!("boringtun-cli");

@@ -49,7 +49,7 @@ pub struct Programs {
     _object: Object,
 }
 
-/// Where the programs are attached.
+/// Interfaces that the programs are attached to.
 #[derive(Clone, Copy, Debug, Default)]
 struct Places {
     uplink: Option<Uplink>,

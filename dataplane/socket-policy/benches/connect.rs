@@ -83,7 +83,7 @@ fn measure(cgroup: &Path) {
     );
 }
 
-/// Nanoseconds of a run of the program that is asked about connections to this address, by the kernel's statistics.
+/// Nanoseconds of a run of `connect4` for this address, by the kernel's statistics.
 fn program_time(to: SocketAddr) -> f64 {
     let [_, time, count] = statistics();
     call(to);

@@ -193,7 +193,7 @@ pub fn outside<'a>(
     found
 }
 
-/// An address that is nobody's, of the family of pods.
+/// An address that no object has, of the pods' family.
 pub fn internet(objects: &[Object], is_taken: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
     let is_v6 = |pod: &Pod| !pod.addresses.is_empty() && pod.addresses.iter().all(IpAddr::is_ipv6);
     let mut outside = outside(objects, !pods(objects).any(is_v6));

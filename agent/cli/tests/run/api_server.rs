@@ -300,7 +300,7 @@ fn a_start_from_the_saved_state_does_not_wait_for_the_slowest_kind() {
     until(|| node.status().source.state == "in-sync");
 }
 
-/// How soon is in `control/tests/outages.rs`, whose clock is its own.
+/// `control/tests/outages.rs` tests the delay, by a clock of its own.
 #[test]
 fn a_new_denial_is_in_force_after_an_outage() {
     for by_status in [false, true] {

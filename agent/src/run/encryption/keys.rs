@@ -58,9 +58,9 @@ enum Step {
     Changed,
 }
 
-/// What a change goes on by.
+/// The state by which a change goes on.
 pub(super) struct Progress<'p> {
-    /// What this node publishes, as others see it.
+    /// Keys of this node as the other nodes see them.
     pub(super) published: Option<&'p WireGuard>,
     /// Nodes with a session, and those of them whose packets take the second device.
     pub(super) live: usize,

@@ -363,7 +363,7 @@ impl Encryption {
     /// Begins to rotate this node's key.
     ///
     /// # Errors
-    /// Of kind `not-ready` while another node rotates its own; if the next key cannot be kept.
+    /// `not-ready` while another node rotates its own; `internal` if the next key cannot be kept.
     pub(super) fn rotate_key(&self) -> Result<(), ApiError> {
         let wanted = self.wanted.lock();
         let published = wanted.made_of.iter().flat_map(|(_, published)| published);

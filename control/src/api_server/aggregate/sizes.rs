@@ -12,7 +12,7 @@ use crate::model::{ContainerPort, Pod, PodPorts, Protocol};
 const RATE: usize = 1_000;
 /// Objects of the log in a second.
 const OBJECTS: usize = 2;
-/// What an event of a watch has around the `spec` of an object of the log, measured at an API server (docs/scale.md).
+/// Bytes of a watch event around the `spec` of an object of the log, measured at an API server (docs/scale.md).
 const ENVELOPE: usize = 311;
 
 /// A pod of a Deployment of ten, as a controller names it.

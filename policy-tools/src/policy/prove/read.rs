@@ -52,7 +52,7 @@ struct Reader<'a> {
     faults: Vec<String>,
 }
 
-/// What is said of connections between which ends.
+/// The ends of a statement and the verdict on connections between them.
 type Said = (Expect, From, Side);
 
 impl<'a> Reader<'a> {

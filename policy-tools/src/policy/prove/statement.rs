@@ -18,7 +18,7 @@ pub struct Statement {
     pub(super) protocol: Option<Protocol>,
     /// `None`: each of them.
     pub(super) port: Option<Port>,
-    /// What it is not about: protocols, and ports of them; `None`: each.
+    /// Connections that it leaves out, by protocol and port; `None`: every port.
     pub(super) except: Vec<(Protocol, Option<u16>)>,
     /// It is about ends that are reached over a pod between them, too.
     pub(super) over_a_pod: bool,
@@ -33,7 +33,7 @@ pub(super) enum From {
     AllBut(Vec<Side>),
 }
 
-/// What a statement says of each connection.
+/// The verdict that a statement expects of each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expect {
     /// Its verdict.
