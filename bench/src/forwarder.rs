@@ -51,6 +51,9 @@ pub enum Forwarder {
     BridgeFiltered,
     /// The kernel as a router, with the same chain.
     Route,
+    /// The same with what policies and services of Kubernetes need of it: connection tracking, by which answers pass, and
+    /// the translation of [`SERVICE`].
+    RouteTracked,
     /// A tc program that hands every packet to the other pod and looks at none: the limit of flow offload's way
     /// (Debian: clang).
     Redirect,
@@ -74,6 +77,7 @@ impl Forwarder {
             Self::Offload => "podgate, flow offload",
             Self::BridgeFiltered => "bridge, nftables",
             Self::Route => "kernel route, nftables",
+            Self::RouteTracked => "kernel route, nftables, conntrack",
             Self::Redirect => "tc, redirect_peer alone",
             Self::Vpp(_) => "VPP, ACL",
             Self::Testpmd => "testpmd io",
@@ -87,9 +91,11 @@ impl Forwarder {
         match self {
             Self::Podgate => Settings::CniPlugin,
             Self::Offload => Settings::FlowOffload,
-            Self::BridgeFiltered | Self::Route | Self::Redirect | Self::BridgeUncut => {
-                Settings::Kernel
-            }
+            Self::BridgeFiltered
+            | Self::Route
+            | Self::RouteTracked
+            | Self::Redirect
+            | Self::BridgeUncut => Settings::Kernel,
             Self::Vpp(_) | Self::Testpmd | Self::Bridge => Settings::Cut,
         }
     }
@@ -141,9 +147,9 @@ impl Forwarder {
                 testpmd.wait_for_line("Port statistics", PATIENCE);
                 Some(testpmd)
             }
-            Self::Route => {
+            Self::Route | Self::RouteTracked => {
                 rig.route();
-                filter(rig, "ip");
+                filter(rig, "ip", self == Self::RouteTracked);
                 None
             }
             Self::Redirect => {
@@ -152,7 +158,7 @@ impl Forwarder {
             }
             Self::Bridge | Self::BridgeUncut | Self::BridgeFiltered => {
                 if self == Self::BridgeFiltered {
-                    filter(rig, "bridge");
+                    filter(rig, "bridge", false);
                 }
                 let mtu = rig.node.exec(words("cat /sys/class/net/pga/mtu"));
                 rig.node.exec(words(&format!("ip link add bridge mtu {} type bridge", mtu.trim())));
@@ -215,13 +221,22 @@ fn redirect(rig: &Rig) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Makes the kernel's own forwarding look up each source in a set.
-fn filter(rig: &Rig, family: &str) {
+/// Makes the kernel's own forwarding look up each source in a set; where it tracks connections, those that open.
+fn filter(rig: &Rig, family: &str, tracked: bool) {
     let others = (2..SET + 2).map(|n| std::net::Ipv4Addr::from(0x0a58_0000 + n).to_string());
     let elements: Vec<String> = others.collect();
+    let (services, established) = match tracked {
+        true => (
+            format!(
+                "chain services {{ type nat hook prerouting priority dstnat; ip daddr {SERVICE} dnat to 10.88.0.3; }}"
+            ),
+            "ct state established,related accept;",
+        ),
+        false => Default::default(),
+    };
     let rules = format!(
-        "table {family} bench {{\n set pods {{ type ipv4_addr; elements = {{ {} }} }}\n chain forward \
-         {{ type filter hook forward priority 0; policy drop; ip saddr @pods accept; }}\n}}\n",
+        "table {family} bench {{\n set pods {{ type ipv4_addr; elements = {{ {} }} }}\n {services}\n chain forward \
+         {{ type filter hook forward priority 0; policy drop; {established} ip saddr @pods accept; }}\n}}\n",
         elements.join(", ")
     );
     let folder = testkit::TempDir::new("bench-nft");

@@ -223,8 +223,8 @@ fn print_variants(variants: &[Variant]) {
     print_table(&head, &lines.collect::<Vec<_>>());
 }
 
-/// Connections of one request, with flow offload, by the kernel's bridge, and without either; the first two ways of
-/// the switch through a ClusterIP too.
+/// Connections of one request, with flow offload, by the kernel's bridge and router, and without either; where there are
+/// services through a ClusterIP too.
 pub(crate) fn print_requests(rounds: usize) -> Result<()> {
     let ways = [
         ("flow offload", Forwarder::Offload, RECEIVER),
@@ -233,10 +233,12 @@ pub(crate) fn print_requests(rounds: usize) -> Result<()> {
         (Forwarder::Podgate.name(), Forwarder::Podgate, RECEIVER),
         ("the same, a ClusterIP", Forwarder::Podgate, SERVICE),
         (Forwarder::Route.name(), Forwarder::Route, RECEIVER),
+        (Forwarder::RouteTracked.name(), Forwarder::RouteTracked, RECEIVER),
+        ("the same, a ClusterIP", Forwarder::RouteTracked, SERVICE),
         (Forwarder::Redirect.name(), Forwarder::Redirect, RECEIVER),
     ];
     // Rate, processor time, p99, both of the bridge's, packets in the kernel and punted.
-    let mut all = [const { [const { Samples::new() }; 7] }; 7];
+    let mut all = [const { [const { Samples::new() }; 7] }; 9];
     for round in 1..=rounds {
         let mut both = Vec::new();
         for ((name, forwarder, to), samples) in ways.iter().zip(&mut all) {
