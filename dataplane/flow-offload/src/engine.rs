@@ -23,15 +23,18 @@ use dataplane::wire::Flow;
 
 use crate::Counters;
 use crate::barrier::Barrier;
-use crate::connections::Connections;
+use crate::connections::{Connections, PART};
 use crate::context::Context;
 use crate::installed::Reading;
 use crate::layout::{Ended, FlowEntry, FlowKey};
 use crate::locks::Lock;
 use crate::published::Published;
 
-/// Time between two scans.
+/// Time in which a pass over the sessions takes `STEPS` steps, of `PLACES` places each. Between them others have
+/// the processor.
 const TICK: Duration = Duration::from_millis(100);
+const STEPS: u32 = 8;
+const PLACES: u32 = 1 << 13;
 /// Interval at which entries are read.
 const READ: Duration = Duration::from_secs(1);
 /// Entries noted under one lock.
@@ -115,8 +118,6 @@ impl Engine {
             self.context.kernel.renew_shares();
             self.note_reports();
             self.read_if_older(READ);
-            self.scan();
-            self.write_templates();
             if guarded.elapsed() >= GUARD {
                 self.measure(guarded.elapsed());
                 guarded = Instant::now();
@@ -128,7 +129,7 @@ impl Engine {
                 // Until it is there, packets take the switch.
                 drop(self.context.kernel.restore_host());
             }
-            std::thread::sleep(TICK);
+            self.scan_for(TICK);
         }
     }
 
@@ -156,6 +157,10 @@ impl Engine {
         if !self.context.kernel.has_no_reports() {
             self.context.switch.wake();
         }
+        self.note_ended();
+    }
+
+    fn note_ended(&self) {
         let ended = std::mem::take(&mut *self.ended.lock());
         for part in ended.chunks(NOTED) {
             let mut connections = self.connections.lock();
@@ -181,15 +186,29 @@ impl Engine {
         self.connections.lock().write_templates(&self.context, &published);
     }
 
-    /// Looks at the next sessions. The lock is released every now and then, for handshakes.
-    fn scan(&self) {
+    /// Looks at the next sessions, some at a time, and sleeps for the rest of the time.
+    fn scan_for(&self, time: Duration) {
+        let step = time / STEPS;
+        for left in (1..=STEPS).rev() {
+            self.note_ended();
+            let goes_on = self.scan();
+            self.write_templates();
+            if !goes_on {
+                return std::thread::sleep(step * left);
+            }
+            std::thread::sleep(step);
+        }
+    }
+
+    /// Looks at some sessions; whether the pass goes on. The lock is released every now and then, for handshakes.
+    fn scan(&self) -> bool {
         let published = self.published.lock().clone();
         let interfaces = self.interfaces.lock().clone();
-        let mut goes_on = true;
-        while goes_on {
-            goes_on = self.connections.lock().scan(&self.context, &published, &interfaces);
+        (0..PLACES / PART).all(|_| {
+            let goes_on = self.connections.lock().scan(&self.context, &published, &interfaces);
             self.accept_late();
-        }
+            goes_on
+        })
     }
 
     /// Enters the connections whose worker found a lock taken.

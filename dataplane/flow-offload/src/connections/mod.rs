@@ -23,9 +23,8 @@ use crate::published::Published;
 use crate::shares::{Shares, Ticket};
 use crate::templates::Templates;
 
-/// Places of the session table that one scan looks at, and those under one lock.
-const SCAN: u32 = 1 << 16;
-const PART: u32 = 1 << 9;
+/// Places of the session table that are looked at under one lock.
+pub(crate) const PART: u32 = 1 << 9;
 /// Seconds that entries of a connection wait for the packet that shows that it goes on: its initiator's first one
 /// behind the handshake, or any behind a reset.
 const UNCERTAIN_S: u32 = 2;
@@ -149,7 +148,7 @@ impl Connections {
     }
 
     /// Looks at the next part of the session table, or removes the entries of some sessions that are gone;
-    /// whether the part that one tick looks at goes on.
+    /// whether the pass goes on.
     pub(crate) fn scan(
         &mut self,
         context: &Context,
@@ -186,7 +185,7 @@ impl Connections {
             self.end_pass();
             return !self.ended.is_empty();
         }
-        !self.place.is_multiple_of(SCAN)
+        true
     }
 
     /// Enters the connections of these initiators, which their responders have just accepted or answered.
