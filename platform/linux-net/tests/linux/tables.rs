@@ -1,0 +1,192 @@
+//! Tables of nftables, and connection tracking.
+
+use std::time::Duration;
+
+use ipnet::IpNet;
+use linux_net::host_port::{self, HostPortConfig};
+use linux_net::{filter, in_namespace, masquerade};
+use testkit::packet;
+
+use crate::words;
+
+#[test]
+fn odd_tables_of_the_switchs_names_are_replaced_and_others_stay() {
+    testkit::requires_root!();
+    let namespace = testkit::Namespace::new("tables");
+    namespace.exec(words("nft add table ip podgate"));
+    namespace.exec(["nft", "add table inet podgate { flags dormant; }"]);
+    namespace.exec(["nft", "add chain inet podgate odd { type filter hook input priority 0; }"]);
+    namespace.exec(["nft", "add rule inet podgate odd counter drop"]);
+    namespace.exec(["nft", "add table inet podgate-filter"]);
+    namespace
+        .exec(["nft", "add set inet podgate-filter odd { type ifname; elements = { \"x\" }; }"]);
+    let pods: Vec<IpNet> = vec!["10.1.4.0/24".parse().unwrap()];
+    let set = || {
+        let rules = masquerade::Rules { pods: pods.clone(), cluster: Vec::new() };
+        masquerade::Masquerader::default().set(&rules)?;
+        let rules = filter::Rules { tunnel_port: Some(4789), pods: pods.clone() };
+        filter::Filter::default().set(&rules)
+    };
+    in_namespace(namespace.path(), set).unwrap().unwrap();
+    let tables = namespace.exec(words("nft list ruleset"));
+    assert!(!tables.contains("odd") && !tables.contains("dormant"), "{tables}");
+    assert!(tables.contains("masquerade") && tables.contains("table ip podgate"), "{tables}");
+}
+
+#[test]
+fn the_kernel_routes_no_forged_sources_to_pods_and_no_tunnel_packets() {
+    testkit::requires_root!();
+    let (node, outside) = (testkit::Namespace::new("filter"), testkit::Namespace::new("filter-o"));
+    let name = outside.name();
+    node.exec(words(&format!(
+        "ip link add eth0 address 02:00:00:00:00:01 type veth peer name eth0 netns {name}"
+    )));
+    for (namespace, own) in [(&node, "2001:db8::1/64"), (&outside, "2001:db8::9/64")] {
+        namespace.exec(words("ip link set eth0 up"));
+        namespace.exec(words(&format!("ip address add {own} dev eth0 nodad")));
+    }
+    // The way through it leads over another address than the one that is forged.
+    node.exec(words("ip address add 2001:db8::100/64 dev eth0 nodad"));
+    node.exec(words("sysctl -qw net.ipv6.conf.all.forwarding=1"));
+    let networks: Vec<IpNet> = vec!["fd01::/64".parse().unwrap()];
+    let config = HostPortConfig {
+        gateways: host_port::gateways(&networks),
+        routes: networks.clone(),
+        ..Default::default()
+    };
+    in_namespace(node.path(), || host_port::set_up(&config)).unwrap().unwrap();
+    node.exec(words("ip link set podgate0 up"));
+    outside.exec(words("ip -6 route add fd01::/64 via 2001:db8::100"));
+    // The kernel would look for it from an address that is the node's own.
+    outside.exec(words("ip neigh add 2001:db8::100 lladdr 02:00:00:00:00:01 dev eth0"));
+    // Behind the filter, what the kernel routes is counted.
+    node.exec([
+        "nft",
+        "table inet count { chain routed { type filter hook forward priority 10; counter; }; }",
+    ]);
+    let routed = || {
+        let table = node.exec(words("nft list table inet count"));
+        let mut words = table.split_whitespace().skip_while(|word| *word != "packets");
+        words.nth(1).and_then(|count| count.parse::<u64>().ok()).expect("a counter")
+    };
+    let is_routed = |source: &str| {
+        let before = routed();
+        outside.enter(|| {
+            let socket = std::net::UdpSocket::bind((source, 0)).unwrap();
+            socket.send_to(b"x", "[fd01::2]:80").unwrap();
+        });
+        // The wire is a veth pair: a datagram is there when it is sent, but for the first one.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        routed() > before
+    };
+    let sources = ["2001:db8::1", "fd01::3", "2001:db8:7::7"];
+    for forged in sources {
+        outside.exec(words(&format!("ip address add {forged}/128 dev lo")));
+    }
+    assert!(sources.iter().all(|source| is_routed(source)), "without the filter");
+    let to_port = |port: u16| {
+        node.enter(|| {
+            let socket = std::net::UdpSocket::bind("[2001:db8::1]:0").unwrap();
+            socket.send_to(b"x", ("2001:db8::9", port)).map(|_| ()).map_err(|error| error.kind())
+        })
+    };
+    assert_eq!(to_port(4789), Ok(()));
+    let rules = filter::Rules { tunnel_port: Some(4789), pods: networks };
+    let mut filter = filter::Filter::default();
+    node.enter(|| filter.set(&rules)).unwrap();
+    assert_eq!(sources.map(is_routed), [false, false, true]);
+    assert_eq!(to_port(4789), Err(std::io::ErrorKind::PermissionDenied));
+    assert_eq!(to_port(4790), Ok(()));
+    // Somebody flushes it; setting it again restores it.
+    node.exec(words("nft flush table inet podgate-filter"));
+    node.enter(|| filter.set(&rules)).unwrap();
+    assert_eq!(sources.map(is_routed), [false, false, true]);
+}
+
+/// Somebody's VXLAN device on the port of the switch's overlay believes what comes to an address that the uplink's program
+/// passes to the kernel.
+#[test]
+fn a_tunnel_device_on_the_overlays_port_gets_nothing() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("nft"), "nft is not installed");
+    let (node, outside) = (testkit::Namespace::new("stray"), testkit::Namespace::new("stray-o"));
+    let name = outside.name();
+    node.exec(words(&format!("ip link add eth0 type veth peer name eth0 netns {name}")));
+    for (namespace, own) in [(&node, 1), (&outside, 9)] {
+        namespace.exec(words("ip link set eth0 up"));
+        namespace.exec(words(&format!("ip address add 192.0.2.{own}/24 dev eth0")));
+        namespace.exec(words(&format!("ip address add 2001:db8::{own}/64 dev eth0 nodad")));
+    }
+    for (device, local) in [("flannel.1", "192.0.2.1"), ("flannel-v6.1", "2001:db8::1")] {
+        node.exec(words(&format!(
+            "ip link add {device} type vxlan id 7 local {local} dstport 4789 nolearning"
+        )));
+        node.exec(words(&format!("ip link set {device} address 02:00:00:00:07:07 up")));
+    }
+    node.exec(words("ip route add 10.2.0.0/24 dev flannel.1"));
+    let victim = node.enter(|| std::net::UdpSocket::bind("192.0.2.1:9").unwrap());
+    // A pod of another node, as a process of this one sees it.
+    let inner = packet::udp("10.2.0.9:5", "192.0.2.1:9").payload(b"forged");
+    let inner = inner.to_mac([2, 0, 0, 0, 7, 7]).build();
+    let wrapped = [&[8, 0, 0, 0, 0, 0, 7, 0][..], &inner].concat();
+    let send = || {
+        for (from, to) in [("0.0.0.0:0", "192.0.2.1:4789"), ("[::]:0", "[2001:db8::1]:4789")] {
+            let socket = outside.enter(|| std::net::UdpSocket::bind(from).unwrap());
+            // The kernel may report that nothing takes it.
+            let _ = socket.send_to(&wrapped, to);
+        }
+    };
+    let received = |patience: Duration| {
+        victim.set_read_timeout(Some(patience)).unwrap();
+        let mut bytes = [0; 16];
+        victim.recv(&mut bytes).is_ok_and(|length| bytes[..length] == *b"forged")
+    };
+    send();
+    let long = Duration::from_secs(20);
+    assert!(received(long) && received(long), "the attack is one, over each family");
+    let rules = filter::Rules { tunnel_port: Some(4789), pods: Vec::new() };
+    node.enter(|| filter::Filter::default().set(&rules)).unwrap();
+    send();
+    assert!(!received(Duration::from_millis(500)));
+}
+
+/// Something else made the kernel track connections while this one was open, and the server sent first.
+#[test]
+fn a_connection_that_conntrack_took_for_the_other_ends_is_turned_round() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("nft"), "nft is not installed");
+    let (node, outside) =
+        (testkit::Namespace::new("tracked"), testkit::Namespace::new("trackedout"));
+    let inside = outside.name();
+    node.exec(words(&format!("ip link add eth0 type veth peer name eth0 netns {inside}")));
+    for (namespace, last) in [(&node, 1), (&outside, 9)] {
+        namespace.exec(words(&format!("ip address add 192.0.2.{last}/24 dev eth0")));
+        namespace.exec(words("ip link set eth0 up"));
+    }
+    let server = node.enter(|| std::net::TcpListener::bind("192.0.2.1:8080").unwrap());
+    let client = outside.enter(|| std::net::TcpStream::connect("192.0.2.1:8080").unwrap());
+    let (mut accepted, from) = server.accept().unwrap();
+    for line in [
+        "add table ip t",
+        "add chain ip t c { type filter hook input priority 0; }",
+        "add rule ip t c ct state new counter",
+    ] {
+        node.exec(["nft", line]);
+    }
+    std::io::Write::write_all(&mut accepted, b"first").unwrap();
+    let tracked = || node.exec(["cat", "/proc/net/nf_conntrack"]);
+    let is_of = |line: &str| {
+        let port = from.port();
+        line.contains(&format!("src=192.0.2.9 dst=192.0.2.1 sport={port} dport=8080 src=192.0.2.1"))
+    };
+    testkit::eventually("the entry", || tracked().contains("dport=8080").then_some(()));
+    assert!(!tracked().lines().any(is_of), "it is the server's: {}", tracked());
+    let track = || in_namespace(node.path(), linux_net::track_open_connections).unwrap().unwrap();
+    assert_eq!(track(), 1);
+    assert!(tracked().lines().any(is_of), "{}", tracked());
+    assert_eq!(track(), 0, "those that are right stay");
+    // It goes on.
+    std::io::Write::write_all(&mut &client, b"second").unwrap();
+    std::io::Read::read_exact(&mut accepted, &mut [0; 6]).unwrap();
+    assert!(tracked().lines().any(is_of), "{}", tracked());
+}
