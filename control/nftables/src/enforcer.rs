@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use control::View;
 use linux_net::nft::LargeTable;
+use linux_net::{Error, delete_connections};
 
 use crate::ruleset::{Ruleset, TABLES};
 
@@ -36,8 +37,8 @@ impl Enforcer {
     /// beside the old ones before these go. A failure leaves the state before in force.
     ///
     /// # Errors
-    /// In words, with what `nft` says.
-    pub fn set(&mut self, next: Ruleset) -> Result<(), String> {
+    /// With the output of `nft`.
+    pub fn set(&mut self, next: Ruleset) -> Result<(), Error> {
         if let Some((current, table)) = &self.current {
             let transactions = current.difference(&next, table);
             let done = transactions.0.iter().try_for_each(|script| self.table.change(script));
@@ -56,29 +57,26 @@ impl Enforcer {
     /// the next pod has the address, or once the address is closed if no pod of `view` has it.
     ///
     /// # Errors
-    /// In words. If entries stay, the ruleset is in force nevertheless.
+    /// The kernel's. If entries stay, the ruleset is in force nevertheless.
     pub fn replace(
         &mut self,
         next: Ruleset,
         view: &View,
         departed: &BTreeSet<IpAddr>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Error> {
         if departed.is_empty() {
             return self.set(next);
         }
-        let delete = |addresses: &BTreeSet<IpAddr>| {
-            linux_net::delete_connections(addresses).map_err(|error| error.to_string())
-        };
         let addresses = view.pods.values().flat_map(|pod| pod.addresses.iter().copied());
         let taken: BTreeSet<IpAddr> = addresses.filter(|it| departed.contains(it)).collect();
         let vacant = departed.difference(&taken).copied().collect();
-        let before = delete(&taken);
+        let before = delete_connections(&taken);
         self.set(next)?;
-        let after = delete(&vacant);
+        let after = delete_connections(&vacant);
         before.and(after).map(drop)
     }
 
-    fn write(&mut self, next: Ruleset) -> Result<(), String> {
+    fn write(&mut self, next: Ruleset) -> Result<(), Error> {
         self.current = None;
         self.whole += 1;
         // These rules may be the first ones that make the kernel track connections.
@@ -98,8 +96,8 @@ impl Enforcer {
     /// of sets are not compared.
     ///
     /// # Errors
-    /// In words, with what `nft` says.
-    pub fn verify(&mut self) -> Result<(), String> {
+    /// With the output of `nft`.
+    pub fn verify(&mut self) -> Result<(), Error> {
         let Some((current, table)) = &self.current else { return Ok(()) };
         if self.table.is_untouched()? {
             return Ok(());
@@ -120,8 +118,8 @@ impl Enforcer {
     /// Removes the tables: nothing is enforced any more.
     ///
     /// # Errors
-    /// In words, with what `nft` says.
-    pub fn remove(&mut self) -> Result<(), String> {
+    /// With the output of `nft`.
+    pub fn remove(&mut self) -> Result<(), Error> {
         self.current = None;
         self.table.change(&Ruleset::removal(&self.names))
     }

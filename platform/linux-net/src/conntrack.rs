@@ -57,14 +57,14 @@ struct Connection {
 }
 
 /// `NFNL_SUBSYS_CTNETLINK << 8` with `IPCTNL_MSG_CT_NEW`, `_GET` and `_DELETE`.
-const NEW_ENTRY: u16 = 1 << 8;
-const GET_ENTRY: u16 = 1 << 8 | 1;
-const DELETE_ENTRY: u16 = 1 << 8 | 2;
+pub(super) const NEW_ENTRY: u16 = 1 << 8;
+pub(super) const GET_ENTRY: u16 = 1 << 8 | 1;
+pub(super) const DELETE_ENTRY: u16 = 1 << 8 | 2;
 /// `CTA_TUPLE_ORIG` and `CTA_TUPLE_REPLY`.
-const ORIGINAL: u16 = 1;
-const REPLY: u16 = 2;
+pub(super) const ORIGINAL: u16 = 1;
+pub(super) const REPLY: u16 = 2;
 /// Length of `struct nfgenmsg`.
-const GENERIC: usize = 4;
+pub(super) const GENERIC: usize = 4;
 
 /// Registers the open TCP connections and connected UDP sockets of the calling thread's network
 /// namespace with conntrack, each with the end that opened it: the other one where a socket

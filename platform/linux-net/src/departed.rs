@@ -16,22 +16,15 @@ use std::net::IpAddr;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NlasIterator};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
+use super::conntrack::{DELETE_ENTRY, GENERIC, GET_ENTRY, NEW_ENTRY, ORIGINAL, REPLY};
 use super::error::Error;
 use super::raw_netlink::{self, ERROR, answer, attribute, message, messages, refusal, request};
 
-/// `NFNL_SUBSYS_CTNETLINK << 8` with `IPCTNL_MSG_CT_NEW`, `_GET` and `_DELETE`.
-const ENTRY: u16 = 1 << 8;
-const LIST: u16 = 1 << 8 | 1;
-const DELETE: u16 = 1 << 8 | 2;
 /// The type of messages that end a list.
 const DONE: u16 = 3;
-/// `CTA_TUPLE_ORIG`, `CTA_TUPLE_REPLY`, `CTA_ID` and `CTA_ZONE`.
-const ORIGINAL: u16 = 1;
-const REPLY: u16 = 2;
+/// `CTA_ID` and `CTA_ZONE`.
 const ID: u16 = 12;
 const ZONE: u16 = 18;
-/// Length of `struct nfgenmsg`.
-const GENERIC: usize = 4;
 /// `NLA_F_NESTED`.
 const NESTED: u16 = 1 << 15;
 
@@ -47,11 +40,11 @@ pub fn delete_connections(addresses: &BTreeSet<IpAddr>) -> Result<usize, Error> 
     }
     let delete = || {
         let socket = raw_netlink::open(NETLINK_NETFILTER)?;
-        socket.send(&message(LIST, NLM_F_REQUEST | NLM_F_DUMP, &[0; GENERIC]), 0)?;
+        socket.send(&message(GET_ENTRY, NLM_F_REQUEST | NLM_F_DUMP, &[0; GENERIC]), 0)?;
         let mut found = Vec::new();
         while read_entries(&answer(&socket)?, addresses, &mut found)? {}
         delete_each(&found, |entry| {
-            request(&socket, &message(DELETE, NLM_F_REQUEST | NLM_F_ACK, entry))
+            request(&socket, &message(DELETE_ENTRY, NLM_F_REQUEST | NLM_F_ACK, entry))
         })
     };
     delete().map_err(|cause| Error::new("delete departed pods' connections from conntrack", cause))
@@ -85,7 +78,7 @@ fn read_entries(
         match kind {
             DONE => return Ok(false),
             ERROR => return Err(refusal(body)),
-            ENTRY => found.extend(name_if_touched(body, addresses)),
+            NEW_ENTRY => found.extend(name_if_touched(body, addresses)),
             _ => {}
         }
     }
@@ -164,7 +157,7 @@ mod tests {
         let status = attribute(3, &[0; 4]);
         let generic = [libc::AF_INET as u8, 0, 0, 0];
         let body = [&generic[..], &original, &reply, &status, &id].concat();
-        let mut datagram = message(ENTRY, 0, &body);
+        let mut datagram = message(NEW_ENTRY, 0, &body);
         datagram.extend(message(DONE, 0, &[0; 4]));
         let found = |address: &str| {
             let mut found = Vec::new();

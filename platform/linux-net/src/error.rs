@@ -28,6 +28,15 @@ impl Error {
         Self::new(what, io::Error::new(io::ErrorKind::InvalidData, why.into()))
     }
 
+    /// All of several errors as one; `Ok` if there are none.
+    pub(crate) fn all(what: &str, errors: &[Self]) -> Result<(), Self> {
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let texts: Vec<String> = errors.iter().map(Self::to_string).collect();
+        Err(Self::new(what, io::Error::other(texts.join("; "))))
+    }
+
     /// The kernel's error number (`libc::E…`), if the kernel gave one.
     pub fn errno(&self) -> Option<i32> {
         self.cause.raw_os_error()

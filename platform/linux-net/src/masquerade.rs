@@ -5,6 +5,7 @@
 
 use ipnet::IpNet;
 
+use super::error::Error;
 use super::nft;
 use super::sysctl::{self, Family};
 
@@ -42,10 +43,10 @@ impl nft::WholeTable for Rules {
     }
 
     /// Switches forwarding on in the kernel.
-    fn prepare(&self) -> Result<(), String> {
+    fn prepare(&self) -> Result<(), Error> {
         for family in [Family::V4, Family::V6] {
             if self.pods.iter().any(|net| Family::of(net.addr()) == family) {
-                sysctl::switch_forwarding_on(family).map_err(|error| error.to_string())?;
+                sysctl::switch_forwarding_on(family)?;
             }
         }
         Ok(())

@@ -41,8 +41,8 @@ impl Table {
     /// unknown and [`is_intact`](Self::is_intact) returns `false`.
     ///
     /// # Errors
-    /// In words, with the output of `nft`.
-    pub(crate) fn change(&mut self, script: &str) -> Result<(), String> {
+    /// With the output of `nft`.
+    pub(crate) fn change(&mut self, script: &str) -> Result<(), Error> {
         // Serialises the switch's own transactions.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,8 +60,8 @@ impl Table {
     /// generation is unchanged, this does not run `nft`.
     ///
     /// # Errors
-    /// In words, if the kernel does not answer.
-    pub(crate) fn is_intact(&mut self) -> Result<bool, String> {
+    /// If the kernel does not answer.
+    pub(crate) fn is_intact(&mut self) -> Result<bool, Error> {
         let Some((listing, generation)) = self.known.take() else { return Ok(false) };
         let now = self.generation()?;
         let is_intact = now == generation || self.list().is_ok_and(|it| it == listing);
@@ -71,11 +71,11 @@ impl Table {
         Ok(is_intact)
     }
 
-    fn list(&self) -> Result<String, String> {
-        nft(&["list", "table", "inet", self.name], "").map_err(|error| error.to_string())
+    fn list(&self) -> Result<String, Error> {
+        nft(&["list", "table", "inet", self.name], "", TIMEOUT)
     }
 
-    fn generation(&mut self) -> Result<u32, String> {
+    fn generation(&mut self) -> Result<u32, Error> {
         generation(&mut self.ruleset)
     }
 }
@@ -93,8 +93,8 @@ pub trait WholeTable: Clone + PartialEq {
     /// Does what the rules need besides the table.
     ///
     /// # Errors
-    /// In words.
-    fn prepare(&self) -> Result<(), String> {
+    /// When the kernel refuses.
+    fn prepare(&self) -> Result<(), Error> {
         Ok(())
     }
 }
@@ -117,8 +117,8 @@ impl<R: WholeTable> Written<R> {
     /// another program changed it.
     ///
     /// # Errors
-    /// In words, with the output of `nft`.
-    pub fn set(&mut self, rules: &R) -> Result<(), String> {
+    /// With the output of `nft`.
+    pub fn set(&mut self, rules: &R) -> Result<(), Error> {
         rules.prepare()?;
         if self.rules.as_ref() == Some(rules) && self.table.is_intact()? {
             return Ok(());
@@ -161,13 +161,12 @@ impl LargeTable {
     /// Runs a script, as one transaction.
     ///
     /// # Errors
-    /// In words, with the output of `nft`.
-    pub fn change(&mut self, script: &str) -> Result<(), String> {
+    /// With the output of `nft`.
+    pub fn change(&mut self, script: &str) -> Result<(), Error> {
         let ours = generation(&mut self.ruleset)?.wrapping_add(1);
         self.known = None;
-        let changed = run_within("nft", &["-f", "-"], script, LARGE_TIMEOUT);
-        changed.map_err(|error| error.to_string())?;
-        self.known = Some(ours).filter(|ours| generation(&mut self.ruleset) == Ok(*ours));
+        nft(&["-f", "-"], script, LARGE_TIMEOUT)?;
+        self.known = generation(&mut self.ruleset).ok().filter(|now| *now == ours);
         Ok(())
     }
 
@@ -175,16 +174,16 @@ impl LargeTable {
     /// [`change`](Self::change) or [`accept`](Self::accept).
     ///
     /// # Errors
-    /// In words, if the kernel does not answer.
-    pub fn is_untouched(&mut self) -> Result<bool, String> {
+    /// If the kernel does not answer.
+    pub fn is_untouched(&mut self) -> Result<bool, Error> {
         Ok(self.known == Some(generation(&mut self.ruleset)?))
     }
 
     /// Takes the ruleset as it is now for untouched.
     ///
     /// # Errors
-    /// In words, if the kernel does not answer.
-    pub fn accept(&mut self) -> Result<(), String> {
+    /// If the kernel does not answer.
+    pub fn accept(&mut self) -> Result<(), Error> {
         self.known = Some(generation(&mut self.ruleset)?);
         Ok(())
     }
@@ -192,28 +191,26 @@ impl LargeTable {
     /// Returns the listing of a table, less the elements of its sets.
     ///
     /// # Errors
-    /// In words; also if there is no such table.
-    pub fn outline(family: &str, table: &str) -> Result<String, String> {
-        let listed = run_within("nft", &["-t", "list", "table", family, table], "", LARGE_TIMEOUT);
-        listed.map_err(|error| error.to_string())
+    /// With the output of `nft`; also if there is no such table.
+    pub fn outline(family: &str, table: &str) -> Result<String, Error> {
+        nft(&["-t", "list", "table", family, table], "", LARGE_TIMEOUT)
     }
 }
 
-fn generation(ruleset: &mut Option<Ruleset>) -> Result<u32, String> {
-    let words = |error: Error| error.to_string();
-    let ruleset = match ruleset {
+fn generation(ruleset: &mut Option<Ruleset>) -> Result<u32, Error> {
+    match ruleset {
         Some(ruleset) => ruleset,
-        none => none.insert(Ruleset::open().map_err(words)?),
-    };
-    ruleset.generation().map_err(words)
+        none => none.insert(Ruleset::open()?),
+    }
+    .generation()
 }
 
 /// Podgate's tables, of whatever version, as `FAMILY NAME`.
 ///
 /// # Errors
-/// With the output of `nft`; of kind `NotFound` if there is no `nft`.
-pub fn own_tables() -> io::Result<Vec<String>> {
-    let listed = nft(&["list", "tables"], "")?;
+/// With the output of `nft`; [`Error::is_not_found`] if there is no `nft`.
+pub fn own_tables() -> Result<Vec<String>, Error> {
+    let listed = nft(&["list", "tables"], "", TIMEOUT)?;
     let tables = listed.lines().filter_map(|line| line.trim().strip_prefix("table "));
     let is_own = |table: &&str| {
         let name = table.split_once(' ').map_or("", |(_, name)| name);
@@ -225,8 +222,8 @@ pub fn own_tables() -> io::Result<Vec<String>> {
 /// Deletes a table, named as `FAMILY NAME`.
 ///
 /// # Errors
-/// In words, with the output of `nft`.
-pub fn delete_table(table: &str) -> Result<(), String> {
+/// With the output of `nft`.
+pub fn delete_table(table: &str) -> Result<(), Error> {
     run(&format!("delete table {table}\n"))
 }
 
@@ -236,14 +233,18 @@ const OWN: &str = "podgate";
 /// Runs a script.
 ///
 /// # Errors
-/// In words, with the output of `nft`.
-pub(crate) fn run(script: &str) -> Result<(), String> {
-    nft(&["-f", "-"], script).map(drop).map_err(|error| error.to_string())
+/// With the output of `nft`.
+pub fn run(script: &str) -> Result<(), Error> {
+    nft(&["-f", "-"], script, TIMEOUT).map(drop)
 }
 
 /// Runs `nft` with this input; returns its output.
-fn nft(arguments: &[&str], input: &str) -> io::Result<String> {
-    run_within("nft", arguments, input, TIMEOUT)
+fn nft(arguments: &[&str], input: &str, timeout: Duration) -> Result<String, Error> {
+    run_within("nft", arguments, input, timeout).map_err(|cause| {
+        let is_absent = cause.kind() == io::ErrorKind::NotFound;
+        Error::new("nft", cause)
+            .with_words(is_absent.then(|| "install Debian's package nftables".to_owned()))
+    })
 }
 
 fn run_within(
@@ -252,22 +253,12 @@ fn run_within(
     input: &str,
     timeout: Duration,
 ) -> io::Result<String> {
-    let failed = |error: io::Error| {
-        let text = match error.kind() {
-            io::ErrorKind::NotFound => {
-                format!("{program} is not there; install Debian's package nftables")
-            }
-            _ => format!("{program}: {error}"),
-        };
-        io::Error::new(error.kind(), text)
-    };
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .spawn()
-        .map_err(failed)?;
+        .spawn()?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     std::thread::scope(|scope| {
         // If `nft` stops reading, its own error message is the one to report.
@@ -275,17 +266,14 @@ fn run_within(
         let said = scope.spawn(|| text(stdout));
         let complained = scope.spawn(|| text(stderr));
         // A killed process closes its ends of the pipes, which ends the threads.
-        let status = wait_within(&mut child, timeout).map_err(failed);
+        let status = wait_within(&mut child, timeout);
         let (written, said, complained) = (written.join(), said.join(), complained.join());
         match status?.success() {
             true => {
-                written.unwrap_or(Ok(())).map_err(failed)?;
+                written.unwrap_or(Ok(()))?;
                 Ok(said.unwrap_or_default())
             }
-            false => {
-                let complained = complained.unwrap_or_default();
-                Err(io::Error::other(format!("{program}: {}", complained.trim())))
-            }
+            false => Err(io::Error::other(complained.unwrap_or_default().trim().to_owned())),
         }
     })
 }
@@ -332,7 +320,7 @@ mod tests {
         let wait = Duration::from_secs(60);
         assert_eq!(run_within("cat", &["-"], "a script", wait).unwrap(), "a script");
         let error = run_within("sh", &["-c", "echo no >&2; exit 1"], "", wait).unwrap_err();
-        assert_eq!(error.to_string(), "sh: no");
+        assert_eq!(error.to_string(), "no");
         let missing = run_within("/nowhere/nft", &[], "", wait).unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::NotFound, "{missing}");
         let large = "x".repeat(1 << 20);

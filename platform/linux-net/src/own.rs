@@ -43,10 +43,9 @@ impl Footprint {
     /// enforce policies stay.
     ///
     /// # Errors
-    /// In words: what is left.
-    pub fn restore(&self) -> Result<(), String> {
-        let text = |error: Error| error.to_string();
-        let mut netlink = Netlink::open().map_err(text)?;
+    /// Names what is left.
+    pub fn restore(&self) -> Result<(), Error> {
+        let mut netlink = Netlink::open()?;
         let mut left = Vec::new();
         let is_new = |name: &&str| !self.0.contains(name);
         for name in OWN_LINKS.into_iter().filter(is_new) {
@@ -54,7 +53,7 @@ impl Footprint {
                 Some(link) => netlink.delete_link(link.index),
                 None => Ok(()),
             });
-            left.extend(deleted.err().filter(|error| !error.is_not_found()).map(text));
+            left.extend(deleted.err().filter(|error| !error.is_not_found()));
         }
         if is_new(&host_port::KERNEL_END) {
             let is_ours = |table: &String| {
@@ -65,9 +64,9 @@ impl Footprint {
                     let ours = tables.iter().filter(|table| is_ours(table));
                     left.extend(ours.filter_map(|table| nft::delete_table(table).err()));
                 }
-                Err(error) => left.push(error.to_string()),
+                Err(error) => left.push(error),
             }
         }
-        if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
+        Error::all("restore the network", &left)
     }
 }

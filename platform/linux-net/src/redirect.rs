@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
+use super::error::Error;
 use super::nft;
 
 /// The redirects.
@@ -72,8 +73,8 @@ impl Redirector {
     /// same redirects writes only if another program changed the table.
     ///
     /// # Errors
-    /// In words, with the output of `nft`; the next call writes the whole table.
-    pub fn set(&mut self, wanted: &Redirects) -> Result<(), String> {
+    /// With the output of `nft`; the next call writes the whole table.
+    pub fn set(&mut self, wanted: &Redirects) -> Result<(), Error> {
         let wanted = elements(wanted);
         let known = match self.elements.take() {
             Some(known) if self.table.is_intact()? => Some(known),
@@ -98,8 +99,8 @@ impl Redirector {
     /// connections, so they survive a restart.
     ///
     /// # Errors
-    /// In words, with the output of `nft`.
-    pub fn release(&mut self) -> Result<(), String> {
+    /// With the output of `nft`.
+    pub fn release(&mut self) -> Result<(), Error> {
         match &self.elements {
             None => Ok(()),
             Some(_) => self.set(&Redirects::default()),

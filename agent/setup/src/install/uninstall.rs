@@ -9,7 +9,9 @@
 //! their interface: without a switch it carries nothing. Only what is Podgate's by its name is
 //! touched.
 
+use std::fmt::Display;
 use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use dataplane::port::af_xdp::Umem;
@@ -70,7 +72,7 @@ pub fn uninstall(places: &Places, dry_run: bool) -> Result<Vec<Removal>, String>
     }
     match Netlink::open() {
         Ok(netlink) => work.network(netlink),
-        Err(error) => work.note("interface", "all", Err(error.to_string())),
+        Err(error) => work.note("interface", "all", Err(error)),
     }
     match own_tables() {
         Ok(tables) => {
@@ -80,13 +82,12 @@ pub fn uninstall(places: &Places, dry_run: bool) -> Result<Vec<Removal>, String>
             }
         }
         // Without nft the switch made none.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => work.note("nftables", "all", Err(error.to_string())),
+        Err(error) if error.is_not_found() => {}
+        Err(error) => work.note("nftables", "all", Err(error)),
     }
     let pins = places.bpf_fs.join(socket_policy::PINS);
     if pins.exists() {
         let done = if dry_run { Ok(()) } else { socket_policy::remove_pins(&pins) };
-        let done = done.map_err(|error| error.to_string());
         work.note("sockets", &pins.display().to_string(), done);
     }
     if places.state.exists() {
@@ -96,14 +97,14 @@ pub fn uninstall(places: &Places, dry_run: bool) -> Result<Vec<Removal>, String>
 }
 
 /// Removes a folder with what is in it. One that is mounted into a container is emptied.
-fn empty(folder: &Path) -> Result<(), String> {
+fn empty(folder: &Path) -> io::Result<()> {
     let error = match fs::remove_dir_all(folder) {
         Ok(()) => return Ok(()),
         Err(error) => error,
     };
     match fs::read_dir(folder).map(|mut left| left.next().is_none()) {
-        Ok(true) if error.kind() == std::io::ErrorKind::ResourceBusy => Ok(()),
-        _ => Err(error.to_string()),
+        Ok(true) if error.kind() == io::ErrorKind::ResourceBusy => Ok(()),
+        _ => Err(error),
     }
 }
 
@@ -113,13 +114,18 @@ struct Work {
 }
 
 impl Work {
-    fn note(&mut self, kind: &'static str, name: &str, done: Result<(), String>) {
-        self.removed.push(Removal { kind, name: name.to_owned(), error: done.err() });
+    fn note(&mut self, kind: &'static str, name: &str, done: Result<(), impl Display>) {
+        let error = done.err().map(|error| error.to_string());
+        self.removed.push(Removal { kind, name: name.to_owned(), error });
+    }
+
+    fn note_removed(&mut self, kind: &'static str, name: &str) {
+        self.removed.push(Removal { kind, name: name.to_owned(), error: None });
     }
 
     fn remove_file(&mut self, kind: &'static str, path: &Path) {
         let done = if self.dry_run { Ok(()) } else { fs::remove_file(path) };
-        self.note(kind, &path.display().to_string(), done.map_err(|error| error.to_string()));
+        self.note(kind, &path.display().to_string(), done);
     }
 
     fn remove_folder(&mut self, kind: &'static str, folder: &Path) {
@@ -130,7 +136,7 @@ impl Work {
     fn network(&mut self, mut netlink: Netlink) {
         let links = match netlink.links() {
             Ok(links) => links,
-            Err(error) => return self.note("interface", "all", Err(error.to_string())),
+            Err(error) => return self.note("interface", "all", Err(error)),
         };
         let is_own = |link: &linux_net::Link| {
             // A WireGuard device of a program ends with that.
@@ -148,7 +154,7 @@ impl Work {
         for link in links.iter().filter(|link| is_own(link)) {
             for route in routes.iter().filter(|it| it.link == link.index && !it.is_kernels()) {
                 let name = format!("{} dev {}", route.destination, link.name);
-                self.note("route", &name, Ok(()));
+                self.note_removed("route", &name);
             }
             let deleted = match self.dry_run {
                 true => Ok(()),
@@ -156,10 +162,8 @@ impl Work {
             };
             match deleted {
                 // The other end went with it.
-                Err(error) if error.is_not_found() => self.note("interface", &link.name, Ok(())),
-                done => {
-                    self.note("interface", &link.name, done.map_err(|error| error.to_string()));
-                }
+                Err(error) if error.is_not_found() => self.note_removed("interface", &link.name),
+                done => self.note("interface", &link.name, done),
             }
         }
     }
@@ -171,16 +175,16 @@ impl Work {
         };
         match detached {
             Ok(None) => {}
-            Ok(Some(name)) => self.note("xdp", &format!("{name} on {interface}"), Ok(())),
-            Err(error) => self.note("xdp", interface, Err(error.to_string())),
+            Ok(Some(name)) => self.note_removed("xdp", &format!("{name} on {interface}")),
+            Err(error) => self.note("xdp", interface, Err(error)),
         }
         match sys::detach_tcx(index, self.dry_run) {
             Ok(names) => {
                 for name in names {
-                    self.note("tcx", &format!("{name} on {interface}"), Ok(()));
+                    self.note_removed("tcx", &format!("{name} on {interface}"));
                 }
             }
-            Err(error) => self.note("tcx", interface, Err(error.to_string())),
+            Err(error) => self.note("tcx", interface, Err(error)),
         }
         // At the egress of an uplink there is that of encryption.
         for direction in [Direction::Ingress, Direction::Egress] {
@@ -188,12 +192,14 @@ impl Work {
             let own: Vec<_> = filters.iter().filter(|filter| filter.is_own()).collect();
             let removed = match self.dry_run || own.is_empty() {
                 true => Ok(()),
-                false => {
-                    netlink.remove_programs(index, direction).map_err(|error| error.to_string())
-                }
+                false => netlink.remove_programs(index, direction),
             };
             for filter in own {
-                self.note("filter", &format!("{} on {interface}", filter.name), removed.clone());
+                self.note(
+                    "filter",
+                    &format!("{} on {interface}", filter.name),
+                    removed.as_ref().copied(),
+                );
             }
         }
     }

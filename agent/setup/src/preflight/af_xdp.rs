@@ -33,7 +33,7 @@ pub(crate) fn look(capabilities: &[String], mtu: u32) -> (Vec<Finding>, Option<P
         None => (vec![Finding::new("af-xdp", Level::Warning, trial::NOT_ALLOWED)], None),
         Some(Ok(ports)) => (rate(&ports, mtu), Some(ports)),
         Some(Err(error)) => {
-            let finding = Finding::new("af-xdp", Level::Fatal, error)
+            let finding = Finding::new("af-xdp", Level::Fatal, error.to_string())
                 .hint("the kernel needs CONFIG_XDP_SOCKETS, CONFIG_BPF_SYSCALL and CONFIG_VETH");
             (vec![finding], None)
         }
@@ -67,12 +67,11 @@ fn rate(ports: &Ports, mtu: u32) -> Vec<Finding> {
     vec![af_xdp, long, metadata]
 }
 
-fn open_port() -> Result<Ports, String> {
+fn open_port() -> Result<Ports, trial::Failure> {
     trial::veth_pair()?;
-    let failed = |error: dataplane::port::af_xdp::AfXdpError| error.to_string();
     let config = UmemConfig { frames: FRAMES, hugepages: false };
-    let (umem, _memory, _frames) = Umem::create(&config).map_err(failed)?;
-    let port = umem.open(trial::NEAR, &PortOptions::default()).map_err(failed)?;
+    let (umem, _memory, _frames) = Umem::create(&config)?;
+    let port = umem.open(trial::NEAR, &PortOptions::default())?;
     Ok(Ports {
         mode: port.mode().to_string(),
         takes_long_packets: umem.takes_long_packets(),

@@ -31,11 +31,10 @@ pub(crate) fn look(wanted: bool, offload: bool, capabilities: &[String]) -> Opti
     })
 }
 
-fn attempt() -> Result<(), String> {
-    let words = |error: linux_net::Error| error.to_string();
-    Programs::load().map_err(|error| error.to_string())?;
-    let mut netlink = Netlink::open().map_err(words)?;
-    WireGuardDevice::open(&mut netlink, DEVICE, MTU).map(drop).map_err(words)
+fn attempt() -> Result<(), trial::Failure> {
+    Programs::load()?;
+    WireGuardDevice::open(&mut Netlink::open()?, DEVICE, MTU)?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -26,10 +26,9 @@ pub(crate) fn look(wanted: bool, capabilities: &[String]) -> (bool, Finding) {
     }
 }
 
-fn attach() -> Result<(), String> {
+fn attach() -> Result<(), trial::Failure> {
     let far = trial::veth_pair()?;
-    let kernel = Kernel::load(ENTRIES).map_err(|error| error.to_string())?;
-    kernel.set_punt(far).map_err(|error| error.to_string())
+    Ok(Kernel::load(ENTRIES)?.set_punt(far)?)
 }
 
 #[cfg(test)]

@@ -1,8 +1,6 @@
 //! The kernel's release, capabilities, and the parts that are tried by asking for them.
 
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use crate::preflight::finding::{Finding, Level};
 use crate::preflight::{Wanted, has, trial};
@@ -91,35 +89,13 @@ pub(crate) fn nftables(wanted: &Wanted, capabilities: &[String]) -> Finding {
     let finding = |level, detail: &str| Finding::new("nftables", level, detail);
     let needed = wanted.host_port || wanted.masquerade;
     let missing = if needed { Level::Warning } else { Level::Note };
-    match trial::run(capabilities, load_table) {
+    match trial::run(capabilities, || Ok(linux_net::nft::run(TABLE)?)) {
         None => finding(Level::Note, trial::NOT_ALLOWED),
         Some(Ok(())) => finding(Level::Good, "tables with NAT and filters can be loaded"),
-        Some(Err(error)) => finding(missing, &error).hint(
+        Some(Err(error)) => finding(missing, error.to_string().lines().next().unwrap_or_default()).hint(
             "install the package nftables, and the kernel modules nf_tables and nft_masq: without \
              them pods are not masqueraded, and the node's processes reach no service",
         ),
-    }
-}
-
-fn load_table() -> Result<(), String> {
-    let failed = |error: std::io::Error| format!("nft: {error}");
-    let mut nft = Command::new("nft")
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(failed)?;
-    if let Some(mut stdin) = nft.stdin.take() {
-        stdin.write_all(TABLE.as_bytes()).map_err(failed)?;
-    }
-    let output = nft.wait_with_output().map_err(failed)?;
-    match output.status.success() {
-        true => Ok(()),
-        false => {
-            let text = String::from_utf8_lossy(&output.stderr);
-            Err(format!("nft: {}", text.lines().next().unwrap_or("it failed")))
-        }
     }
 }
 

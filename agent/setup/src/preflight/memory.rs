@@ -40,7 +40,7 @@ pub struct Memory {
     pub sockets: u32,
     /// Kernel memory for the sockets.
     pub kernel_bytes: u64,
-    /// Of that, for one socket: what a pod costs without flow offload.
+    /// The share of one socket, which a pod costs without flow offload.
     pub kernel_bytes_per_port: u64,
     /// The session table.
     pub session_bytes: u64,

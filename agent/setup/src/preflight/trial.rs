@@ -10,32 +10,30 @@ pub(crate) const FAR: &str = "pgcheck1";
 
 pub(crate) const NOT_ALLOWED: &str = "not tried: a network namespace needs SYS_ADMIN";
 
+/// Why a trial failed. Nothing tells these apart: the text is a finding's.
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
 /// Runs `attempt` in a network namespace of its own; `None` without the capability that one needs.
 pub(crate) fn run<T: Send + 'static>(
     capabilities: &[String],
-    attempt: impl FnOnce() -> Result<T, String> + Send + 'static,
-) -> Option<Result<T, String>> {
-    let run = || {
-        let namespace = Namespace::create().map_err(|error| error.to_string())?;
-        namespace.run(attempt).map_err(|error| error.to_string()).flatten()
-    };
-    has(capabilities, "SYS_ADMIN").then(run)
+    attempt: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Option<Result<T, Failure>> {
+    has(capabilities, "SYS_ADMIN").then(|| Namespace::create()?.run(attempt)?)
 }
 
 /// Creates a veth pair that is up; returns the index of its far end.
-pub(crate) fn veth_pair() -> Result<u32, String> {
-    let words = |error: linux_net::Error| error.to_string();
-    let mut netlink = Netlink::open().map_err(words)?;
+pub(crate) fn veth_pair() -> Result<u32, linux_net::Error> {
+    let mut netlink = Netlink::open()?;
     let end = |name: &str, last| VethEnd {
         name: name.to_owned(),
         mac: MacAddress([0x02, 0, 0, 0, 0, last]),
     };
     let (near, far) = (end(NEAR, 1), end(FAR, 2));
     let pair = VethPair { near, far, far_namespace: None, mtu: 1500 };
-    netlink.create_veth(&pair).map_err(words)?;
+    netlink.create_veth(&pair)?;
     for name in ["lo", NEAR, FAR] {
-        let link = netlink.link(name).map_err(words)?;
-        netlink.set_up(link.index).map_err(words)?;
+        let link = netlink.link(name)?;
+        netlink.set_up(link.index)?;
     }
-    Ok(netlink.link(FAR).map_err(words)?.index)
+    Ok(netlink.link(FAR)?.index)
 }
