@@ -11,5 +11,13 @@ fn main() {
         "../bpf/sealed.h",
         "../bpf/uplink.h",
     ];
-    compile::compile("flow", &[&["bpf/flow.h"][..], &shared].concat());
+    let own = [
+        "bpf/flow.h",
+        "bpf/forward.h",
+        "bpf/maps.h",
+        "bpf/packet.h",
+        "bpf/templates.h",
+        "bpf/tunnel.h",
+    ];
+    compile::compile("flow", &[&own[..], &shared].concat());
 }

@@ -6,6 +6,13 @@ mod compile;
 fn main() {
     compile::compile(
         "socket",
-        &["bpf/socket.h", "bpf/packets.h", "../bpf/barrier.h", "../bpf/counters.h"],
+        &[
+            "bpf/maps.h",
+            "bpf/packets.h",
+            "bpf/rules.h",
+            "bpf/socket.h",
+            "../bpf/barrier.h",
+            "../bpf/counters.h",
+        ],
     );
 }

@@ -1,4 +1,4 @@
-//! What the parts of flow offload have in common.
+//! State that the parts of flow offload share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

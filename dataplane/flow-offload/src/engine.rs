@@ -1,4 +1,4 @@
-//! What runs behind flow offload: entries are made, read and removed, and the heart beats.
+//! The engine of flow offload: makes, reads and removes entries, and writes the heartbeat.
 //!
 //! ```text
 //!   handshakes ─▶ entries ─▶ the kernel's map             (by workers)

@@ -35,7 +35,7 @@ impl Entries {
 enum End<'a> {
     /// A pod of this node.
     Pod(PortId, &'a PortState),
-    /// What is behind the uplink.
+    /// Another host, behind the uplink.
     Remote(PortId, NextHop<'a>),
     /// This node's kernel.
     Host(PortId, NextHop<'a>),

@@ -11,7 +11,7 @@ use crate::entries::Entries;
 use crate::layout::{Ended, FlowEntry, FlowKey, GUARDS, role};
 use crate::shares::Ticket;
 
-/// How often a note in a session is tried.
+/// Attempts to write a note into a session.
 const ATTEMPTS: usize = 8;
 
 /// Packets and bytes that the kernel forwarded for a port.
@@ -67,7 +67,7 @@ impl Reading {
         Self { packets, bytes, used_ns, had_fin, role, by_template: by_template != 0 }
     }
 
-    /// What both entries of a connection were last that has ended.
+    /// The last state of both entries of a connection that has ended.
     pub(crate) fn of_ended(ended: &Ended) -> [Self; 2] {
         let Ended { packets, bytes, used_ns, by_template, .. } = *ended;
         let of = |n: usize, role| Self {

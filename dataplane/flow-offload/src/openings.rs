@@ -22,7 +22,7 @@ pub(crate) struct Openings {
     late: Vec<Late>,
 }
 
-/// What was reported about a connection that may be in such a vector.
+/// A report about a connection that may be in such a vector.
 enum Late {
     Ended(Ended),
     Reset(FlowKey),

@@ -1,5 +1,5 @@
 //! Progress of workers on the punt link: frames taken of each port, and whether a queue was empty. A
-//! port may have only so many frames on the link (`has_room` in `bpf/flow.bpf.c`), so that one that
+//! port may have only so many frames on the link (`has_room` in `bpf/forward.h`), so that one that
 //! floods leaves room for the others. The same of connections that templates open (`share_to_open`).
 
 #![allow(unsafe_code, reason = "maps a map of the kernel into memory")]
@@ -68,7 +68,7 @@ impl Progress {
         self.advance(OPENED + usize::from(port.0));
     }
 
-    /// How many that were.
+    /// The number of these.
     pub(crate) fn noted(&self, port: PortId) -> u32 {
         self.value(OPENED + usize::from(port.0)).map_or(0, |value| value.load(Ordering::Relaxed))
     }

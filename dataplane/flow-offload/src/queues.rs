@@ -70,8 +70,8 @@ pub(crate) struct Queue {
     punt: Option<Punt>,
 }
 
-/// What a queue of the punt link does besides: it counts the frames of each port and notes when it is empty, and the
-/// first one reads what programs report.
+/// Further work of a queue of the punt link: it counts the frames of each port and notes when it is empty; the first
+/// one reads the reports of programs.
 struct Punt {
     queue: usize,
     progress: Arc<Progress>,

@@ -1,5 +1,5 @@
-//! What programs report of connections that the switch has not seen open or end, in the order in which it
-//! happened: a ring in memory that the kernel writes and one thread reads (`BPF_MAP_TYPE_RINGBUF`).
+//! Reports of programs about connections that the switch has not seen open or end, in order: a ring in memory that
+//! the kernel writes and one thread reads (`BPF_MAP_TYPE_RINGBUF`).
 
 #![allow(unsafe_code, reason = "maps a ring of the kernel into memory")]
 
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::Error;
 use crate::layout::Report;
 
-/// Bytes of the ring: a power of two (`reports` in `bpf/flow.bpf.c`).
+/// Bytes of the ring: a power of two (`reports` in `bpf/maps.h`).
 const SIZE: usize = 1 << 19;
 /// In front of each report: its length with these marks, and a word for the kernel.
 const HEADER: usize = 8;

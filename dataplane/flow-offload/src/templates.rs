@@ -37,7 +37,7 @@ const MOST_WANTED: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Templates {
     entered: AHashMap<TemplateKey, Entered>,
-    /// Of each initiator's port, in the order in which they were entered.
+    /// Templates of each initiator's port, in the order in which they were entered.
     of_ports: AHashMap<PortId, VecDeque<TemplateKey>>,
     wanted: Vec<Wanted>,
     /// The first parts of the choices that programs have, with their generation and all parts.

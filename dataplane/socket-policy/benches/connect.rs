@@ -1,4 +1,4 @@
-//! What the programs add to a `connect()`: UDP sockets, which send nothing, with and without programs in turns.
+//! Time that the programs add to a `connect()`: UDP sockets, which send nothing, with and without programs in turns.
 //!
 //! Needs root and bpftool. `cargo bench -p socket-policy` prints the median of all rounds with their quartiles, and the time of
 //! the program alone as the kernel counts it.

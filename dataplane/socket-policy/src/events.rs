@@ -1,4 +1,4 @@
-//! What the programs report: a ring that libbpf reads.
+//! Reports of the programs: a ring that libbpf reads.
 
 #![allow(unsafe_code, reason = "calls of libbpf, which calls back")]
 

@@ -8,7 +8,7 @@ use session_rules::{Action, Rule, Scope};
 
 use crate::layout::{POD_DATAGRAMS, POD_NO_RAW};
 
-/// What the rules of a pod deny.
+/// Kinds of calls that the rules of a pod deny.
 #[derive(Default)]
 pub(crate) struct Denials {
     opens: bool,
@@ -27,7 +27,7 @@ impl Denials {
     }
 }
 
-/// What the rules deny, by pod.
+/// Kinds of calls that the rules deny, by pod.
 pub(crate) fn flags<'r>(
     rules: &'r [Rule],
     accepted: &'r [(Arc<str>, Rule)],

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +22,7 @@ use crate::layout::{
 use crate::open::{Ended, Known};
 use crate::render::render;
 use crate::report::{Counters, Denied};
+use crate::state::{Attached, State};
 use crate::{Error, link};
 
 static FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/socket.bpf.o"));
@@ -44,7 +45,7 @@ fn programs_of(is_host: bool) -> &'static [(&'static std::ffi::CStr, u32)] {
     if is_host { &PROGRAMS } else { &PROGRAMS[..PROGRAMS.len() - 2] }
 }
 
-/// How the programs answer.
+/// Settings of the programs.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// A denied call fails with ECONNREFUSED in place of EPERM.
@@ -72,41 +73,6 @@ pub struct SocketPolicy {
     state: Mutex<State>,
     /// Keeps all of them open.
     _object: Object,
-}
-
-#[derive(Debug)]
-struct State {
-    settings: Settings,
-    /// Keys of the generation in force.
-    written: Written,
-    /// Names of policies of the generation in force, and of the one before.
-    names: [(u32, Vec<Arc<str>>); 2],
-    attached: BTreeMap<Arc<str>, Attached>,
-    /// The rules in force for pods on the host network.
-    known: Option<Arc<Known>>,
-    /// Numbers of pods, and the next one.
-    numbers: (HashMap<Arc<str>, u32>, u32),
-}
-
-/// A cgroup with the programs.
-#[derive(Debug)]
-struct Attached {
-    cgroup: u64,
-    path: PathBuf,
-    pod: Pod,
-    links: Vec<OwnedFd>,
-    /// Whether the links have their pins. Those of an earlier process stay until there are rules.
-    is_pinned: bool,
-}
-
-impl Drop for Attached {
-    /// Ends links that have no pins. Closing them would not do it while a process that was forked meanwhile has them open, until
-    /// it executes another program.
-    fn drop(&mut self) {
-        if !self.is_pinned {
-            self.links.iter().for_each(|link| drop(link::detach(link)));
-        }
-    }
 }
 
 impl SocketPolicy {
@@ -386,21 +352,5 @@ impl SocketPolicy {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    /// The pods on the host network.
-    fn hosts(&self) -> impl Iterator<Item = (&Arc<str>, &Attached)> {
-        self.attached.iter().filter(|(_, it)| it.pod.flags & POD_HOST != 0)
-    }
-
-    /// The number of a pod's table, which it keeps.
-    fn number(&mut self, pod: &Arc<str>) -> u32 {
-        let (numbers, next) = &mut self.numbers;
-        *numbers.entry(Arc::clone(pod)).or_insert_with(|| {
-            *next += 1;
-            *next - 1
-        })
     }
 }

@@ -15,6 +15,7 @@ mod link;
 mod open;
 mod render;
 mod report;
+mod state;
 
 /// Folder of pins in a file system of type bpf.
 pub const PINS: &str = "podgate-sockets";

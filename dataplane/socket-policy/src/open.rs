@@ -1,7 +1,7 @@
 //! Connections that were open before the rules, or before the programs: those of pods on the host network that the
 //! rules deny now are ended.
 //!
-//! Of other pods the switch decides about each packet, and their network namespaces are closed to a switch that has
+//! The switch decides about each packet of other pods, and their network namespaces are closed to a switch that has
 //! given up its privileges.
 
 use std::collections::{HashMap, HashSet};

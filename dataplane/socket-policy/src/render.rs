@@ -1,6 +1,6 @@
 //! Session rules and services in the form that programs look up.
 //!
-//! Of a table the kernel finds the longest network alone. So the verdict of every port is written out at each
+//! The kernel finds only the longest network of a table. So the verdict of every port is written out at each
 //! network, with the rules of those around it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -96,7 +96,7 @@ pub(crate) fn render(
     rendered
 }
 
-/// What is written once.
+/// Pieces that are written once.
 #[derive(Default)]
 struct Shared {
     pieces: HashMap<Vec<Range>, Piece, RandomState>,

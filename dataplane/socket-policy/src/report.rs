@@ -1,4 +1,4 @@
-//! What the programs denied, and how often.
+//! Denials of the programs, counted.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct Denied {
     pub by: Arc<str>,
     /// Its protocol.
     pub transport: Transport,
-    /// What was denied.
+    /// The call that was denied.
     pub what: What,
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use acl::Address;
 use dataplane::session::{Opened, Opening};
@@ -10,7 +11,7 @@ use dataplane::wire::tcp_flags::{ACK, RST, SYN};
 use dataplane::{AclBinding, Adjacency, Memory, Parts, PortKind, PortState, Snapshot, Switch};
 
 use super::*;
-use crate::layout::{Ended, GUARD_SERVICES, Template};
+use crate::layout::{Ended, FlowEntry, GUARD_SERVICES, Template};
 use crate::{Kernel, Options};
 
 /// Three pods open connections to a fourth one, over a map with room for twelve.

@@ -64,7 +64,7 @@ pub struct Template {
     pub port: u32,
 }
 
-/// What the switch reads of programs.
+/// A report of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report<'a> {
     /// A template has opened a connection.
@@ -79,7 +79,7 @@ pub(crate) enum Report<'a> {
 pub(crate) struct Opened<'a> {
     /// The initiator's packets.
     pub(crate) key: FlowKey,
-    /// What the template's key has.
+    /// The backend in the template's key.
     pub(crate) backend: u32,
     /// The end that it leads to.
     pub(crate) responder: (Address, u16),
