@@ -1,6 +1,6 @@
 //! Values that many objects have in common, each once in memory.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -8,7 +8,8 @@ use ahash::RandomState;
 
 use crate::model::{Labels, PodPorts};
 
-type Pool<T> = LazyLock<Mutex<HashSet<Arc<T>, RandomState>>>;
+type Known<T> = HashMap<Arc<T>, (), RandomState>;
+type Pool<T> = LazyLock<Mutex<Known<T>>>;
 
 static NAMES: Pool<str> = LazyLock::new(Mutex::default);
 static PORTS: Pool<PodPorts> = LazyLock::new(Mutex::default);
@@ -44,21 +45,29 @@ pub(crate) fn shared_set(labels: &Arc<Labels>) -> Arc<Labels> {
 }
 
 fn shared<T: Hash + Eq + ?Sized>(
-    known: &mut HashSet<Arc<T>, RandomState>,
+    known: &mut Known<T>,
     it: &T,
     make: impl FnOnce() -> Arc<T>,
 ) -> Arc<T> {
-    if let Some(known) = known.get(it) {
+    if let Some((known, ())) = known.get_key_value(it) {
         return Arc::clone(known);
     }
+    sweep(known, |it, ()| Arc::strong_count(it) > 1);
+    let it = make();
+    known.insert(Arc::clone(&it), ());
+    it
+}
+
+/// Removes unused values whenever the table would have to grow.
+fn sweep<K: Hash + Eq, V>(
+    known: &mut HashMap<K, V, RandomState>,
+    is_used: impl Fn(&K, &V) -> bool,
+) {
     if known.len() == known.capacity() {
-        known.retain(|it| Arc::strong_count(it) > 1);
-        // The next sweep is as far off as there are values to look at.
+        known.retain(|key, value| is_used(key, value));
+        // The next sweep is as far off as there are values to look at: amortised constant.
         known.reserve(known.len());
     }
-    let it = make();
-    known.insert(Arc::clone(&it));
-    it
 }
 
 /// Label sets by their hash, so that one is found without being made.
@@ -86,11 +95,7 @@ impl LabelSets {
             let is_same = known.iter().all(is_next) && labels.next().is_none();
             return if is_same { Arc::clone(known) } else { make() };
         }
-        // Sweep unused sets whenever the table would have to grow: amortised constant.
-        if self.known.len() == self.known.capacity() {
-            self.known.retain(|_, labels| Arc::strong_count(labels) > 1);
-            self.known.reserve(self.known.len());
-        }
+        sweep(&mut self.known, |_, labels| Arc::strong_count(labels) > 1);
         Arc::clone(self.known.entry(hash).or_insert_with(make))
     }
 }
@@ -101,7 +106,7 @@ mod tests {
 
     #[test]
     fn names_are_shared_while_they_are_used() {
-        let mut names: HashSet<Arc<str>, RandomState> = HashSet::default();
+        let mut names = Known::<str>::default();
         let mut get = |name: &str| {
             let shared = shared(&mut names, name, || Arc::from(name));
             (shared, names.len())
@@ -116,7 +121,7 @@ mod tests {
     /// One that frees a single place would be followed by the next one at once.
     #[test]
     fn a_sweep_makes_room_for_as_many_names_as_it_has_looked_at() {
-        let mut names: HashSet<Arc<str>, RandomState> = HashSet::default();
+        let mut names = Known::<str>::default();
         let mut used = Vec::new();
         while used.len() < 100 || names.len() < names.capacity() {
             let name = used.len().to_string();
@@ -124,7 +129,7 @@ mod tests {
         }
         used.pop();
         let other = shared(&mut names, "other", || Arc::from("other"));
-        assert!(names.capacity() >= 2 * used.len() && names.contains(&other));
+        assert!(names.capacity() >= 2 * used.len() && names.contains_key(&other));
     }
 
     #[test]
