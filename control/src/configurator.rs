@@ -32,7 +32,7 @@ use crate::PodKey;
 use crate::cache::ApiServer;
 use crate::model::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, ClusterRule, Direction,
-    NetworkPolicy, Peer, Pod, PolicyRule, PortSpec, Protocol, Verdict,
+    NetworkPolicy, Peer, Pod, PolicyRule, PortSpec, Protocol, RuleAction,
 };
 use crate::peers::{NamedPort, PeerSet, PodPeers};
 
@@ -134,7 +134,7 @@ pub(crate) struct BasicRule {
     /// Destination ports.
     pub(crate) ports: PortRange,
     /// The verdict.
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: RuleAction,
     /// Whether no policy states it.
     pub(crate) is_default: bool,
     /// The deciding policy and rule.
@@ -180,7 +180,7 @@ pub(crate) fn rules(
             &policy.key.name,
         ));
         for rule in rules {
-            expand(rule, Verdict::Accept, &mut namespaced);
+            expand(rule, RuleAction::Accept, &mut namespaced);
         }
     }
     let mut cluster_wide =
@@ -188,12 +188,12 @@ pub(crate) fn rules(
     let rest = match isolating.is_empty() {
         false => {
             let origin = Origin::DefaultDeny(Arc::new(isolating));
-            namespaced.push(everything(Verdict::Deny, origin));
+            namespaced.push(everything(RuleAction::Deny, origin));
             namespaced
         }
         // A rule about a port name that no pod has yet is no basic rule, but it will be one.
         true if cluster_wide.all(|it| it.direction(direction).is_empty()) => return None,
-        true => chain(baseline, &[everything(Verdict::Accept, Origin::DefaultAllow)]),
+        true => chain(baseline, &[everything(RuleAction::Accept, Origin::DefaultAllow)]),
     };
     let rest = chain(admin, &rest);
     Some(firewalls.into_iter().rev().fold(rest, |rest, firewall| chain(firewall, &rest)))
@@ -216,7 +216,7 @@ pub(crate) fn ingress_rules(pod: &Pod, policies: &Policies) -> Option<Vec<BasicR
 /// The rules of a pod with faults.
 pub(crate) fn closed(pod: &PodKey) -> Vec<BasicRule> {
     let fault = format!("Pod {pod} or its namespace has faults");
-    vec![everything(Verdict::Deny, Origin::Closed(Arc::new(fault)))]
+    vec![everything(RuleAction::Deny, Origin::Closed(Arc::new(fault)))]
 }
 
 /// The rules of a host firewall for one direction, the last of which permits everything.
@@ -229,7 +229,7 @@ pub(crate) fn host_rules(
     for ClusterRule { rule, verdict } in rules {
         expand(None, rule, *verdict, (direction, api_server), &mut NoNames, &mut all);
     }
-    all.push(everything(Verdict::Accept, Origin::DefaultAllow));
+    all.push(everything(RuleAction::Accept, Origin::DefaultAllow));
     all
 }
 
@@ -243,7 +243,8 @@ pub(crate) fn all_host_rules(
     let tier = |firewall: &Arc<ClusterHostFirewall>| {
         let mut tier = Vec::new();
         for ClusterRule { rule, verdict } in firewall.direction(direction) {
-            let verdict = if *verdict == Verdict::Deny { Verdict::Deny } else { Verdict::Pass };
+            let verdict =
+                if *verdict == RuleAction::Deny { RuleAction::Deny } else { RuleAction::Pass };
             expand(None, rule, verdict, (direction, api_server), &mut NoNames, &mut tier);
         }
         tier
@@ -252,11 +253,11 @@ pub(crate) fn all_host_rules(
         let firewalls = firewalls.iter().filter(|it| it.failsafe == failsafe).rev();
         firewalls.fold(rest, |rest, firewall| chain(tier(firewall), &rest))
     };
-    let kept = chained(true, vec![everything(Verdict::Accept, "default-allow".into())]);
+    let kept = chained(true, vec![everything(RuleAction::Accept, "default-allow".into())]);
     let open = Failsafe::default().ports(direction).map(|(protocol, port)| BasicRule {
         protocol: Some(protocol.number()),
         ports: PortRange::one(port),
-        ..everything(Verdict::Accept, "failsafe ports".into())
+        ..everything(RuleAction::Accept, "failsafe ports".into())
     });
     let rules = open.chain(kept).collect();
     (!firewalls.is_empty()).then(|| chained(false, rules))
@@ -278,14 +279,14 @@ pub(crate) fn outside_rules<'a>(
             tier
         })
         .collect();
-    let rest = vec![everything(Verdict::Accept, Origin::DefaultAllow)];
+    let rest = vec![everything(RuleAction::Accept, Origin::DefaultAllow)];
     let chained = |tiers: Vec<Vec<BasicRule>>| {
         tiers.into_iter().rev().fold(rest, |rest, firewall| chain(firewall, &rest))
     };
     (!tiers.is_empty()).then(|| chained(tiers))
 }
 
-fn everything(verdict: Verdict, origin: Origin) -> BasicRule {
+fn everything(verdict: RuleAction, origin: Origin) -> BasicRule {
     let ports = PortRange::ANY;
     BasicRule { peer: None, protocol: None, ports, verdict, is_default: true, origin }
 }
@@ -299,12 +300,12 @@ fn chain(tier: Vec<BasicRule>, next: &[BasicRule]) -> Vec<BasicRule> {
     let mut rules = Vec::with_capacity(tier.len() + next.len());
     for rule in tier {
         match rule.verdict {
-            Verdict::Pass => rules.extend(next.iter().filter_map(|next| narrow(next, &rule))),
-            Verdict::Accept | Verdict::Deny => rules.push(rule),
+            RuleAction::Pass => rules.extend(next.iter().filter_map(|next| narrow(next, &rule))),
+            RuleAction::Accept | RuleAction::Deny => rules.push(rule),
         }
         if rules.len() + next.len() > MOST_RULES {
             let fault = format!("more than {MOST_RULES} rules for one pod");
-            return vec![everything(Verdict::Deny, Origin::Closed(Arc::new(fault)))];
+            return vec![everything(RuleAction::Deny, Origin::Closed(Arc::new(fault)))];
         }
     }
     rules.extend_from_slice(next);
@@ -339,15 +340,15 @@ fn narrow(rule: &BasicRule, to: &BasicRule) -> Option<BasicRule> {
 fn expand(
     pod: Option<&Pod>,
     rule: &PolicyRule,
-    verdict: Verdict,
+    verdict: RuleAction,
     (direction, api_server): (Direction, &ApiServer),
     names: &mut impl PortNames,
     into: &mut Vec<BasicRule>,
 ) {
     // What a permission opens stands in the endpoints; a denial is about the machine.
     let api_server = match verdict {
-        Verdict::Deny => &api_server.hosts,
-        Verdict::Accept | Verdict::Pass => &api_server.endpoints,
+        RuleAction::Deny => &api_server.hosts,
+        RuleAction::Accept | RuleAction::Pass => &api_server.endpoints,
     };
     let hosts: Vec<Peer> =
         api_server.iter().map(|it| Peer::Block(IpNet::from(*it), Vec::new())).collect();
@@ -367,9 +368,9 @@ fn expand(
         let mut add = |peer: Option<PeerSet>, protocol: Option<u8>, ports: PortRange| {
             let origin = rule.origin.clone();
             let made = BasicRule { peer, protocol, ports, verdict, is_default: false, origin };
-            if matches!(end, Some(Peer::Nodes(_))) && verdict != Verdict::Accept {
+            if matches!(end, Some(Peer::Nodes(_))) && verdict != RuleAction::Accept {
                 let peer = Some(PeerSet::FaultyNodes);
-                into.push(BasicRule { peer, verdict: Verdict::Deny, ..made.clone() });
+                into.push(BasicRule { peer, verdict: RuleAction::Deny, ..made.clone() });
             }
             into.push(made);
         };

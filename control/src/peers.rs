@@ -13,7 +13,7 @@ use domain_names::DomainPattern;
 use ipnet::IpNet;
 
 use crate::PodKey;
-use crate::model::{Labels, Namespaces, Node, Peer, Pod, Protocol, Selector, Verdict};
+use crate::model::{Labels, Namespaces, Node, Peer, Pod, Protocol, RuleAction, Selector};
 
 /// The content of a peer set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -117,12 +117,12 @@ fn holds(net: &IpNet, except: &[IpNet], address: IpAddr) -> bool {
 
 impl PeerSet {
     /// The set that a peer without port names stands for, in a rule of `pod` with this verdict.
-    pub(crate) fn of(peer: &Peer, verdict: Verdict, pod: Option<&PodKey>) -> Self {
+    pub(crate) fn of(peer: &Peer, verdict: RuleAction, pod: Option<&PodKey>) -> Self {
         match (peer, pod) {
             (Peer::Name(pattern), Some(pod)) => {
                 Self::Name(NamePeers { pod: pod.clone(), pattern: pattern.clone() })
             }
-            (Peer::Nodes(selector), _) if verdict == Verdict::Deny => {
+            (Peer::Nodes(selector), _) if verdict == RuleAction::Deny => {
                 Self::NodesAtAnyAddress(selector.clone())
             }
             (peer, _) => Self::of_any(peer),

@@ -12,7 +12,7 @@ use ahash::RandomState;
 use crate::cache::Cache;
 use crate::configurator::{BasicRule, PortNames};
 use crate::membership::Membership;
-use crate::model::{Direction, Protocol, Verdict};
+use crate::model::{Direction, Protocol, RuleAction};
 use crate::peers::{NameId, NameOf, PodPeers};
 
 /// Renders the table rules of one ACL.
@@ -33,9 +33,9 @@ pub(crate) fn rules(
             continue;
         }
         let action = match rule.verdict {
-            Verdict::Accept => Action::Permit,
-            Verdict::Deny => Action::Deny,
-            Verdict::Pass => Action::Pass,
+            RuleAction::Accept => Action::Permit,
+            RuleAction::Deny => Action::Deny,
+            RuleAction::Pass => Action::Pass,
         };
         let mut made = Rule::new(action, rule.origin).destination_ports(rule.ports);
         made.protocol = rule.protocol;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Control;
-use crate::model::{ClusterRule, Peer, Verdict};
+use crate::model::{ClusterRule, Peer, RuleAction};
 use crate::peers::PeerSet;
 use crate::{Kind, ObjectRef};
 
@@ -47,7 +47,7 @@ impl Control {
     }
 
     fn resolve(&self, list: &str, rule: &ClusterRule) -> Option<ResolvedRule> {
-        let denies = rule.verdict == Verdict::Deny;
+        let denies = rule.verdict == RuleAction::Deny;
         let mut is_concrete = true;
         let mut addresses = BTreeSet::new();
         for peer in rule.rule.peers.iter().flatten() {

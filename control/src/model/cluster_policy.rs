@@ -46,8 +46,8 @@ pub struct ClusterEgressFirewall {
     /// Selector of the nodes whose pods are its subject.
     #[serde(default)]
     pub nodes: Selector,
-    /// Its rules, the first that matches counting: [`Verdict::Deny`] is final, and
-    /// [`Verdict::Pass`] leaves the connection to every other policy.
+    /// Its rules, the first that matches counting: [`RuleAction::Deny`] is final, and
+    /// [`RuleAction::Pass`] leaves the connection to every other policy.
     pub egress: Vec<ClusterRule>,
     /// Whether it is staged.
     #[serde(default)]
@@ -67,7 +67,7 @@ pub struct ClusterHostFirewall {
     /// Whether it leaves the failsafe ports open.
     pub failsafe: bool,
     /// Rules for what comes to the node itself, the first that matches counting:
-    /// [`Verdict::Accept`] or [`Verdict::Deny`].
+    /// [`RuleAction::Accept`] or [`RuleAction::Deny`].
     pub ingress: Vec<ClusterRule>,
     /// Rules for what its own processes open, likewise.
     pub egress: Vec<ClusterRule>,
@@ -92,14 +92,14 @@ pub enum Tier {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterRule {
     /// Its action.
-    pub verdict: Verdict,
+    pub verdict: RuleAction,
     /// The pods that it selects.
     pub rule: PolicyRule,
 }
 
 /// The action of a cluster policy's rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Verdict {
+pub enum RuleAction {
     /// Permit.
     Accept,
     /// Deny.

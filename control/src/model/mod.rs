@@ -21,7 +21,7 @@ pub use cluster::{
     ContainerPort, HostPort, Namespace, Node, NodeAddresses, Pod, PodPorts, WireGuard,
 };
 pub use cluster_policy::{
-    ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, ClusterRule, Tier, Verdict,
+    ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, ClusterRule, RuleAction, Tier,
 };
 pub use denied_reply::DeniedReply;
 pub use labels::Labels;

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use super::cluster_rules::{PortSchema, RuleSchema, deny_all, rules, spec, subject};
 use super::{Kind, ObjectRef, report, staging};
 use crate::FieldFault;
-use crate::model::{ClusterNetworkPolicy, Direction, Tier, Verdict};
+use crate::model::{ClusterNetworkPolicy, Direction, RuleAction, Tier};
 
 type Faults = Vec<FieldFault>;
 
@@ -22,9 +22,9 @@ type Faults = Vec<FieldFault>;
 const SCHEMA: RuleSchema = RuleSchema {
     kind: "ClusterNetworkPolicy",
     actions: &[
-        ("Accept", Verdict::Accept, true),
-        ("Deny", Verdict::Deny, false),
-        ("Pass", Verdict::Pass, false),
+        ("Accept", RuleAction::Accept, true),
+        ("Deny", RuleAction::Deny, false),
+        ("Pass", RuleAction::Pass, false),
     ],
     from: &["namespaces", "pods"],
     to: &["namespaces", "pods", "nodes", "networks", "domainNames"],
@@ -37,9 +37,9 @@ const SCHEMA: RuleSchema = RuleSchema {
 const ADMIN_SCHEMA: RuleSchema = RuleSchema {
     kind: "AdminNetworkPolicy",
     actions: &[
-        ("Allow", Verdict::Accept, true),
-        ("Deny", Verdict::Deny, false),
-        ("Pass", Verdict::Pass, false),
+        ("Allow", RuleAction::Accept, true),
+        ("Deny", RuleAction::Deny, false),
+        ("Pass", RuleAction::Pass, false),
     ],
     most: 100,
     ports: PortSchema::Ports,
@@ -49,7 +49,7 @@ const ADMIN_SCHEMA: RuleSchema = RuleSchema {
 /// The rule schema of BaselineAdminNetworkPolicy.
 const BASELINE_SCHEMA: RuleSchema = RuleSchema {
     kind: "BaselineAdminNetworkPolicy",
-    actions: &[("Allow", Verdict::Accept, true), ("Deny", Verdict::Deny, false)],
+    actions: &[("Allow", RuleAction::Accept, true), ("Deny", RuleAction::Deny, false)],
     to: &["namespaces", "pods", "nodes", "networks"],
     ..ADMIN_SCHEMA
 };
@@ -99,8 +99,8 @@ pub(super) fn cluster_network_policy(
         if !head_is_fine {
             // Its subject or order is unknown: a permission could apply to the wrong pods, and a
             // passed connection could be permitted by a policy of lower priority.
-            rules.retain(|rule| rule.verdict != Verdict::Accept);
-            rules.iter_mut().for_each(|rule| rule.verdict = Verdict::Deny);
+            rules.retain(|rule| rule.verdict != RuleAction::Accept);
+            rules.iter_mut().for_each(|rule| rule.verdict = RuleAction::Deny);
         }
         if may_deny {
             rules.push(deny_all(rules.len(), direction, &reference.name, schema));
@@ -305,7 +305,7 @@ mod tests {
             let (policy, faults) = parse_kind(kind, "default", spec.clone());
             assert_eq!(faults, [format!("spec.egress[0].{field}")], "{rule}");
             let closed = &policy.egress[0];
-            assert_eq!((closed.verdict, &closed.rule.peers), (Verdict::Deny, &None), "{rule}");
+            assert_eq!((closed.verdict, &closed.rule.peers), (RuleAction::Deny, &None), "{rule}");
             // One that permits matches nothing; in an AdminNetworkPolicy it may have names.
             if rule["action"] == "Deny" && (kind, field) != (ADMIN, "to[0].domainNames") {
                 spec["egress"][0]["action"] = json!("Allow");
@@ -332,7 +332,7 @@ mod tests {
             assert_eq!(faults, [field], "{head}");
             let left: Vec<_> =
                 policy.ingress.iter().map(|it| (it.rule.index, it.verdict)).collect();
-            assert_eq!(left, [(1, Verdict::Deny)], "{head}");
+            assert_eq!(left, [(1, RuleAction::Deny)], "{head}");
         }
         // Fields of the other kinds may be misspelt rules here.
         for (kind, more) in
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!((policy.egress.len(), faults), (0, vec!["spec.egress[0].to[1].planets".into()]));
         for action in ["Deny", "Pass", "Perhaps"] {
             let (policy, _) = unknown(action);
-            assert_eq!(policy.egress[0].verdict, Verdict::Deny);
+            assert_eq!(policy.egress[0].verdict, RuleAction::Deny);
             assert_eq!(
                 (&policy.egress[0].rule.peers, &policy.egress[0].rule.ports),
                 (&None, &None)
@@ -378,7 +378,7 @@ mod tests {
         for rules in [&policy.ingress, &policy.egress] {
             assert_eq!(
                 (rules.len(), rules[0].verdict, &rules[0].rule.peers),
-                (1, Verdict::Deny, &None)
+                (1, RuleAction::Deny, &None)
             );
         }
     }
@@ -394,7 +394,7 @@ mod tests {
         assert!(is_name(peers[0], "example.org") && is_name(peers[1], "*.example.net"));
         for action in ["Deny", "Pass"] {
             let (policy, faults) = with_egress(json!({"action": action, "to": to}));
-            assert_eq!((policy.egress[0].verdict, faults.len()), (Verdict::Deny, 1), "deny-all");
+            assert_eq!((policy.egress[0].verdict, faults.len()), (RuleAction::Deny, 1), "deny-all");
         }
         for bad in [json!([]), json!(["org"]), json!(["*"]), json!([7]), json!("example.org")] {
             let rule = json!({"action": "Accept", "to": [{"domainNames": bad}]});
@@ -441,7 +441,7 @@ mod tests {
             assert_eq!(faults.len(), 1);
             let left: Vec<_> =
                 policy.ingress.iter().map(|it| (it.rule.index, it.verdict)).collect();
-            assert_eq!(left, [(1, Verdict::Deny), (2, Verdict::Deny)]);
+            assert_eq!(left, [(1, RuleAction::Deny), (2, RuleAction::Deny)]);
         }
     }
 }

@@ -13,8 +13,8 @@ use super::reader;
 use super::selector::selector;
 use crate::FieldFault;
 use crate::model::{
-    ClusterRule, Direction, Namespaces, Peer, PolicyRule, PortSpec, Ports, Protocol, Selector,
-    Verdict,
+    ClusterRule, Direction, Namespaces, Peer, PolicyRule, PortSpec, Ports, Protocol, RuleAction,
+    Selector,
 };
 
 type Faults = Vec<FieldFault>;
@@ -24,7 +24,7 @@ pub(super) struct RuleSchema {
     /// The kind.
     pub(super) kind: &'static str,
     /// Names of actions, their meaning, and whether they permit.
-    pub(super) actions: &'static [(&'static str, Verdict, bool)],
+    pub(super) actions: &'static [(&'static str, RuleAction, bool)],
     /// Fields of a peer of ingress rules.
     pub(super) from: &'static [&'static str],
     /// Fields of a peer of egress rules.
@@ -141,7 +141,7 @@ pub(super) fn deny_all(
     let policy = Arc::new(PolicyRef::new(schema.kind, None, name));
     let origin = Origin::Rule(policy, direction, index as u32);
     ClusterRule {
-        verdict: Verdict::Deny,
+        verdict: RuleAction::Deny,
         rule: PolicyRule { index, origin, peers: None, ports: None },
     }
 }

@@ -12,13 +12,13 @@ use super::cluster_rules::{PortSchema, RuleSchema, deny_all, rules, spec, subjec
 use super::selector::selector;
 use super::{ObjectRef, report, staging};
 use crate::FieldFault;
-use crate::model::{ClusterEgressFirewall, Direction, Selector, Verdict};
+use crate::model::{ClusterEgressFirewall, Direction, RuleAction, Selector};
 
 /// The rule schema of ClusterEgressFirewall.
 const SCHEMA: RuleSchema = RuleSchema {
     kind: "ClusterEgressFirewall",
     // Skips the rest of this firewall; the next policy decides.
-    actions: &[("Allow", Verdict::Pass, true), ("Deny", Verdict::Deny, false)],
+    actions: &[("Allow", RuleAction::Pass, true), ("Deny", RuleAction::Deny, false)],
     from: &[],
     to: &["namespaces", "pods", "nodes", "networks", "apiServer", "domainNames"],
     most: 100,
@@ -50,7 +50,7 @@ pub(super) fn cluster_egress_firewall(
     let subject_is_fine = faults.len() == before;
     let mut egress = rules(spec, Direction::Egress, &reference.name, &SCHEMA, &mut faults);
     // Its subject is unknown: an exception could apply to the wrong pods.
-    egress.retain(|rule| subject_is_fine || rule.verdict == Verdict::Deny);
+    egress.retain(|rule| subject_is_fine || rule.verdict == RuleAction::Deny);
     if may_deny {
         egress.push(deny_all(egress.len(), Direction::Egress, &reference.name, &SCHEMA));
     }
@@ -116,7 +116,7 @@ mod tests {
                 {"action": "Deny", "to": [{"nodes": {}}, {"apiServer": {}},
                     {"networks": ["169.254.169.254/32", "fd00::/8"]}, {"namespaces": {}}]}]}));
         assert_eq!(faults, Vec::<String>::new());
-        assert_eq!(firewall.egress[0].verdict, Verdict::Pass);
+        assert_eq!(firewall.egress[0].verdict, RuleAction::Pass);
         let peers = firewall.egress[1].rule.peers.as_ref().unwrap();
         assert_eq!(peers.len(), 5);
         assert!(peers.contains(&Peer::ApiServer));

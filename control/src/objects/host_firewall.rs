@@ -12,12 +12,12 @@ use super::cluster_rules::{PortSchema, RuleSchema, deny_all, rules, spec};
 use super::selector::selector;
 use super::{ObjectRef, report, staging};
 use crate::FieldFault;
-use crate::model::{ClusterHostFirewall, Direction, Selector, Verdict};
+use crate::model::{ClusterHostFirewall, Direction, RuleAction, Selector};
 
 /// The rule schema of ClusterHostFirewall.
 const SCHEMA: RuleSchema = RuleSchema {
     kind: "ClusterHostFirewall",
-    actions: &[("Allow", Verdict::Accept, true), ("Deny", Verdict::Deny, false)],
+    actions: &[("Allow", RuleAction::Accept, true), ("Deny", RuleAction::Deny, false)],
     from: &["namespaces", "pods", "nodes", "networks"],
     to: &["namespaces", "pods", "nodes", "networks", "apiServer"],
     most: 100,
@@ -61,7 +61,7 @@ pub(super) fn cluster_host_firewall(
     let [ingress, egress] = Direction::BOTH.map(|direction| {
         let mut rules = rules(spec, direction, &reference.name, &SCHEMA, &mut faults);
         // Its nodes are unknown: an exception could apply to the wrong ones.
-        rules.retain(|rule| nodes_are_fine || rule.verdict == Verdict::Deny);
+        rules.retain(|rule| nodes_are_fine || rule.verdict == RuleAction::Deny);
         if may_deny {
             rules.push(deny_all(rules.len(), direction, &reference.name, &SCHEMA));
         }

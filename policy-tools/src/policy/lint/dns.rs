@@ -6,7 +6,7 @@ use std::sync::Arc;
 use control::Object;
 use control::model::{
     ClusterRule, ContainerPort, Labels, Namespace, Namespaces, NetworkPolicy, Peer, Pod,
-    PolicyRule, PortSpec, Protocol, Selector, Verdict,
+    PolicyRule, PortSpec, Protocol, RuleAction, Selector,
 };
 
 use super::Findings;
@@ -92,7 +92,7 @@ fn cluster_rules<'a>(
         namespace.is_some_and(|labels| namespaces.matches(labels)) && pods.matches(&pod.labels)
     };
     let accepting = |rules: &'a [ClusterRule]| {
-        rules.iter().filter(|it| it.verdict == Verdict::Accept).map(|it| &it.rule)
+        rules.iter().filter(|it| it.verdict == RuleAction::Accept).map(|it| &it.rule)
     };
     let policies = objects.iter().filter_map(|object| match object {
         Object::ClusterNetworkPolicy(it) if is_about(&it.namespaces, &it.pods) => Some(it),

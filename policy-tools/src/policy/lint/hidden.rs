@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use acl::{AddressMap, End, Identity, Key, Origin, Table};
 use control::Object;
-use control::model::{ClusterRule, Peer, Tier, Verdict};
+use control::model::{ClusterRule, Peer, RuleAction, Tier};
 
 use super::Findings;
 use crate::input::Manifests;
@@ -24,7 +24,7 @@ const MOST_LOOKUPS: usize = 50_000_000;
 /// A rule of a cluster-wide policy.
 struct Expected {
     order: (u8, Tier),
-    verdict: Verdict,
+    verdict: RuleAction,
 }
 
 impl Findings<'_> {
@@ -114,7 +114,7 @@ fn expected(objects: &[Object]) -> HashMap<Origin, Expected> {
         // decide.
         let is_known = |it: &&ClusterRule| {
             let peers = it.rule.peers.iter().flatten();
-            it.verdict != Verdict::Pass
+            it.verdict != RuleAction::Pass
                 && !peers.clone().any(|it| !matches!(it, Peer::Pods { .. } | Peer::Block(..)))
         };
         for rule in rules.iter().filter(is_known) {

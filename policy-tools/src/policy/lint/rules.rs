@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use acl::{Origin, Table};
 use control::Object;
-use control::model::{Namespaces, Peer, PolicyRule, PortSpec, Verdict};
+use control::model::{Namespaces, Peer, PolicyRule, PortSpec, RuleAction};
 
 use super::Findings;
 use crate::input::Manifests;
@@ -86,7 +86,7 @@ fn deciding_rules(objects: &[Object]) -> Vec<(Origin, &'static str)> {
                     let rules = policy.ingress.iter().chain(&policy.egress);
                     // Where a rule passes, others decide.
                     let plain =
-                        rules.filter(|it| it.verdict != Verdict::Pass && is_plain(&it.rule));
+                        rules.filter(|it| it.verdict != RuleAction::Pass && is_plain(&it.rule));
                     found.extend(plain.map(|it| (it.rule.origin.clone(), "shadowed-rule")));
                 }
             }
