@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control::api_server::{Access, Election, connect};
+use control::api_server::{Access, Election, Failure, connect};
 use testkit::api_server::ApiServer;
 
 /// Long enough for a busy machine.
@@ -61,5 +61,6 @@ async fn without_an_answer_no_candidate_is_elected() {
     let client = connect(&Access::Kubeconfig(server.kubeconfig())).await.unwrap().client;
     let mut candidate = Election::new(client, "node-a", DURATION);
     let error = candidate.is_elected().await.unwrap_err();
-    assert!(error.contains("kube-system/podgate-status: 403"), "{error}");
+    assert!(matches!(error.cause, Failure::Refused { code: 403, .. }), "{error}");
+    assert!(error.to_string().contains("kube-system/leases/podgate-status"), "{error}");
 }

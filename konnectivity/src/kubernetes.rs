@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use api_client::{Failure, RequestError, TokenReview, call, review_token};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -35,6 +36,8 @@ pub struct LeaseOptions {
 /// Duration of a lease, and the interval of renewal.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 pub(crate) const RENEWAL: Duration = Duration::from_secs(15);
+/// Timeout of a request.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 impl LeaseOptions {
     /// Reads labels like `k8s-app=konnectivity-server`.
@@ -83,32 +86,22 @@ impl Cluster {
                     .map_err(|error| named(&error))?
             }
         };
-        let client = Client::try_from(config).map_err(|error| format!("kubernetes: {error}"))?;
+        let client = api_client::client(config).map_err(|error| format!("kubernetes: {error}"))?;
         Ok(Self { client })
     }
 
-    /// Returns the user of a token, by a TokenReview (authentication.k8s.io/v1).
+    /// Returns the user of a token, by a TokenReview. Errors go to the agent that sent the token.
     pub(crate) async fn review(&self, token: &str, audience: &str) -> Result<String, String> {
-        let review = json!({
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenReview",
-            "spec": {"token": token, "audiences": [audience]},
-        });
-        let path = "/apis/authentication.k8s.io/v1/tokenreviews";
-        let answer = self.request("POST", path, Some(&review)).await?;
-        let status = &answer["status"];
-        if let Some(error) = status["error"].as_str().filter(|error| !error.is_empty()) {
-            return Err(format!("lookup failed: {error}"));
+        match review_token(&self.client, token, Some(audience), TIMEOUT).await {
+            Ok(TokenReview::Valid(user)) => {
+                Ok(user["username"].as_str().unwrap_or_default().to_owned())
+            }
+            Ok(TokenReview::Invalid(why)) => {
+                let why = why.as_deref().unwrap_or("service account jwt not valid");
+                Err(format!("lookup failed: {why}"))
+            }
+            Err(error) => Err(error.to_string()),
         }
-        if status["authenticated"] != true {
-            return Err("lookup failed: service account jwt not valid".to_owned());
-        }
-        // One that knows no audiences returns none: the token may be another one's.
-        let audiences = status["audiences"].as_array();
-        if !audiences.is_some_and(|all| all.iter().any(|it| it == audience)) {
-            return Err(format!("lookup failed: the token is not for audience '{audience}'"));
-        }
-        Ok(status["user"]["username"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Makes or renews the lease called `name`.
@@ -117,19 +110,19 @@ impl Cluster {
         options: &LeaseOptions,
         name: &str,
         holder: &str,
-    ) -> Result<(), String> {
+    ) -> Result<(), RequestError> {
         let folder = leases(&options.namespace);
         let path = format!("{folder}/{name}");
         let now = crate::clock::now();
         let mut lease = match self.request("GET", &path, None).await {
             Ok(lease) => lease,
-            Err(RequestError::Status { code: 404, .. }) => json!({
+            Err(error) if error.code() == Some(404) => json!({
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
                 "metadata": {"name": name, "namespace": options.namespace},
                 "spec": {"acquireTime": now},
             }),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         };
         for (key, value) in &options.labels {
             lease["metadata"]["labels"][key] = json!(value);
@@ -150,7 +143,7 @@ impl Cluster {
         &self,
         options: &LeaseOptions,
         observe: impl FnOnce(&Answered),
-    ) -> Result<(usize, Vec<String>), String> {
+    ) -> Result<(usize, Vec<String>), RequestError> {
         let selector = utf8_percent_encode(&options.selector, ESCAPED);
         let path = format!("{}?labelSelector={selector}", leases(&options.namespace));
         let answer = observed(self.request("GET", &path, None), observe).await?;
@@ -168,7 +161,7 @@ impl Cluster {
         options: &LeaseOptions,
         name: &str,
         observe: impl FnOnce(&Answered),
-    ) -> Result<(), String> {
+    ) -> Result<(), RequestError> {
         let path = format!("{}/{name}", leases(&options.namespace));
         observed(self.request("DELETE", &path, None), observe).await?;
         Ok(())
@@ -180,24 +173,7 @@ impl Cluster {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, RequestError> {
-        let body = body.map(Value::to_string).unwrap_or_default().into_bytes();
-        let request = http::Request::builder()
-            .method(method)
-            .uri(path)
-            .header("content-type", "application/json")
-            .body(body)
-            .map_err(|error| RequestError::Failed(error.to_string()))?;
-        let answer = self.client.request::<Value>(request);
-        match tokio::time::timeout(Duration::from_secs(10), answer).await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(kube::Error::Api(status))) => Err(RequestError::Status {
-                code: status.code,
-                reason: status.reason.clone(),
-                text: format!("{} {method} {path}: {}", status.code, status.message),
-            }),
-            Ok(Err(error)) => Err(RequestError::Failed(format!("{method} {path}: {error}"))),
-            Err(_) => Err(RequestError::Failed(format!("{method} {path}: no answer within 10 s"))),
-        }
+        call(&self.client, method, path, body, TIMEOUT).await
     }
 }
 
@@ -211,23 +187,6 @@ pub(crate) struct Answered {
     pub(crate) took: Duration,
 }
 
-/// Why a request failed.
-#[derive(Debug, thiserror::Error)]
-enum RequestError {
-    /// The API server refused it.
-    #[error("{text}")]
-    Status { code: u16, reason: String, text: String },
-    /// There was no answer.
-    #[error("{0}")]
-    Failed(String),
-}
-
-impl From<RequestError> for String {
-    fn from(error: RequestError) -> Self {
-        error.to_string()
-    }
-}
-
 async fn observed(
     request: impl Future<Output = Result<Value, RequestError>>,
     observe: impl FnOnce(&Answered),
@@ -236,8 +195,10 @@ async fn observed(
     let result = request.await;
     let (code, reason) = match &result {
         Ok(_) => (200, String::new()),
-        Err(RequestError::Status { code, reason, .. }) => (*code, reason.clone()),
-        Err(RequestError::Failed(_)) => return result,
+        Err(RequestError { cause: Failure::Refused { code, reason, .. }, .. }) => {
+            (*code, reason.clone())
+        }
+        Err(_) => return result,
     };
     observe(&Answered { code, reason, took: start.elapsed() });
     result

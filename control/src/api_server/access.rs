@@ -1,16 +1,15 @@
 //! Address and credentials of the API server.
 
+use api_client::with_causes;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kube::Config;
-use kube::client::{Client, ClientBuilder};
+use kube::client::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use tower::util::AndThenLayer;
 
-use super::call::with_causes;
-use super::error_body;
 use crate::open_regular;
 
 /// The source of address and credentials.
@@ -132,11 +131,8 @@ pub async fn connect(access: &Access) -> Result<Connection, AccessError> {
         }
     };
     config.connect_timeout = Some(CONNECT);
-    // Each caller repeats its requests at a pace of its own; kube's retries would hide the status from it.
-    config.default_retry = false;
     let namespace = config.default_namespace.clone();
     let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
-    let builder = ClientBuilder::try_from(config).map_err(|error| failed(&error))?;
-    let client = builder.with_layer(&AndThenLayer::new(error_body::bounded)).build();
+    let client = api_client::client(config).map_err(|error| failed(&error))?;
     Ok(Connection { client, server, namespace })
 }

@@ -1,26 +1,21 @@
 //! A request whose answer is read as it comes, in JSON or in protobuf.
 
 use std::io;
-use std::pin::pin;
 
-use futures_util::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, TryStreamExt};
+use api_client::with_causes;
+use futures_util::{AsyncBufRead, AsyncBufReadExt, TryStreamExt};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::call::with_causes;
 use super::protobuf;
 use super::trouble::Trouble;
 use super::watch::Encoding;
 
 /// Maximum length of a line or message; the API server refuses objects of a tenth of it.
 const LONGEST: usize = 32 << 20;
-/// Maximum length of an answer that is read as a whole: a page of 500 objects has less, and so have all nodes of the
-/// largest clusters.
-const WHOLE: u64 = 1 << 30;
 
 /// The framing of an answer's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,23 +57,6 @@ pub(super) async fn get(
     }
     let body = answer.into_body().into_data_stream().map_err(io::Error::other);
     Ok((encoding, body.into_async_read()))
-}
-
-/// Makes a request, and reads all of its answer.
-///
-/// # Errors
-/// The API server's, and an answer without an end.
-pub(super) async fn whole<T: DeserializeOwned>(
-    client: &Client,
-    request: http::Request<Vec<u8>>,
-) -> kube::Result<T> {
-    let body = pin!(client.request_stream(request).await?);
-    let mut read = Vec::new();
-    let failed = |error: io::Error| kube::Error::Service(error.into());
-    if body.take(WHOLE).read_to_end(&mut read).await.map_err(failed)? as u64 == WHOLE {
-        return Err(failed(io::Error::other("the answer has no end")));
-    }
-    serde_json::from_slice(&read).map_err(kube::Error::SerdeError)
 }
 
 /// Classifies an answer that is an error: the `Status` of the API server, or the words of something before it.

@@ -1,13 +1,15 @@
 //! The identity of a cluster: the UID of its namespace kube-system, which lives as long as it does.
 
+use std::time::Duration;
+
+use api_client::{RequestError, call};
 use kube::Client;
 use serde_json::Value;
 
-use super::answer::whole;
-use super::call::with_causes;
-
 /// The namespace that every cluster has.
 const NAMESPACE: &str = "kube-system";
+/// Timeout of the request.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Requests the UID of the namespace kube-system; `None` if the API server answers without one.
 ///
@@ -15,13 +17,12 @@ const NAMESPACE: &str = "kube-system";
 ///
 /// # Errors
 /// When the API server does not answer, or not now.
-pub async fn cluster_uid(client: &Client) -> Result<Option<String>, String> {
+pub async fn cluster_uid(client: &Client) -> Result<Option<String>, RequestError> {
     let path = format!("/api/v1/namespaces?fieldSelector=metadata.name%3D{NAMESPACE}");
-    let request = http::Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
-    match whole(client, request).await {
+    match call(client, "GET", &path, None, TIMEOUT).await {
         Ok(list) => Ok(uid(&list)),
-        Err(kube::Error::Api(status)) if status.code < 500 && status.code != 429 => Ok(None),
-        Err(error) => Err(with_causes(&error)),
+        Err(error) if error.code().is_some_and(|code| code < 500 && code != 429) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

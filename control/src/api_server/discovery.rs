@@ -4,11 +4,10 @@
 
 use std::time::Duration;
 
+use api_client::call;
 use kube::Client;
 use serde_json::Value;
-use tokio::time::timeout;
 
-use super::answer::whole;
 use crate::Kind;
 
 /// Timeout of a request; events of the kind wait for its answer.
@@ -72,10 +71,9 @@ async fn verbs(client: &Client, version: &str, kind: Kind) -> Option<Vec<String>
 
 /// The outer `None`: no answer; the inner one: it is not there.
 async fn get(client: &Client, path: &str) -> Option<Option<Value>> {
-    let request = http::Request::get(path).body(Vec::new()).ok()?;
-    match timeout(PATIENCE, whole(client, request)).await.ok()? {
+    match call(client, "GET", path, None, PATIENCE).await {
         Ok(value) => Some(Some(value)),
-        Err(kube::Error::Api(status)) if status.code == 404 => Some(None),
+        Err(error) if error.code() == Some(404) => Some(None),
         Err(_) => None,
     }
 }

@@ -7,11 +7,10 @@
 
 use std::time::Duration;
 
+use api_client::{RequestError, call_object};
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::Instant;
-
-use super::call::call_object;
 
 /// Name of the lease of the writer of statuses.
 const NAME: &str = "podgate-status";
@@ -52,7 +51,7 @@ impl Election {
     ///
     /// # Errors
     /// When the API server refuses or does not answer.
-    pub(super) async fn holder(&mut self) -> Result<Option<String>, String> {
+    pub(super) async fn holder(&mut self) -> Result<Option<String>, RequestError> {
         let Some(lease) = self.request("GET", &self.path(), None).await? else { return Ok(None) };
         let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned();
         let is_held = !holder.is_empty() && holder != self.identity && !self.has_expired(&lease);
@@ -63,7 +62,7 @@ impl Election {
     ///
     /// # Errors
     /// When the API server refuses or does not answer.
-    pub async fn is_elected(&mut self) -> Result<bool, String> {
+    pub async fn is_elected(&mut self) -> Result<bool, RequestError> {
         let third = self.duration / 3;
         if self.held.is_some_and(|at| at.elapsed() < 2 * third) {
             return Ok(true);
@@ -78,7 +77,7 @@ impl Election {
     ///
     /// # Errors
     /// When the API server refuses or does not answer.
-    pub async fn renew(&mut self) -> Result<(), String> {
+    pub async fn renew(&mut self) -> Result<(), RequestError> {
         match self.held.is_some_and(|at| at.elapsed() >= self.duration / 3) {
             true => self.campaign().await.map(drop),
             false => Ok(()),
@@ -89,7 +88,7 @@ impl Election {
         format!("{}/{}", folder(), self.name)
     }
 
-    async fn campaign(&mut self) -> Result<bool, String> {
+    async fn campaign(&mut self) -> Result<bool, RequestError> {
         let path = self.path();
         let now = jiff::Timestamp::now();
         let now = format!("{now:.6}");
@@ -139,7 +138,12 @@ impl Election {
     }
 
     /// Writes the lease; `false` if another candidate wrote it in between.
-    async fn write(&mut self, method: &str, path: &str, lease: &Value) -> Result<bool, String> {
+    async fn write(
+        &mut self,
+        method: &str,
+        path: &str,
+        lease: &Value,
+    ) -> Result<bool, RequestError> {
         let began = Instant::now();
         let written = self.request(method, path, Some(lease)).await?.is_some();
         self.held = written.then_some(began);
@@ -152,9 +156,8 @@ impl Election {
         method: &str,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Option<Value>, String> {
-        let answer = call_object(&self.client, method, path, body, TIMEOUT).await;
-        answer.map_err(|failure| format!("lease {NAMESPACE}/{}: {failure}", self.name))
+    ) -> Result<Option<Value>, RequestError> {
+        call_object(&self.client, method, path, body, TIMEOUT).await
     }
 }
 

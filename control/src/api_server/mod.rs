@@ -13,7 +13,6 @@
 //! - `driver`: the requests of one kind, one after the other,
 //! - `failures`: waits between requests; what wakes all kinds after an outage,
 //! - `deletions`: deletions that may be those of a whole kind,
-//! - `error_body`: bounds of what an answer that is an error says,
 //! - `discovery`: the versions in which a kind is served,
 //! - `cluster`: the identity of the cluster,
 //! - `initial_sync`: what is reported before every kind is listed,
@@ -33,12 +32,10 @@
 mod access;
 mod aggregate;
 mod answer;
-mod call;
 mod cluster;
 mod deletions;
 mod discovery;
 mod driver;
-mod error_body;
 mod failures;
 mod found;
 mod initial_sync;
@@ -62,6 +59,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+pub use api_client::{Failure, RequestError};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 

@@ -3,12 +3,13 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use api_client::{Failure, RequestError, call, send};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use kube::Client;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use super::call::{call, send};
 use super::report::{MANAGER, apply};
 use crate::model::WireGuard;
 
@@ -26,7 +27,7 @@ pub async fn publish_addresses(
     node: &str,
     addresses: &[IpAddr],
     wireguard: Option<&WireGuard>,
-) -> Result<(), String> {
+) -> Result<(), RequestError> {
     let mut spec = json!({"addresses": addresses});
     if let Some(WireGuard { public_key, port, next, host_network }) = wireguard {
         spec["wireguard"] = json!({"publicKey": BASE64_STANDARD.encode(public_key), "port": port});
@@ -50,17 +51,18 @@ pub(super) async fn publish(
     plural: &str,
     node: &str,
     spec: &Value,
-) -> Result<(), String> {
+) -> Result<(), RequestError> {
     let path = format!("/api/v1/nodes?fieldSelector=metadata.name%3D{node}");
-    let list = call(client, "GET", &path, None, TIMEOUT).await.map_err(|it| it.to_string())?;
+    let list = call(client, "GET", &path, None, TIMEOUT).await?;
     let mut items = list["items"].as_array().into_iter().flatten();
-    let owner = items.find(|it| it["metadata"]["name"] == node).ok_or("there is no such Node")?;
+    let owner = items.find(|it| it["metadata"]["name"] == node);
+    let owner = owner.ok_or_else(|| RequestError::new(format!("Node {node}"), Failure::Absent))?;
     let mut metadata = json!({"name": node});
     if let Some(uid) = owner["metadata"]["uid"].as_str() {
         let owner = json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid});
         metadata["ownerReferences"] = json!([owner]);
     }
     let object = json!({"apiVersion": VERSION, "kind": kind, "metadata": metadata, "spec": spec});
-    let request = apply(&format!("/apis/{VERSION}/{plural}/{node}"), MANAGER, &object)?;
-    send(client, request, TIMEOUT).await.map(drop).map_err(|failure| failure.to_string())
+    let request = apply(&format!("/apis/{VERSION}/{plural}/{node}"), MANAGER, &object);
+    send::<IgnoredAny>(client, request, TIMEOUT).await.map(drop)
 }

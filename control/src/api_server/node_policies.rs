@@ -1,4 +1,4 @@
-//! What each node publishes about policies, as its NodePolicies: the versions of cluster-wide ones that it has in
+//! The NodePolicies that each node publishes: the versions of cluster-wide ones that it has in
 //! force, and what staged ones would change there.
 //!
 //! No switch watches these objects, so a write costs the other nodes nothing. The one writer of statuses lists them.
@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use api_client::{RequestError, call};
 use kube::Client;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::call::call;
 use super::node_addresses::{VERSION, publish};
 
 /// The policies that a node publishes.
@@ -51,7 +51,7 @@ pub async fn publish_policies(
     client: &Client,
     node: &str,
     policies: &NodePolicies,
-) -> Result<(), String> {
+) -> Result<(), RequestError> {
     publish(client, "NodePolicies", PLURAL, node, &json!(policies)).await
 }
 
@@ -60,9 +60,11 @@ pub async fn publish_policies(
 ///
 /// # Errors
 /// When the API server refuses or does not answer.
-pub async fn list_policies(client: &Client) -> Result<BTreeMap<String, NodePolicies>, String> {
+pub async fn list_policies(
+    client: &Client,
+) -> Result<BTreeMap<String, NodePolicies>, RequestError> {
     let path = format!("/apis/{VERSION}/{PLURAL}?resourceVersion=0");
-    let mut list = call(client, "GET", &path, None, TIMEOUT).await.map_err(|it| it.to_string())?;
+    let mut list = call(client, "GET", &path, None, TIMEOUT).await?;
     let items = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
     let read = |mut item: Value| {
         let node = item["metadata"]["name"].as_str()?.to_owned();

@@ -8,10 +8,9 @@
 
 use std::time::Duration;
 
+use api_client::{Failure, Request, RequestError, call, send};
 use kube::Client;
 use serde_json::{Value, json};
-
-use super::call::{Failure, call, send};
 
 /// Key of the taint.
 pub const TAINT: &str = "podgate.io/not-ready";
@@ -27,22 +26,23 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// When the API server refuses or does not answer, when the Node changes at the same time, or when there is none.
-pub async fn report_ready(client: &Client, node: &str) -> Result<(), String> {
-    let said = |failure: Failure| failure.to_string();
+pub async fn report_ready(client: &Client, node: &str) -> Result<(), RequestError> {
     let path = format!("/api/v1/nodes?fieldSelector=metadata.name%3D{node}");
-    let list = call(client, "GET", &path, None, TIMEOUT).await.map_err(said)?;
+    let list = call(client, "GET", &path, None, TIMEOUT).await?;
     let mut items = list["items"].as_array().into_iter().flatten();
-    let object = items.find(|it| it["metadata"]["name"] == node).ok_or("there is no such Node")?;
+    let object = items.find(|it| it["metadata"]["name"] == node);
+    let absent = || RequestError::new(format!("Node {node}"), Failure::Absent);
+    let object = object.ok_or_else(absent)?;
     let object = match is_available(object) {
         true => object.clone(),
-        false => send(client, available(node)?, TIMEOUT).await.map_err(said)?,
+        false => send(client, available(node), TIMEOUT).await?,
     };
     if let Some(taints) = without_taint(&object) {
         // A change by others since then is a conflict.
         let version = &object["metadata"]["resourceVersion"];
         let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"taints": taints}});
         let path = format!("/api/v1/nodes/{node}");
-        call(client, "PATCH", &path, Some(&patch), TIMEOUT).await.map_err(said)?;
+        call(client, "PATCH", &path, Some(&patch), TIMEOUT).await?;
     }
     Ok(())
 }
@@ -53,7 +53,7 @@ fn is_available(node: &Value) -> bool {
 }
 
 /// The request that writes the condition; it merges conditions by their type.
-fn available(node: &str) -> Result<http::Request<Vec<u8>>, String> {
+fn available(node: &str) -> Request {
     let now = format!("{:.0}", jiff::Timestamp::now());
     let condition = json!({"type": CONDITION, "status": "False", "reason": REASON,
         "message": "the switch forwards packets of this node's pods",
@@ -61,7 +61,6 @@ fn available(node: &str) -> Result<http::Request<Vec<u8>>, String> {
     http::Request::patch(format!("/api/v1/nodes/{node}/status"))
         .header(http::header::CONTENT_TYPE, "application/strategic-merge-patch+json")
         .body(json!({"status": {"conditions": [condition]}}).to_string().into_bytes())
-        .map_err(|error| error.to_string())
 }
 
 /// The taints that are left without ours, whatever its effect; `None` if it is not there.

@@ -4,17 +4,21 @@
 //! (<https://kubernetes.io/docs/reference/using-api/server-side-apply/>): of the list of
 //! conditions only ours is touched, and a condition that is there already changes nothing.
 
+use std::time::Duration;
+
+use api_client::{Request, RequestError, send};
 use kube::Client;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use super::answer::whole;
 use super::warning::path;
 use crate::ObjectRef;
 use crate::model::{Condition, ConditionKind};
 
 /// The field manager of our fields.
 pub(super) const MANAGER: &str = "podgate";
+/// Timeout of a request.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Writes a condition into the status of an object that is in no namespace. Each type has a field manager of its own,
 /// so that writing one leaves the others.
@@ -25,7 +29,7 @@ pub async fn report(
     client: &Client,
     object: &ObjectRef,
     condition: &Condition,
-) -> Result<(), String> {
+) -> Result<(), RequestError> {
     let mut written = json!({
         "type": condition.kind.name(),
         "status": if condition.holds { "True" } else { "False" },
@@ -48,23 +52,16 @@ pub async fn report(
         "metadata": {"name": object.name},
         "status": {"conditions": [written]},
     });
-    let request = apply(&(path(object) + "/status"), manager, &fields)?;
-    match whole::<IgnoredAny>(client, request).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(kube::Error::Api(status)) => Err(format!("{} {}", status.code, status.message)),
-        Err(error) => Err(error.to_string()),
+    let request = apply(&(path(object) + "/status"), manager, &fields);
+    match send::<IgnoredAny>(client, request, TIMEOUT).await {
+        Err(error) if error.code() != Some(404) => Err(error),
+        _ => Ok(()),
     }
 }
 
 /// The request that applies these fields to the object at `path`, or to its status there.
-pub(super) fn apply(
-    path: &str,
-    manager: &str,
-    fields: &Value,
-) -> Result<http::Request<Vec<u8>>, String> {
+pub(super) fn apply(path: &str, manager: &str, fields: &Value) -> Request {
     http::Request::patch(format!("{path}?fieldManager={manager}&force=true"))
         .header(http::header::CONTENT_TYPE, "application/apply-patch+yaml")
         .body(fields.to_string().into_bytes())
-        .map_err(|error| error.to_string())
 }

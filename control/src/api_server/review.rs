@@ -8,12 +8,11 @@ use std::collections::HashMap;
 
 use std::time::{Duration, Instant};
 
+use api_client::{RequestError, TokenReview, call, review_token};
 use kube::Client;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::Semaphore;
-
-use super::call::call;
 
 /// The result of a review.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +77,7 @@ impl Reviewer {
         };
         let review = match self.ask(&question).await {
             Ok(review) => review,
-            Err(error) => return Review::Unavailable(error),
+            Err(error) => return Review::Unavailable(error.to_string()),
         };
         let mut known = self.known.lock();
         make_room(&mut known);
@@ -92,28 +91,14 @@ impl Reviewer {
         (at.elapsed() < life(review)).then(|| review.clone())
     }
 
-    async fn ask(&self, (token, audience, path): &Question) -> Result<Review, String> {
-        let audiences: Vec<&str> = audience.iter().copied().collect();
-        let review = json!({
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenReview",
-            "spec": {"token": token, "audiences": audiences},
-        });
-        let answer = self.post("/apis/authentication.k8s.io/v1/tokenreviews", &review).await?;
-        let status = &answer["status"];
-        if status["authenticated"] != true {
-            let why = status["error"].as_str().unwrap_or("the token is not valid");
-            return Ok(Review::Unauthenticated(why.to_owned()));
-        }
-        // An API server that knows no audiences returns none: the token may be another one's.
-        let is_for = |wanted: &str| {
-            status["audiences"].as_array().is_some_and(|all| all.iter().any(|it| it == wanted))
+    async fn ask(&self, (token, audience, path): &Question) -> Result<Review, RequestError> {
+        let user = match review_token(&self.client, token, *audience, TIMEOUT).await? {
+            TokenReview::Valid(user) => user,
+            TokenReview::Invalid(why) => {
+                let why = why.unwrap_or_else(|| "the token is not valid".to_owned());
+                return Ok(Review::Unauthenticated(why));
+            }
         };
-        if let Some(wanted) = audience.filter(|wanted| !is_for(wanted)) {
-            let why = format!("the token is not for audience '{wanted}'");
-            return Ok(Review::Unauthenticated(why));
-        }
-        let user = &status["user"];
         let name = user["username"].as_str().unwrap_or_default().to_owned();
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1",
@@ -127,16 +112,11 @@ impl Reviewer {
             },
         });
         let path_of = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-        let answer = self.post(path_of, &review).await?;
+        let answer = call(&self.client, "POST", path_of, Some(&review), TIMEOUT).await?;
         Ok(match answer["status"]["allowed"] == true && answer["status"]["denied"] != true {
             true => Review::Granted(name),
             false => Review::Denied(format!("user '{}' may not get {path}", name.escape_debug())),
         })
-    }
-
-    async fn post(&self, path: &str, body: &Value) -> Result<Value, String> {
-        let answer = call(&self.client, "POST", path, Some(body), TIMEOUT).await;
-        answer.map_err(|failure| format!("review: {failure}"))
     }
 }
 

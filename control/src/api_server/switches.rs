@@ -13,15 +13,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api_client::{Failure, Request, RequestError, call};
 use futures_util::io::{AsyncBufRead, AsyncReadExt};
 use kube::Client;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::Connection;
 use super::answer::{Framing, read_part};
-use super::call::{Failure, call};
 use super::warning::path;
 use super::watch::escaped;
 use crate::ObjectRef;
@@ -83,7 +84,7 @@ impl Switches {
         connection: &Connection,
         deployment: Deployment,
         nodes: Option<&[String]>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, RequestError> {
         let client = connection.client.clone();
         let Deployment { namespace, account, .. } = &deployment;
         let selector = escaped(&deployment.selector);
@@ -111,8 +112,10 @@ impl Switches {
         });
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
         let answer = request(&client, "POST", &path, Some(&body)).await?;
-        let token =
-            answer["status"]["token"].as_str().ok_or("the API server gave no token")?.into();
+        let token = answer["status"]["token"].as_str();
+        let token = token
+            .ok_or_else(|| RequestError::new(path, Failure::Unreadable("no token".to_owned())))?
+            .into();
         Ok(Self { client, deployment: Arc::new(deployment), token, all })
     }
 
@@ -122,7 +125,11 @@ impl Switches {
     }
 
     /// The page at `path` of each switch in `of`, in their order.
-    pub async fn pages(&self, of: &[SwitchPod], path: &str) -> Vec<Result<Value, String>> {
+    pub async fn pages<T: DeserializeOwned + Send + 'static>(
+        &self,
+        of: &[SwitchPod],
+        path: &str,
+    ) -> Vec<Result<T, Failure>> {
         let permits = Arc::new(Semaphore::new(AT_ONCE));
         let mut tasks = JoinSet::new();
         for (number, switch) in of.iter().cloned().enumerate() {
@@ -132,7 +139,8 @@ impl Switches {
                 (number, this.page(&switch, &path).await)
             });
         }
-        let mut pages: Vec<_> = of.iter().map(|_| Err("the request was lost".to_owned())).collect();
+        let lost = |_| Err(Failure::Broken("the request was lost".to_owned()));
+        let mut pages: Vec<_> = of.iter().map(lost).collect();
         while let Some(done) = tasks.join_next().await {
             if let Ok((number, page)) = done {
                 pages[number] = page;
@@ -141,44 +149,43 @@ impl Switches {
         pages
     }
 
-    async fn page(&self, switch: &SwitchPod, path: &str) -> Result<Value, String> {
+    async fn page<T: DeserializeOwned>(
+        &self,
+        switch: &SwitchPod,
+        path: &str,
+    ) -> Result<T, Failure> {
         let read = async {
             let mut page = Vec::new();
             let answer = self.answer(switch, path).await?.take(LONGEST_PAGE + 1);
-            let read = std::pin::pin!(answer).read_to_end(&mut page).await;
-            read.map_err(|error| error.to_string())?;
+            std::pin::pin!(answer).read_to_end(&mut page).await?;
             match page.len() as u64 > LONGEST_PAGE {
-                true => Err(format!("the answer is longer than {LONGEST_PAGE} bytes")),
-                false => serde_json::from_slice(&page).map_err(|error| format!("answer: {error}")),
+                true => Err(Failure::TooLong(LONGEST_PAGE)),
+                false => Ok(serde_json::from_slice(&page)?),
             }
         };
-        let late = |_| Err(Failure::Late(TIMEOUT).to_string());
-        tokio::time::timeout(TIMEOUT, read).await.unwrap_or_else(late)
+        tokio::time::timeout(TIMEOUT, read).await.unwrap_or(Err(Failure::Late(TIMEOUT)))
     }
 
     /// The lines at `path` of a switch.
     ///
     /// # Errors
     /// Why there are none.
-    pub async fn lines(&self, switch: &SwitchPod, path: &str) -> Result<Lines, String> {
-        match tokio::time::timeout(TIMEOUT, self.answer(switch, path)).await {
-            Ok(answer) => Ok(Lines { answer: answer?, line: Vec::new() }),
-            Err(_) => Err(Failure::Late(TIMEOUT).to_string()),
-        }
+    pub async fn lines(&self, switch: &SwitchPod, path: &str) -> Result<Lines, Failure> {
+        let answer = tokio::time::timeout(TIMEOUT, self.answer(switch, path)).await;
+        let answer = answer.unwrap_or(Err(Failure::Late(TIMEOUT)))?;
+        Ok(Lines { answer, line: Vec::new() })
     }
 
-    async fn answer(&self, switch: &SwitchPod, path: &str) -> Result<Answer, String> {
-        let answer = self.client.request_stream(self.request(switch, path)?).await;
-        Ok(Box::pin(answer.map_err(|error| Failure::from(error).to_string())?))
+    async fn answer(&self, switch: &SwitchPod, path: &str) -> Result<Answer, Failure> {
+        Ok(Box::pin(self.client.request_stream(self.request(switch, path)?).await?))
     }
 
-    fn request(&self, switch: &SwitchPod, path: &str) -> Result<http::Request<Vec<u8>>, String> {
+    fn request(&self, switch: &SwitchPod, path: &str) -> Request {
         let (namespace, SwitchPod { pod, port, .. }) = (&self.deployment.namespace, switch);
         let path = format!("/api/v1/namespaces/{namespace}/pods/https:{pod}:{port}/proxy{path}");
         http::Request::get(path)
             .header(self.deployment.header, format!("Bearer {}", self.token))
             .body(Vec::new())
-            .map_err(|error| error.to_string())
     }
 }
 
@@ -197,14 +204,13 @@ impl Lines {
     ///
     /// # Errors
     /// Why there are no more.
-    pub async fn next(&mut self) -> Result<Option<Value>, String> {
+    pub async fn next(&mut self) -> Result<Option<Value>, Failure> {
         self.line.clear();
-        let read = read_part(&mut self.answer, &mut self.line, Framing::Lines).await;
-        read.map_err(|error| error.to_string())?;
+        read_part(&mut self.answer, &mut self.line, Framing::Lines).await?;
         if self.line.is_empty() {
             return Ok(None);
         }
-        serde_json::from_slice(&self.line).map(Some).map_err(|error| format!("answer: {error}"))
+        Ok(Some(serde_json::from_slice(&self.line)?))
     }
 }
 
@@ -212,7 +218,10 @@ impl Lines {
 ///
 /// # Errors
 /// When the API server refuses.
-pub async fn nodes_with(connection: &Connection, selector: &str) -> Result<Vec<String>, String> {
+pub async fn nodes_with(
+    connection: &Connection,
+    selector: &str,
+) -> Result<Vec<String>, RequestError> {
     let path = format!("/api/v1/nodes?labelSelector={}", escaped(selector));
     let list = request(&connection.client, "GET", &path, None).await?;
     let names = list["items"].as_array().into_iter().flatten();
@@ -227,7 +236,7 @@ pub async fn pods_with(
     connection: &Connection,
     namespace: Option<&str>,
     selector: &str,
-) -> Result<Vec<(String, String)>, String> {
+) -> Result<Vec<(String, String)>, RequestError> {
     let folder = namespace.map_or(String::new(), |it| format!("namespaces/{it}/"));
     let path = format!("/api/v1/{folder}pods?labelSelector={}", escaped(selector));
     let list = request(&connection.client, "GET", &path, None).await?;
@@ -242,9 +251,8 @@ pub async fn pods_with(
 pub async fn generation(
     connection: &Connection,
     object: &ObjectRef,
-) -> Result<Option<i64>, String> {
-    let answer = call(&connection.client, "GET", &path(object), None, TIMEOUT).await;
-    let answer = answer.map_err(|failure| format!("{object}: {failure}"))?;
+) -> Result<Option<i64>, RequestError> {
+    let answer = request(&connection.client, "GET", &path(object), None).await?;
     Ok(answer["metadata"]["generation"].as_i64())
 }
 
@@ -256,11 +264,12 @@ pub async fn node_of(
     connection: &Connection,
     namespace: &str,
     pod: &str,
-) -> Result<String, String> {
+) -> Result<String, RequestError> {
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
-    let pod = request(&connection.client, "GET", &path, None).await?;
-    let named = name_and_node(&pod).ok_or("the pod is on no node yet")?;
-    Ok(named.1)
+    let object = request(&connection.client, "GET", &path, None).await?;
+    let unplaced = || Failure::Broken("the pod is on no node yet".to_owned());
+    let named = name_and_node(&object);
+    Ok(named.ok_or_else(|| RequestError::new(format!("{namespace}/{pod}"), unplaced()))?.1)
 }
 
 fn name_and_node(pod: &Value) -> Option<(String, String)> {
@@ -282,9 +291,6 @@ async fn request(
     method: &str,
     path: &str,
     body: Option<&Value>,
-) -> Result<Value, String> {
-    call(client, method, path, body, TIMEOUT).await.map_err(|failure| match failure {
-        Failure::Late(_) => format!("API server: {failure}"),
-        failure => failure.to_string(),
-    })
+) -> Result<Value, RequestError> {
+    call(client, method, path, body, TIMEOUT).await
 }

@@ -2,10 +2,8 @@
 
 use std::fmt;
 
+use api_client::brief;
 use serde_json::Value;
-
-/// Bytes of a message that are kept.
-const LONGEST: usize = 1024;
 
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,11 +66,6 @@ impl Trouble {
     pub(super) fn is_news(&self) -> bool {
         !matches!(self, Self::Expired | Self::Absent | Self::NotStreaming(_))
     }
-}
-
-/// The beginning of a message, for a line of the log.
-pub(super) fn brief(message: &str) -> &str {
-    &message[..message.floor_char_boundary(LONGEST)]
 }
 
 impl fmt::Display for Trouble {

@@ -8,10 +8,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use api_client::{RequestError, call_object};
 use kube::Client;
 use serde_json::{Value, json};
 
-use super::call::call_object;
 use crate::ObjectRef;
 
 /// An Event to write.
@@ -81,7 +81,7 @@ impl Warnings {
     ///
     /// # Errors
     /// When the API server refuses or does not answer; a deleted object is no error.
-    pub async fn write(&mut self, warning: &Warning) -> Result<(), String> {
+    pub async fn write(&mut self, warning: &Warning) -> Result<(), RequestError> {
         let object = &warning.object;
         let name = name(warning);
         self.written.retain(|_, (at, _)| at.elapsed() < 4 * Self::REST);
@@ -134,9 +134,8 @@ impl Warnings {
         method: &str,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Option<Value>, String> {
-        let answer = call_object(&self.client, method, path, body, TIMEOUT).await;
-        answer.map_err(|failure| format!("event: {failure}"))
+    ) -> Result<Option<Value>, RequestError> {
+        call_object(&self.client, method, path, body, TIMEOUT).await
     }
 }
 

@@ -66,7 +66,7 @@ impl Staged {
         if let Some(kubeconfig) = kubeconfig {
             match staged.cluster(kubeconfig) {
                 Ok(file) => staged.live = Some(file),
-                Err(problem) => faults.push(problem),
+                Err(problem) => faults.push(problem.to_string()),
             }
         }
         if faults.is_empty() { Ok(staged) } else { Err(faults) }
@@ -81,7 +81,7 @@ impl Staged {
         message
     }
 
-    fn folder(&mut self) -> Result<PathBuf, String> {
+    fn folder(&mut self) -> io::Result<PathBuf> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         if let Some(folder) = &self.folder {
             return Ok(folder.clone());
@@ -90,21 +90,21 @@ impl Staged {
         let name = format!("podgate-input-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         // It must be new: another user may not have prepared it.
-        let made = fs::create_dir(&folder);
-        made.map_err(|error| format!("{}: {error}", folder.display()))?;
+        fs::create_dir(&folder).map_err(|error| named(&folder, &error))?;
         self.folder = Some(folder.clone());
         Ok(folder)
     }
 
-    fn stdin(&mut self) -> Result<PathBuf, String> {
+    fn stdin(&mut self) -> io::Result<PathBuf> {
         let text = control::read_bounded(io::stdin().lock(), manifests::LONGEST);
-        let text = text.map_err(|error| format!("cannot be read: {error}"))?;
+        let text =
+            text.map_err(|error| io::Error::new(error.kind(), format!("cannot be read: {error}")))?;
         self.write("stdin.yaml", &text, "stdin")
     }
 
-    fn write(&mut self, file: &str, text: &[u8], name: &str) -> Result<PathBuf, String> {
+    fn write(&mut self, file: &str, text: &[u8], name: &str) -> io::Result<PathBuf> {
         let file = self.folder()?.join(file);
-        fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+        fs::write(&file, text).map_err(|error| named(&file, &error))?;
         self.names.push((file.clone(), name.to_owned()));
         Ok(file)
     }
@@ -139,21 +139,20 @@ impl Staged {
         revision: &str,
         inside: &str,
         with_all_files: bool,
-    ) -> Result<PathBuf, String> {
+    ) -> io::Result<PathBuf> {
         let inside = inside.trim_end_matches('/');
         let object = format!("{revision}:{inside}");
         let kind = git(&["cat-file", "-t", &object])?;
         let root = self.folder()?.join(format!("revision{}", self.names.len()));
         let name = path.display().to_string();
-        let failed = |error: io::Error| error.to_string();
         if kind.trim_ascii() == b"blob" {
             let file = inside.rsplit('/').next().unwrap_or("file.yaml");
-            fs::create_dir(&root).map_err(failed)?;
-            fs::write(root.join(file), git(&["show", &object])?).map_err(failed)?;
+            fs::create_dir(&root)?;
+            fs::write(root.join(file), git(&["show", &object])?)?;
             self.names.push((root.join(file), name));
             return Ok(root.join(file));
         }
-        fs::create_dir(&root).map_err(failed)?;
+        fs::create_dir(&root)?;
         let files = git(&["ls-tree", "-r", "-z", "--name-only", &object])?;
         for file in String::from_utf8_lossy(&files).split('\0').filter(|file| !file.is_empty()) {
             let is_manifest = [".yaml", ".yml", ".json"].iter().any(|end| file.ends_with(end));
@@ -163,26 +162,25 @@ impl Staged {
             }
             let to = root.join(file);
             if let Some(folder) = to.parent() {
-                fs::create_dir_all(folder).map_err(failed)?;
+                fs::create_dir_all(folder)?;
             }
             let separator = if inside.is_empty() { "" } else { "/" };
             let text = git(&["show", &format!("{object}{separator}{file}")])?;
-            fs::write(&to, text).map_err(failed)?;
+            fs::write(&to, text)?;
         }
         self.names.push((root.clone(), name.trim_end_matches('/').to_owned()));
         Ok(root)
     }
 
-    fn cluster(&mut self, kubeconfig: &Path) -> Result<PathBuf, String> {
+    fn cluster(&mut self, kubeconfig: &Path) -> io::Result<PathBuf> {
         let access = Access::Kubeconfig(kubeconfig.to_owned());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| error.to_string())?;
-        let objects: Result<Vec<Value>, String> = runtime.block_on(async {
-            let connection = connect(&access).await.map_err(|error| error.to_string())?;
+        let objects: io::Result<Vec<Value>> = runtime?.block_on(async {
+            let connection = connect(&access).await.map_err(io::Error::other)?;
             let mut objects = Vec::new();
             for kind in Kind::ALL {
                 let found = list(&connection, kind).await;
-                let failed = |error| format!("{}: {}: {error}", connection.server, kind.plural());
+                let failed = |error| io::Error::other(format!("{}: {error}", connection.server));
                 objects.extend(found.map_err(failed)?);
             }
             Ok(objects)
@@ -202,34 +200,40 @@ fn revision(path: &Path) -> Option<(&str, &str)> {
     (!revision.is_empty() && !revision.starts_with('-')).then_some((revision, inside))
 }
 
-fn git(arguments: &[&str]) -> Result<Vec<u8>, String> {
-    printed(Command::new("git").args(arguments)).map_err(|problem| problem.replace("fatal: ", ""))
+fn git(arguments: &[&str]) -> io::Result<Vec<u8>> {
+    printed(Command::new("git").args(arguments))
 }
 
 /// The objects of a chart or a kustomization, by the program that makes them.
-fn render(folder: &Path, is_chart: bool) -> Result<Vec<u8>, String> {
+fn render(folder: &Path, is_chart: bool) -> io::Result<Vec<u8>> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     if is_chart {
         return printed(Command::new("helm").arg("template").arg(folder));
     }
     let kubectl = printed(Command::new("kubectl").arg("kustomize").arg(folder));
-    kubectl.or_else(|problem| match problem.starts_with(&cannot_run("kubectl")) {
-        true => printed(Command::new("kustomize").arg("build").arg(folder)),
-        false => Err(problem),
+    kubectl.or_else(|problem| match problem.kind() {
+        io::ErrorKind::NotFound => printed(Command::new("kustomize").arg("build").arg(folder)),
+        _ => Err(problem),
     })
 }
 
-/// Runs a program and returns its output.
-fn printed(command: &mut Command) -> Result<Vec<u8>, String> {
+/// Runs a program and returns its output. The kind of the error is `NotFound` if there is no such program.
+fn printed(command: &mut Command) -> io::Result<Vec<u8>> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("{}: {error}", cannot_run(&name)))?;
+    let failed =
+        |error: io::Error| io::Error::new(error.kind(), format!("{name} cannot be run: {error}"));
+    let output = output.map_err(failed)?;
     match output.status.success() {
         true => Ok(output.stdout),
-        false => Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            Err(io::Error::other(format!("{name}: {}", said.trim().trim_start_matches("fatal: "))))
+        }
     }
 }
 
-fn cannot_run(program: &str) -> String {
-    format!("{program} cannot be run")
+/// The same error with the path it is about.
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

@@ -66,13 +66,10 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
         (Some(_), Some(pods)) => format!("{}?pod={}", page("tables"), pods[0]),
         _ => page("tables"),
     };
-    let pages = switches.pages(switches.all(), &path).await;
+    let pages = switches.pages::<Table>(switches.all(), &path).await;
     let (mut rows, mut code) = (Vec::new(), ExitCode::SUCCESS);
     for (switch, answer) in switches.all().iter().zip(pages) {
-        let table = answer.and_then(|value| {
-            serde_json::from_value::<Table>(value).map_err(|error| format!("answer: {error}"))
-        });
-        let table = match table {
+        let table = match answer {
             Ok(table) => table,
             Err(why) => {
                 warn(format_args!("{}: {why}", switch.node));

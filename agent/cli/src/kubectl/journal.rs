@@ -80,7 +80,7 @@ async fn read(
     output: Output,
 ) -> Result<(), Failure> {
     let node = &switch.node;
-    let failed = |error| Failure::Failed(format!("{node}: {error}"));
+    let failed = |error: control::api_server::Failure| format!("{node}: {error}");
     let mut lines = switches.lines(&switch, &path).await.map_err(failed)?;
     while let Some(value) = lines.next().await.map_err(failed)? {
         match value.get("lost").and_then(Value::as_u64) {

@@ -129,9 +129,9 @@ enum Failure {
     Code(ExitCode),
 }
 
-impl From<String> for Failure {
-    fn from(text: String) -> Self {
-        Self::Failed(text)
+impl<E: fmt::Display> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Failed(error.to_string())
     }
 }
 

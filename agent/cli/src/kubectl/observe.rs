@@ -60,7 +60,7 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
     let filters = filters(args, &connection);
     let pods = args.scope.pods(&connection).await?;
     let switches = args.cluster.switches(&connection, None).await?;
-    let text = serde_json::to_string(&filters).map_err(|error| error.to_string())?;
+    let text = serde_json::to_string(&filters)?;
     let path =
         format!("{}?filters={}", page("observe"), utf8_percent_encode(&text, NON_ALPHANUMERIC));
     let last = filters.last as usize;
@@ -119,14 +119,14 @@ fn begin(switches: &Switches, path: &str, events: &mpsc::Sender<Event>) -> JoinS
                 }
                 Ok(())
             };
-            read.await.err().map(|error: String| format!("{node}: {error}"))
+            read.await.err().map(|error: control::api_server::Failure| format!("{node}: {error}"))
         });
     }
     tasks
 }
 
 fn print(event: &Event, output: Format) -> Result<(), Failure> {
-    let value = || serde_json::to_value(event).map_err(|error| error.to_string());
+    let value = || serde_json::to_value(event);
     let text = match output {
         Format::Text => plain(&event.to_string()) + "\n",
         Format::Wide => plain(&format!("{} {event}", event.node)) + "\n",

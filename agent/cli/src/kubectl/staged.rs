@@ -41,12 +41,9 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
     let pages = switches.pages(switches.all(), &page("staged")).await;
     let (mut rows, mut code) = (Vec::new(), ExitCode::SUCCESS);
     for (switch, answer) in switches.all().iter().zip(pages) {
-        let table = answer.and_then(|value| {
-            let table = serde_json::from_value::<Table>(value);
-            let mut table = table.map_err(|error| format!("answer: {error}"))?;
-            args.wanted.narrow(&mut table)?;
-            Ok(table)
-        });
+        let table = answer
+            .map_err(|error| error.to_string())
+            .and_then(|mut table: Table| args.wanted.narrow(&mut table).map(|()| table));
         match table {
             Ok(table) => {
                 if !table.rows.is_empty() || table.left_out > 0 {

@@ -75,10 +75,8 @@ async fn show(switches: &Switches, output: Format) -> Result<bool, Failure> {
     let (mut rows, mut whole, mut notes) = (Vec::new(), Vec::new(), Vec::new());
     for (switch, answer) in switches.all().iter().zip(pages) {
         let node = &switch.node;
-        let read = answer.and_then(|value| {
-            let status = serde_json::from_value::<Status>(value.clone());
-            status.map(|status| (status, value)).map_err(|error| format!("answer: {error}"))
-        });
+        let read = answer
+            .and_then(|value: Value| Ok((serde_json::from_value::<Status>(value.clone())?, value)));
         match read {
             Ok((status, value)) => {
                 notes.extend(status.unhealthy_reasons.iter().map(|why| format!("{node}: {why}")));
@@ -92,7 +90,7 @@ async fn show(switches: &Switches, output: Format) -> Result<bool, Failure> {
                 row.resize(COLUMNS.len() - 1, Value::Null);
                 row.push(json!(switch.pod));
                 rows.push(row);
-                whole.push(json!({"node": node, "error": why}));
+                whole.push(json!({"node": node, "error": why.to_string()}));
             }
         }
     }

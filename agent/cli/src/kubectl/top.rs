@@ -99,12 +99,9 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
 /// All ports, and whether every switch answered.
 async fn ports(switches: &Switches) -> (Ports, bool) {
     let (mut ports, mut is_whole) = (Ports::new(), true);
-    let pages = switches.pages(switches.all(), &page("status")).await;
+    let pages = switches.pages::<Status>(switches.all(), &page("status")).await;
     for (switch, answer) in switches.all().iter().zip(pages) {
-        let status = answer.and_then(|value| {
-            serde_json::from_value::<Status>(value).map_err(|error| format!("answer: {error}"))
-        });
-        match status {
+        match answer {
             Ok(status) => ports.extend(
                 status.ports.into_iter().map(|it| ((switch.node.clone(), it.name.clone()), it)),
             ),

@@ -71,7 +71,9 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
         let mut rows = Vec::new();
         let mut still_late: Vec<SwitchPod> = Vec::new();
         for (switch, answer) in late.into_iter().zip(pages) {
-            let found = answer.and_then(|value| standing(value, kind, &place, wanted));
+            let found = answer
+                .map_err(|error| error.to_string())
+                .and_then(|table| standing(&table, kind, &place, wanted));
             let (state, known) = match found {
                 Ok(Standing::InForce) => continue,
                 Ok(Standing::Late(state, known)) => (state, known),
@@ -125,13 +127,11 @@ enum Standing {
 }
 
 fn standing(
-    answer: Value,
+    table: &Table,
     kind: Kind,
     place: &str,
     wanted: Option<i64>,
 ) -> Result<Standing, String> {
-    let table: Table =
-        serde_json::from_value(answer).map_err(|error| format!("answer: {error}"))?;
     let column =
         |name: &str| table.column(name).ok_or_else(|| format!("answer: there is no column {name}"));
     let [kinds, policies, generation, state] =
@@ -176,12 +176,13 @@ mod tests {
     #[test]
     fn a_switch_with_an_older_generation_is_late() {
         let answer = |state: &str, generation: Value| {
-            json!({"columns": ["kind", "policy", "generation", "state"],
+            let answer = json!({"columns": ["kind", "policy", "generation", "state"],
                 "rows": [["ClusterNetworkPolicy", "db", 9, "in-force"],
-                    ["NetworkPolicy", "shop/db", generation, state]]})
+                    ["NetworkPolicy", "shop/db", generation, state]]});
+            serde_json::from_value::<Table>(answer).unwrap()
         };
-        let of = |answer: Value, wanted: Option<i64>| {
-            standing(answer, Kind::NetworkPolicy, "shop/db", wanted).unwrap()
+        let of = |answer: Table, wanted: Option<i64>| {
+            standing(&answer, Kind::NetworkPolicy, "shop/db", wanted).unwrap()
         };
         let late = |state: &str, generation: Value| Standing::Late(state.to_owned(), generation);
         assert_eq!(of(answer("in-force", json!(3)), Some(3)), Standing::InForce);
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(of(answer("pending", json!(3)), Some(3)), late("pending", json!(3)));
         assert_eq!(of(answer("in-force", Value::Null), Some(1)), late("outdated", Value::Null));
         assert_eq!(of(answer("in-force", Value::Null), None), Standing::InForce);
-        let other = standing(answer("in-force", json!(3)), Kind::NetworkPolicy, "x/y", Some(1));
+        let other = standing(&answer("in-force", json!(3)), Kind::NetworkPolicy, "x/y", Some(1));
         assert_eq!(other.unwrap(), late("unknown", Value::Null));
     }
 }

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use control::ObjectRef;
 use control::api_server::{
-    Access, Aggregation, Client, Election, Event, NodePolicies, Pace, Warning, Warnings,
-    cluster_uid, connect, list_policies, publish_addresses, publish_policies, report, report_ready,
-    watch, watch_aggregated,
+    Access, Aggregation, Client, Election, Event, NodePolicies, Pace, RequestError, Warning,
+    Warnings, cluster_uid, connect, list_policies, publish_addresses, publish_policies, report,
+    report_ready, watch, watch_aggregated,
 };
 use control::model::{Condition, WireGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch as value};
@@ -246,7 +246,7 @@ async fn identify(client: Client, mut known: Option<Option<String>>, events: mps
 async fn publish<T: Clone>(
     object: String,
     mut wanted: value::Receiver<Option<T>>,
-    write: impl AsyncFn(T) -> Result<(), String>,
+    write: impl AsyncFn(T) -> Result<(), RequestError>,
 ) {
     let mut failure = None;
     loop {
@@ -327,7 +327,7 @@ async fn write(
                 Event::Reported(object)
             }
             (Err(error), Write::Condition(object, _) | Write::Warning(Warning { object, .. })) => {
-                Event::NotReported(object, error)
+                Event::NotReported(object, error.to_string())
             }
             (result, Write::List) => {
                 // Publishing fails for the same reasons, and says so.

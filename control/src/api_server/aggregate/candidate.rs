@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api_client::{Failure, RequestError, call_object};
 use kube::Client;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -11,7 +12,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::Election;
-use super::super::call::call_object;
 use super::objects::{Written, folder};
 use super::publisher::{About, Publisher};
 use super::text::{Entry, Place};
@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) const WRITER: &str = "podgate-addresses";
 pub(super) const STANDBY: &str = "podgate-addresses-standby";
 
-/// What the watch of pods says.
+/// An event of the watch of pods.
 #[derive(Debug)]
 pub(super) enum Fed {
     /// All pods.
@@ -68,7 +68,7 @@ pub(super) struct Candidate {
     is_listed: bool,
     /// The seat that it had last, unless another switch has taken it.
     last: Seat,
-    failure: Option<String>,
+    failure: Option<RequestError>,
     /// Since when the watch of pods is not current.
     outdated: Option<Instant>,
     /// The objects of the API server are known.
@@ -213,7 +213,7 @@ impl Candidate {
     ///
     /// Changes are written as soon as the last ones are `flush` old, the first at once. A page is written while none is due,
     /// one at a time, so that a change waits for one page at most.
-    async fn publish(&mut self) -> Result<Instant, String> {
+    async fn publish(&mut self) -> Result<Instant, RequestError> {
         if !self.is_adopted {
             self.publisher.adopt(follow::objects(&self.client).await?);
             (self.is_adopted, self.checked) = (true, Instant::now());
@@ -243,7 +243,7 @@ impl Candidate {
 
     /// Compares the objects with those that were written, once in a while: what another client changed or deleted would
     /// else be noticed when it is written again, which may be minutes later.
-    async fn check(&mut self) -> Result<(), String> {
+    async fn check(&mut self) -> Result<(), RequestError> {
         if self.checked.elapsed() < self.timing.again {
             return Ok(());
         }
@@ -251,7 +251,7 @@ impl Candidate {
         let objects = follow::versions(&self.client).await?;
         match self.publisher.has_written(&objects) {
             true => Ok(()),
-            false => Err("objects were changed by another writer".to_owned()),
+            false => Err(RequestError::new("its objects", Failure::Changed)),
         }
     }
 
@@ -277,7 +277,7 @@ impl Candidate {
     }
 
     /// Writes a page that is late, or its parts; returns whether there was one.
-    async fn write_pages(&mut self) -> Result<bool, String> {
+    async fn write_pages(&mut self) -> Result<bool, RequestError> {
         let Some(plan) = self.publisher.next_pages() else { return Ok(false) };
         for page in &plan.write {
             self.write(page).await?;
@@ -286,8 +286,7 @@ impl Candidate {
         }
         for name in &plan.delete {
             let path = format!("{}/{name}", folder());
-            let deleted = call_object(&self.client, "DELETE", &path, None, TIMEOUT).await;
-            deleted.map_err(|failure| failure.to_string())?;
+            call_object(&self.client, "DELETE", &path, None, TIMEOUT).await?;
             self.publisher.stored(name, None);
             self.writer.renew().await?;
         }
@@ -296,7 +295,7 @@ impl Candidate {
     }
 
     /// Writes an object over the version that is known.
-    async fn write(&mut self, written: &Written) -> Result<(), String> {
+    async fn write(&mut self, written: &Written) -> Result<(), RequestError> {
         let known = self.publisher.version_of(&written.name);
         let object = written.object(known);
         let (method, path) = match known {
@@ -304,10 +303,9 @@ impl Candidate {
             None => ("POST", folder()),
         };
         let answer = call_object(&self.client, method, &path, Some(&object), TIMEOUT).await;
-        let answer = answer.map_err(|failure| failure.to_string())?;
-        let stored = answer.unwrap_or_else(|| json!({}));
+        let stored = answer?.unwrap_or_else(|| json!({}));
         let Some(version) = stored["metadata"]["resourceVersion"].as_str() else {
-            return Err(format!("{} was changed by another writer", written.name));
+            return Err(RequestError::new(&written.name, Failure::Changed));
         };
         self.publisher.stored(&written.name, Some(version.to_owned()));
         Ok(())

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::candidate::{Free, Seat};
+use super::damage::Damage;
 use super::{Aggregator, Closed};
 
 /// The longest time over which switches spread their own watches.
@@ -74,7 +75,8 @@ impl Aggregator {
     }
 
     /// The aggregate does not add up: it is read again at once, and the own watch begins if that is in vain.
-    pub(super) fn damaged(&mut self, why: String) {
+    pub(super) fn damaged(&mut self, why: &Damage) {
+        let why = why.to_string();
         tracing::warn!("PodgateAddresses: {why}");
         let spread = self.spread();
         if self.view.take().is_some() {

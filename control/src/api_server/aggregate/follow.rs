@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api_client::{RequestError, send};
 use kube::Client;
 use serde::Deserialize;
 use serde_json::Value;
@@ -26,7 +27,7 @@ const JSON: &str = "application/json";
 const METADATA: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json";
 
-/// What is known of the log.
+/// An event of the log.
 #[derive(Debug)]
 pub(super) enum News {
     /// All of it, and the resource version of the list.
@@ -52,7 +53,7 @@ pub(super) async fn follow(client: Client, pace: Pace, news: mpsc::Sender<News>)
                     let _ = news.send(News::Listed(log, list.metadata.resource_version)).await;
                     continue;
                 }
-                Err(error) => Some(error),
+                Err(error) => Some(error.to_string()),
             },
             Some(from) => {
                 let mut held = from.clone();
@@ -83,34 +84,29 @@ pub(super) async fn follow(client: Client, pace: Pace, news: mpsc::Sender<News>)
 }
 
 /// Lists all pages, as they are at this version of the log or later.
-pub(super) async fn pages(client: &Client, version: &str) -> Result<Vec<Page>, String> {
+pub(super) async fn pages(client: &Client, version: &str) -> Result<Vec<Page>, RequestError> {
     let list = list(client, "page", Some(version)).await?;
     Ok(list.items.into_iter().filter_map(|it| it.spec.page).collect())
 }
 
-async fn list(client: &Client, part: &str, version: Option<&str>) -> Result<List, String> {
+async fn list(client: &Client, part: &str, version: Option<&str>) -> Result<List, RequestError> {
     let at = version.map(|it| format!("&resourceVersion={it}&resourceVersionMatch=NotOlderThan"));
     fetch(client, &(list_path(part) + &at.unwrap_or_default()), JSON).await
 }
 
 /// All objects.
-pub(super) async fn objects(client: &Client) -> Result<Vec<Stored>, String> {
+pub(super) async fn objects(client: &Client) -> Result<Vec<Stored>, RequestError> {
     Ok(fetch(client, &folder(), JSON).await?.items)
 }
 
 /// All objects; what they say may be missing.
-pub(super) async fn versions(client: &Client) -> Result<Vec<Stored>, String> {
+pub(super) async fn versions(client: &Client) -> Result<Vec<Stored>, RequestError> {
     Ok(fetch(client, &folder(), METADATA).await?.items)
 }
 
-async fn fetch(client: &Client, path: &str, accept: &str) -> Result<List, String> {
+async fn fetch(client: &Client, path: &str, accept: &str) -> Result<List, RequestError> {
     let request = http::Request::get(path).header(http::header::ACCEPT, accept).body(Vec::new());
-    let request = request.map_err(|error| error.to_string())?;
-    match timeout(LIST, answer::whole(client, request)).await {
-        Ok(Ok(list)) => Ok(list),
-        Ok(Err(error)) => Err(super::super::call::with_causes(&error)),
-        Err(_) => Err(format!("no list within {LIST:?}")),
-    }
+    send(client, request, LIST).await
 }
 
 /// An event of the watch.

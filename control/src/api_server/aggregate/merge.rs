@@ -1,6 +1,6 @@
 //! The pods of the aggregate, and those of the own node, which are watched directly.
 //!
-//! Of the own node the direct watch decides. One watch may be ahead of the other: a pod that moved to another node
+//! The direct watch decides about pods of the own node. One watch may be ahead of the other: a pod that moved to another node
 //! counts there once the direct watch says that it is gone here.
 
 use std::collections::{BTreeMap, HashMap};

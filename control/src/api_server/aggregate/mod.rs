@@ -11,6 +11,7 @@
 //! - `text`: pods as text,
 //! - `objects`: the kind,
 //! - `publisher`: what the writer writes, without I/O,
+//! - `damage`: why what they read does not add up,
 //! - `view`: what the others read, without I/O,
 //! - `heard`: the log as received, and whether it is late, without I/O,
 //! - `state`: settings, and what is displayed,
@@ -27,6 +28,7 @@
 //! does, it is a candidate for the writer.
 
 mod candidate;
+mod damage;
 mod fallback;
 mod follow;
 mod heard;
@@ -51,6 +53,7 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use api_client::RequestError;
 use kube::Client;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -82,7 +85,7 @@ pub(super) struct Aggregator {
     is_reading: bool,
     /// The state of the aggregate; `None` when it does not add up.
     view: Option<View>,
-    loading: Option<JoinHandle<Result<Vec<Page>, String>>>,
+    loading: Option<JoinHandle<Result<Vec<Page>, RequestError>>>,
     /// The log.
     heard: Heard,
     /// When the own watch of all pods begins, and why.

@@ -1,4 +1,4 @@
-//! What is received of the log, and what follows from each object of it.
+//! Handles the events of the log.
 
 use tokio::time::Instant;
 
@@ -66,7 +66,7 @@ impl Aggregator {
         }
         self.heard.keep(log, is_new);
         if let Some(why) = damage {
-            self.damaged(why);
+            self.damaged(&why);
         }
         Ok(())
     }

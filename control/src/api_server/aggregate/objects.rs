@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::super::node_addresses::VERSION;
+use super::damage::Damage;
 use super::text::{Common, Entry};
 use crate::model::Pod;
 
@@ -41,14 +42,14 @@ pub(super) struct Log {
     pub(super) observed_version: String,
     /// When it was written, by the writer's clock, RFC 3339.
     pub(super) observed_time: String,
-    /// How long the writer's watch of pods had not been current by then, in milliseconds.
+    /// Age of the writer's view of the pods at that time, in milliseconds; 0 while its watch is current.
     #[serde(skip_serializing_if = "is_none")]
     pub(super) age: u64,
     /// Pods afterwards.
     pub(super) pods: u64,
     /// Sum of their hashes, in hexadecimal digits.
     pub(super) checksum: String,
-    /// What pods have in common; lines of pods begin with the index.
+    /// Common parts of pods; lines of pods begin with the index.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) sets: Vec<String>,
     /// Pods that came or changed.
@@ -224,22 +225,16 @@ impl Lines {
     }
 }
 
-/// The fault of a text that cannot be read.
-pub(super) fn damaged(text: &str) -> String {
-    let begin: String = text.chars().take(80).collect();
-    format!("damaged text '{}'", begin.escape_debug())
-}
-
 /// Reads lines of pods; an error names the one that is damaged.
 pub(super) fn read_lines(
     sets: &[String],
     lines: &[String],
-) -> Result<Vec<(Arc<Pod>, Entry)>, String> {
-    let common = sets.iter().map(|text| Common::read(text).ok_or_else(|| damaged(text)));
+) -> Result<Vec<(Arc<Pod>, Entry)>, Damage> {
+    let common = sets.iter().map(|text| Common::read(text).ok_or_else(|| Damage::text(text)));
     let common = common.collect::<Result<Vec<_>, _>>()?;
     let read = |line: &String| {
         let (number, own) = line.split_once(' ')?;
         common.get(number.parse::<usize>().ok()?)?.pod(own)
     };
-    lines.iter().map(|line| read(line).ok_or_else(|| damaged(line))).collect()
+    lines.iter().map(|line| read(line).ok_or_else(|| Damage::text(line))).collect()
 }

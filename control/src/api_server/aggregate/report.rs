@@ -1,4 +1,4 @@
-//! What a switch reports of its aggregate, for display.
+//! The state of the aggregate, for display.
 
 use std::time::{Duration, SystemTime};
 

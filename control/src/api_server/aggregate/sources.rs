@@ -7,9 +7,10 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::super::Event;
 use super::super::driver::Driver;
+use super::super::{Event, RequestError};
 use super::candidate::{Candidate, Fed, Free, Seat};
+use super::damage::Damage;
 use super::fallback::half_more_or_less;
 use super::merge::Merge;
 use super::objects::Page;
@@ -37,19 +38,23 @@ impl Aggregator {
     }
 
     /// The pages are there: the aggregate comes into force.
-    pub(super) async fn loaded(&mut self, pages: Result<Vec<Page>, String>) -> Result<(), Closed> {
+    pub(super) async fn loaded(
+        &mut self,
+        pages: Result<Vec<Page>, RequestError>,
+    ) -> Result<(), Closed> {
         self.loading = None;
         if self.full.as_ref().is_some_and(|full| *full.seat.borrow() != Seat::None) {
             return Ok(());
         }
         let log = self.heard.all();
-        let (view, pods) = match pages.and_then(|pages| View::new(&pages, &log)) {
-            Ok(read) => read,
-            Err(why) => {
-                self.damaged(why);
-                return Ok(());
-            }
-        };
+        let (view, pods) =
+            match pages.map_err(Damage::from).and_then(|pages| View::new(&pages, &log)) {
+                Ok(read) => read,
+                Err(why) => {
+                    self.damaged(&why);
+                    return Ok(());
+                }
+            };
         let Some(own) = &mut self.own else { return Ok(()) };
         let all = own.merge.all(pods);
         let is_current = own.is_current;

@@ -87,7 +87,7 @@ pub struct Aggregate {
     pub version: String,
     /// When it was written, by the writer's clock, RFC 3339.
     pub written: String,
-    /// How old the writer's view was by then.
+    /// Age of the writer's view at that time.
     pub age: Duration,
     /// When it was received.
     pub received: Option<SystemTime>,

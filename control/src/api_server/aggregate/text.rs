@@ -78,7 +78,7 @@ impl Entry {
     }
 }
 
-/// What pods have in common, read.
+/// The common part of several pods, parsed.
 #[derive(Clone, Debug)]
 pub(super) struct Common {
     text: Arc<str>,

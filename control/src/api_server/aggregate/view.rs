@@ -1,11 +1,12 @@
-//! What the objects say about pods: pages first, then the log.
+//! The pods that the objects describe: pages first, then the log.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use ahash::RandomState;
 
-use super::objects::{Log, Page, Prefix, SLOTS, damaged, read_lines};
+use super::damage::Damage;
+use super::objects::{Log, Page, Prefix, SLOTS, read_lines};
 use super::text::{Entry, Place, read_gone};
 use crate::PodKey;
 use crate::model::Pod;
@@ -35,8 +36,8 @@ impl View {
     /// than the earliest number that it says pages need.
     ///
     /// # Errors
-    /// What does not add up.
-    pub(super) fn new(pages: &[Page], log: &[Log]) -> Result<(Self, Vec<Arc<Pod>>), String> {
+    /// The first contradiction between the objects.
+    pub(super) fn new(pages: &[Page], log: &[Log]) -> Result<(Self, Vec<Arc<Pod>>), Damage> {
         let Replay { pods, pages, sequence, .. } = Replay::of(pages, log)?;
         let newest_page = pages.values().copied().max().unwrap_or(0);
         let (mut hashes, mut sum) = (HashMap::default(), 0_u64);
@@ -48,7 +49,7 @@ impl View {
             all.push(pod);
         }
         let view = Self { pods: hashes, sum, sequence, pages, newest_page };
-        let last = log.iter().find(|it| it.sequence == sequence).ok_or("there is no log")?;
+        let last = log.iter().find(|it| it.sequence == sequence).ok_or(Damage::NoLog)?;
         view.check(last)?;
         Ok((view, all))
     }
@@ -61,18 +62,16 @@ impl View {
     /// Applies an object of the log; one that is known changes nothing.
     ///
     /// # Errors
-    /// What does not add up.
-    pub(super) fn apply(&mut self, log: &Log) -> Result<Vec<Change>, String> {
+    /// The first contradiction between the objects.
+    pub(super) fn apply(&mut self, log: &Log) -> Result<Vec<Change>, Damage> {
         if log.sequence <= self.sequence {
             return match self.sequence - log.sequence < SLOTS {
                 true => Ok(Vec::new()),
-                false => {
-                    Err(format!("the log went back from {} to {}", self.sequence, log.sequence))
-                }
+                false => Err(Damage::Back(self.sequence, log.sequence)),
             };
         }
         if log.sequence != self.sequence + 1 {
-            return Err(format!("the log goes from {} to {}", self.sequence, log.sequence));
+            return Err(Damage::Gap(self.sequence, log.sequence));
         }
         let mut changes = Vec::new();
         for (place, change) in changes_of(log)? {
@@ -97,17 +96,14 @@ impl View {
         Ok(changes)
     }
 
-    fn check(&self, log: &Log) -> Result<(), String> {
+    fn check(&self, log: &Log) -> Result<(), Damage> {
         if self.sequence < self.newest_page {
             return Ok(());
         }
         let (pods, checksum) = (self.pods.len() as u64, checksum(self.sum));
         match (pods, &checksum) == (log.pods, &log.checksum) {
             true => Ok(()),
-            false => Err(format!(
-                "{pods} pods with checksum {checksum} where {} with {} are expected",
-                log.pods, log.checksum
-            )),
+            false => Err(Damage::Sum(pods, checksum, log.pods, log.checksum.clone())),
         }
     }
 }
@@ -140,12 +136,12 @@ fn covers(pages: &Pages) -> bool {
 }
 
 /// The pods that an object of the log changes.
-fn changes_of(log: &Log) -> Result<Vec<Placed>, String> {
+fn changes_of(log: &Log) -> Result<Vec<Placed>, Damage> {
     let changed = read_lines(&log.sets, &log.changes)?.into_iter();
     let changed = changed.map(|read| Ok((Place::of(read.0.key.clone()), Some(read))));
     let gone = log.gone.iter().map(|text| match read_gone(text) {
         Some(key) => Ok((Place::of(key), None)),
-        None => Err(damaged(text)),
+        None => Err(Damage::text(text)),
     });
     changed.chain(gone).collect()
 }
@@ -163,15 +159,15 @@ pub(super) struct Replay {
 
 impl Replay {
     /// # Errors
-    /// What does not add up; the checksum is left to the caller.
-    pub(super) fn of(pages: &[Page], log: &[Log]) -> Result<Self, String> {
-        let last = log.iter().max_by_key(|it| it.sequence).ok_or("there is no log")?;
+    /// The first contradiction; the checksum is left to the caller.
+    pub(super) fn of(pages: &[Page], log: &[Log]) -> Result<Self, Damage> {
+        let last = log.iter().max_by_key(|it| it.sequence).ok_or(Damage::NoLog)?;
         let mut known = Pages::default();
         for page in pages {
-            known.insert(page.place().ok_or("a page has no prefix")?, page.sequence);
+            known.insert(page.place().ok_or(Damage::NoPrefix)?, page.sequence);
         }
         if !covers(&known) {
-            return Err("a page is missing".to_owned());
+            return Err(Damage::MissingPage);
         }
         // A page that is being split has its halves beside it.
         let ancestors =
@@ -179,12 +175,12 @@ impl Replay {
         let overlap = known.keys().any(|it| ancestors(*it).any(|up| known.contains_key(&up)));
         let mut pods = BTreeMap::new();
         for page in pages {
-            let own = page.place().ok_or("a page has no prefix")?;
+            let own = page.place().ok_or(Damage::NoPrefix)?;
             for read in read_lines(&page.sets, &page.pods)? {
                 let place = Place::of(read.0.key.clone());
                 let (first, last) = own.range();
                 if !(first..=last).contains(&place.position) {
-                    return Err(format!("{} is on the wrong page", read.0.key));
+                    return Err(Damage::Misplaced(place.key));
                 }
                 let counts = || page_of(&known, &place).is_some_and(|(prefix, _)| prefix == own);
                 if !overlap || counts() {
@@ -195,16 +191,16 @@ impl Replay {
         let by_number: HashMap<u64, &Log> = log.iter().map(|it| (it.sequence, it)).collect();
         let mut missing = HashMap::default();
         if last.sequence.saturating_sub(last.first) >= SLOTS {
-            return Err("the log is too short for its pages".to_owned());
+            return Err(Damage::TooShort);
         }
         for number in last.first..=last.sequence {
-            let log = by_number.get(&number).ok_or_else(|| format!("log {number} is missing"))?;
+            let log = by_number.get(&number).ok_or(Damage::MissingLog(number))?;
             for (place, change) in changes_of(log)? {
                 let page = page_of(&known, &place);
                 let (prefix, _) = match page {
                     Some((_, sequence)) if sequence >= number => continue,
                     Some(page) => page,
-                    None => return Err(format!("{} is on no page", place.key)),
+                    None => return Err(Damage::Misplaced(place.key)),
                 };
                 missing.entry(prefix).or_insert(number);
                 match change {

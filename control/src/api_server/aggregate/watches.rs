@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
-use super::super::Event;
+use super::super::{Event, Failure, RequestError};
 use super::candidate::{Fed, Free, Seat};
 use super::merge::Merge;
 use super::objects::Page;
@@ -69,10 +69,13 @@ pub(super) async fn changed(seat: &mut Option<watch::Receiver<Seat>>) {
 
 /// Returns the loaded objects; waits for ever if nothing is being loaded.
 pub(super) async fn loaded(
-    loading: &mut Option<JoinHandle<Result<Vec<Page>, String>>>,
-) -> Option<Result<Vec<Page>, String>> {
+    loading: &mut Option<JoinHandle<Result<Vec<Page>, RequestError>>>,
+) -> Option<Result<Vec<Page>, RequestError>> {
+    let failed = |error: JoinError| Failure::Broken(error.to_string());
     match loading {
-        Some(task) => Some(task.await.unwrap_or_else(|error| Err(error.to_string()))),
+        Some(task) => {
+            Some(task.await.unwrap_or_else(|error| Err(RequestError::new("pages", failed(error)))))
+        }
         None => std::future::pending().await,
     }
 }

@@ -1,4 +1,4 @@
-//! What each object of a kind said last, as far as it is read: an event that says the same is passed over.
+//! The last content of each object of a kind, as far as it is read: an event with the same content is passed over.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
