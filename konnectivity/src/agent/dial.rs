@@ -54,8 +54,8 @@ async fn connect(
         if let Some(address) = left.next() {
             let address = match rules.map_or(Ok(address), |rules| rules.choose(address)) {
                 Ok(address) => address,
-                Err(text) => {
-                    error.get_or_insert(failed("denied_by_rule", text));
+                Err(denied) => {
+                    error.get_or_insert(failed("denied_by_rule", denied.to_string()));
                     continue;
                 }
             };

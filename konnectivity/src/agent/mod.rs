@@ -32,7 +32,7 @@ use tokio::task::JoinSet;
 
 use crate::memory::{Shares, Trimmer};
 use crate::packet::Packet;
-use crate::rules::Rules;
+use crate::rules::{Rules, Unknown};
 use crate::server::{StartError, serve_pages};
 use crate::tls;
 
@@ -63,7 +63,7 @@ impl Shared {
     }
 
     /// Fails while the rules deny every dial because they have not arrived.
-    fn rules_known(&self) -> Result<(), String> {
+    fn rules_known(&self) -> Result<(), Unknown> {
         self.options.rules.as_deref().map_or(Ok(()), Rules::known)
     }
 }

@@ -20,6 +20,7 @@
 //!   action: deny                 # or allow
 //! ```
 
+mod denied;
 mod file;
 mod switch;
 
@@ -28,6 +29,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 
+pub(crate) use denied::{Denied, Unknown};
 use file::FileRules;
 pub use file::parse;
 use session_rules::{Action, Connection, Scope, Services, Table, Transport};
@@ -62,7 +64,7 @@ impl Rules {
 
     /// Evaluates the rules for a target whose address is written out, in any form that a resolver takes for
     /// an address. A name is left to the agent, which resolves it.
-    pub(crate) fn evaluate_literal(&self, target: &str) -> Result<(), String> {
+    pub(crate) fn evaluate_literal(&self, target: &str) -> Result<(), Denied> {
         match literal(target) {
             Some(address) => self.evaluate(address),
             None => Ok(()),
@@ -71,14 +73,14 @@ impl Rules {
 
     /// Evaluates the rules for a target, and for every endpoint where the node has a service there; the
     /// error names the rule that denies.
-    pub(crate) fn evaluate(&self, target: SocketAddr) -> Result<(), String> {
+    pub(crate) fn evaluate(&self, target: SocketAddr) -> Result<(), Denied> {
         let Some(service) = self.evaluate_address(target)? else { return Ok(()) };
         service.endpoints.iter().try_for_each(|endpoint| self.evaluate_endpoint(*endpoint))
     }
 
     /// Evaluates the rules for a target; returns the address to connect to. Where the node has a service, that is
     /// an endpoint that the rules allow, so that the one asked about is the one reached.
-    pub(crate) fn choose(&self, target: SocketAddr) -> Result<SocketAddr, String> {
+    pub(crate) fn choose(&self, target: SocketAddr) -> Result<SocketAddr, Denied> {
         let service = match self.evaluate_address(target)? {
             Some(service) if service.is_chosen_from => service,
             _ => return self.evaluate(target).map(|()| target),
@@ -97,15 +99,14 @@ impl Rules {
     }
 
     /// Evaluates the rules for one address, as it is; returns the service that the node has there.
-    fn evaluate_address(&self, target: SocketAddr) -> Result<Option<Translated>, String> {
+    fn evaluate_address(&self, target: SocketAddr) -> Result<Option<Translated>, Denied> {
         let target = SocketAddr::new(reached(target.ip()), target.port());
         let source = source_towards(target);
         if let Some(file) = &self.file {
             check_arrival(&file.current(), source, target)?;
         }
         let Some(switch) = &self.switch else { return Ok(None) };
-        let known =
-            switch.known().map_err(|error| format!("dial tcp {target}: denied: {error}"))?;
+        let known = switch.known().map_err(|unknown| Denied::Unknown(target, unknown))?;
         check_arrival(&known.table, source, target)?;
         let Some(pod) = known.pods.get(&source) else {
             return translated(&known.services, source, target);
@@ -121,16 +122,15 @@ impl Rules {
     }
 
     /// Evaluates the rules for an endpoint of a service.
-    fn evaluate_endpoint(&self, endpoint: SocketAddr) -> Result<(), String> {
+    fn evaluate_endpoint(&self, endpoint: SocketAddr) -> Result<(), Denied> {
         match self.evaluate_address(endpoint)? {
             None => Ok(()),
-            // A connection is translated once.
-            Some(_) => Err(format!("dial tcp {endpoint}: denied: the endpoint is a service")),
+            Some(_) => Err(Denied::Service(endpoint)),
         }
     }
 
     /// Fails while every dial is denied because the switch's rules have not arrived.
-    pub(crate) fn known(&self) -> Result<(), String> {
+    pub(crate) fn known(&self) -> Result<(), Unknown> {
         self.switch.as_ref().map_or(Ok(()), |switch| switch.known().map(drop))
     }
 
@@ -156,15 +156,14 @@ fn translated(
     services: &Services,
     source: IpAddr,
     target: SocketAddr,
-) -> Result<Option<Translated>, String> {
+) -> Result<Option<Translated>, Denied> {
     let is_loopback = target.ip().is_loopback();
     let is_named = services.find(target, Transport::Tcp, || false).is_some();
     // The kernel takes the address itself as the source of connections to it.
     let is_of_node = || is_loopback || source == target.ip();
     let Some(service) = services.find(target, Transport::Tcp, is_of_node) else { return Ok(None) };
     if !service.admits(source) {
-        let why = "is not in the loadBalancerSourceRanges of the service";
-        return Err(format!("dial tcp {target}: denied: {source} {why}"));
+        return Err(Denied::Source(target, source));
     }
     let endpoints = service.endpoints.clone();
     let hash = match service.affinity {
@@ -176,7 +175,7 @@ fn translated(
 }
 
 /// Evaluates the rules for connections that arrive at `target`.
-fn check_arrival(table: &Table, source: IpAddr, target: SocketAddr) -> Result<(), String> {
+fn check_arrival(table: &Table, source: IpAddr, target: SocketAddr) -> Result<(), Denied> {
     let connection = Connection {
         scope: Scope::Global,
         transport: Transport::Tcp,
@@ -186,11 +185,9 @@ fn check_arrival(table: &Table, source: IpAddr, target: SocketAddr) -> Result<()
     check(table, &connection, target)
 }
 
-fn check(table: &Table, connection: &Connection, target: SocketAddr) -> Result<(), String> {
+fn check(table: &Table, connection: &Connection, target: SocketAddr) -> Result<(), Denied> {
     match table.lookup(connection) {
-        Some(rule) if rule.action == Action::Deny => {
-            Err(format!("dial tcp {target}: denied by session rule {rule}"))
-        }
+        Some(rule) if rule.action == Action::Deny => Err(Denied::Rule(target, rule.clone())),
         _ => Ok(()),
     }
 }
@@ -287,7 +284,7 @@ mod tests {
         assert_eq!(rules.evaluate_literal("10.0.0.1:80"), Ok(()));
         // The agent evaluates names, which it resolves.
         assert_eq!(rules.evaluate_literal("localhost:1"), Ok(()));
-        let denied = rules.evaluate_literal("127.0.0.1:82").unwrap_err();
+        let denied = rules.evaluate_literal("127.0.0.1:82").unwrap_err().to_string();
         assert!(denied.starts_with("dial tcp 127.0.0.1:82: denied by session rule"), "{denied}");
         assert!(denied.ends_with("[closed]"), "{denied}");
         assert!(rules.evaluate_literal("[::ffff:127.0.0.1]:82").is_err());
@@ -321,7 +318,7 @@ mod tests {
             "[::ffff:127.0.0.1]:80",
         ] {
             let denied = rules.evaluate_literal(target).expect_err(target);
-            assert!(denied.contains("denied by session rule"), "{target}: {denied}");
+            assert!(matches!(denied, Denied::Rule(..)), "{target}: {denied}");
         }
         // Not addresses, or others.
         for target in ["256.1.1.1:80", "1.2.3.4.5:80", "a.1:80", "0x:8", "+1:80", "10.1:80"] {
@@ -341,7 +338,7 @@ mod tests {
         let folder = TempDir::new("rules");
         let rules = Rules::new(None, Some(&folder.path().join("switch.sock"))).unwrap();
         let denied = rules.evaluate("192.0.2.1:80".parse().unwrap()).unwrap_err();
-        assert!(denied.contains("denied") && denied.contains("are not known"), "{denied}");
+        assert!(matches!(denied, Denied::Unknown(..)), "{denied}");
     }
 
     #[test]

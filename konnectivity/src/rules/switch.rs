@@ -4,6 +4,7 @@
 //! is denied; while the switch does not answer, the last ones stay in force.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +14,8 @@ use std::time::Duration;
 use local_api::{Client, Request, SessionRuleStep};
 use session_rules::{Change, Installed, Rule, Services, Table};
 
+use super::Unknown;
+
 /// Rules that the switch sends.
 #[derive(Debug)]
 pub(super) struct SwitchRules {
@@ -21,13 +24,16 @@ pub(super) struct SwitchRules {
     generation: AtomicU64,
 }
 
+/// Pods of this node by address.
+type Pods = HashMap<IpAddr, Arc<str>>;
+
 /// The rules of one moment.
 #[derive(Debug)]
 pub(super) struct Known {
     /// Tags name policies.
     pub(super) table: Table,
     /// Pods of this node by address.
-    pub(super) pods: HashMap<IpAddr, Arc<str>>,
+    pub(super) pods: Pods,
     /// Translations of the node.
     pub(super) services: Services,
 }
@@ -58,10 +64,8 @@ impl SwitchRules {
     ///
     /// # Errors
     /// Before the first have arrived.
-    pub(super) fn known(&self) -> Result<Arc<Known>, String> {
-        self.lock().clone().ok_or_else(|| {
-            format!("the session rules of the switch at {} are not known", self.socket.display())
-        })
+    pub(super) fn known(&self) -> Result<Arc<Known>, Unknown> {
+        self.lock().clone().ok_or_else(|| Unknown(self.socket.clone()))
     }
 
     /// Grows with each change.
@@ -73,7 +77,7 @@ impl SwitchRules {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn publish(&self, mirror: &Mirror, pods: HashMap<IpAddr, Arc<str>>) {
+    fn publish(&self, mirror: &Mirror, pods: Pods) {
         let rules = mirror.rules();
         tracing::info!("{} session rules of {} are in force", rules.len(), self.socket.display());
         let (table, services) = (Table::compile(rules), mirror.services.clone());
@@ -88,7 +92,7 @@ fn run(rules: &Weak<SwitchRules>, socket: &Path) {
     while rules.strong_count() > 0 {
         let error = match follow(rules, socket) {
             Ok(()) => "the stream ended".to_owned(),
-            Err(error) => error,
+            Err(error) => error.to_string(),
         };
         if error != reported {
             tracing::warn!("session rules: {error}; those known stay in force");
@@ -98,14 +102,12 @@ fn run(rules: &Weak<SwitchRules>, socket: &Path) {
     }
 }
 
-fn follow(rules: &Weak<SwitchRules>, socket: &Path) -> Result<(), String> {
-    let client = Client::connect(socket, CONNECT).map_err(|error| error.to_string())?;
-    let steps = client.stream(&Request::FollowSessionRules).map_err(|error| error.to_string())?;
+fn follow(rules: &Weak<SwitchRules>, socket: &Path) -> Result<(), Box<dyn Error>> {
+    let client = Client::connect(socket, CONNECT)?;
     let mut mirror = Mirror::default();
-    for step in steps {
-        let step = step.map_err(|error| error.to_string())?;
+    for step in client.stream(&Request::FollowSessionRules)? {
         let step: SessionRuleStep =
-            serde_json::from_value(step).map_err(|error| format!("step: {error}"))?;
+            serde_json::from_value(step?).map_err(|error| format!("step: {error}"))?;
         let pods = mirror.apply(step)?;
         let Some(rules) = rules.upgrade() else { return Ok(()) };
         if let Some(pods) = pods {
@@ -126,19 +128,16 @@ struct Mirror {
 
 impl Mirror {
     /// Applies one step; returns the pods by address, if it completes a change.
-    fn apply(
-        &mut self,
-        step: SessionRuleStep,
-    ) -> Result<Option<HashMap<IpAddr, Arc<str>>>, String> {
+    fn apply(&mut self, step: SessionRuleStep) -> Result<Option<Pods>, Box<dyn Error>> {
         for tag in step.delete {
             let tag: Arc<str> = tag.into();
             self.by.remove(&tag);
-            self.installed.apply(Change::Delete(tag)).map_err(|error| error.to_string())?;
+            self.installed.apply(Change::Delete(tag))?;
         }
         for sent in step.add {
             let rule = sent.rule()?;
             self.by.insert(Arc::clone(&rule.tag), sent.by.into());
-            self.installed.apply(Change::Add(rule)).map_err(|error| error.to_string())?;
+            self.installed.apply(Change::Add(rule))?;
         }
         for sent in step.services {
             let (at, transport) = (sent.at, sent.transport.into());

@@ -8,6 +8,7 @@ use super::connection::{Connection, Failure, Kind, Sink};
 use super::proxy::Proxy;
 use crate::audit::Record;
 use crate::packet::Packet;
+use crate::rules::Denied;
 
 /// A connection that a frontend dialed.
 pub(crate) struct Dialed {
@@ -76,7 +77,8 @@ fn begin(
 ) -> Result<Dialed, Failure> {
     let options = &proxy.options;
     if let Some(rules) = &options.rules {
-        rules.evaluate_literal(target).map_err(|text| Failure { kind: Kind::Denied, text })?;
+        let denied = |why: Denied| Failure { kind: Kind::Denied, text: why.to_string() };
+        rules.evaluate_literal(target).map_err(denied)?;
     }
     let backend = proxy.backends.choose(target).ok_or_else(Failure::no_agent)?;
     let connection = backend.begin(options.limits.pending_dials, wanted, |dial| {

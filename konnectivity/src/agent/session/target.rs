@@ -142,7 +142,7 @@ impl Target {
             && let Err(why) = rules.evaluate(peer)
         {
             tracing::info!("connection {} to {}: {why}", self.number, self.address);
-            self.cut(&why);
+            self.cut(&why.to_string());
         }
     }
 
