@@ -78,6 +78,14 @@ fn the_log_names_policies_and_their_moment() {
     let generations = lines.iter().filter_map(|it| it["generation"].as_u64());
     assert!(generations.is_sorted_by(|one, next| one < next), "{lines:?}");
     assert!(lines[1]["milliseconds"].is_u64(), "{lines:?}");
+    let broken = ONLY_BACKENDS.replace("db-allow", "broken").replace("{role: db}", "{role: [db]}");
+    node.apply("policy", &broken);
+    let fault = node.eventually("the log of the fault", || {
+        let mut lines = node.log().into_iter().filter_map(|it| serde_json::from_str(&it).ok());
+        lines.find(|it: &Value| it["policy"] == "broken" && it["level"] == "WARN")
+    });
+    assert_eq!([&fault["kind"], &fault["namespace"]], ["NetworkPolicy", "default"]);
+    assert!(fault["message"].as_str().unwrap().contains("spec.podSelector"), "{fault}");
 }
 
 #[test]

@@ -4,6 +4,17 @@ use std::collections::BTreeMap;
 
 use control::{Fault, Kind, ObjectRef};
 
+/// Logs a fault, with its object as fields.
+pub(super) fn log(fault: &Fault) {
+    let object = fault.object.as_ref();
+    let (policy, name) = object.map(|it| &*it.name).map_or((None, None), |name| {
+        let is_policy = object.is_some_and(|it| it.kind.closes());
+        if is_policy { (Some(name), None) } else { (None, Some(name)) }
+    });
+    let namespace = object.and_then(|it| it.namespace.as_deref());
+    tracing::warn!(kind = object.map(|it| it.kind.name()), namespace, policy, name, "{fault}");
+}
+
 /// Faults in the source's objects.
 #[derive(Default)]
 pub(super) struct Faults {
@@ -33,7 +44,7 @@ impl Faults {
     pub(super) fn set(&mut self, object: ObjectRef, faults: Vec<Fault>) {
         let known = self.objects.get(&object);
         let is_new = |fault: &&Fault| known.is_none_or(|known| !known.contains(fault));
-        faults.iter().filter(is_new).for_each(|fault| tracing::warn!("{fault}"));
+        faults.iter().filter(is_new).for_each(log);
         match faults.is_empty() {
             true => drop(self.objects.remove(&object)),
             false => drop(self.objects.insert(object, faults)),

@@ -7,7 +7,7 @@ use control::api_server::{Event, InitialSync};
 use control::model::Report;
 use control::{Kind, Object, ObjectRef};
 
-use super::faults::Faults;
+use super::faults::{self, Faults};
 use super::unenforced::unenforced;
 use crate::config::{Config, Enforcer};
 use crate::run::source::{
@@ -98,7 +98,7 @@ impl Input {
             Event::Absent(kind) => become_(*kind, WatchState::Absent),
             Event::Trouble(kind, why) => become_(*kind, WatchState::Failing(why.clone())),
             Event::Fault(fault) => {
-                tracing::warn!("API server: {fault}");
+                faults::log(fault);
                 info.strange += 1;
             }
             Event::Aggregate(now) => {
