@@ -142,7 +142,7 @@ impl Rig {
         [(&self.a, "eth0"), (&self.node, "pga"), (&self.node, "pgb"), (&self.b, "eth0")]
     }
 
-    /// Has the pods receive in kernel threads of their own, which merge the segments of a connection
+    /// Moves reception in the pods to kernel threads of their own, which merge the segments of a connection
     /// (GRO), instead of where the sender runs; until the next [`Self::set`].
     pub fn receive_in_threads(&self) {
         for pod in [&self.a, &self.b] {

@@ -1,4 +1,4 @@
-//! How long the answer about a change takes, of a webhook that knows 10,000 policies.
+//! Measures the answers of a webhook that knows 10,000 policies.
 //!
 //! ```text
 //! cargo run --release -p policy-tools --example admission_figures [POLICIES] [CHANGES]

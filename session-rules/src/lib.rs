@@ -8,7 +8,7 @@
 //! | [`Scope::Local`] | when a pod connects | the pod, any port | destination and its port |
 //! | [`Scope::Global`] | when a connection arrives | destination and its port | source, any port |
 //!
-//! Of all matching rules the most specific decides: longest remote prefix, then longest local
+//! The most specific of all matching rules decides: longest remote prefix, then longest local
 //! prefix, then fewest remote ports, then fewest local ports. [`linear`] is the reference
 //! implementation; [`Table`] gives the same answers faster.
 //!

@@ -43,7 +43,7 @@ impl Pods {
     /// Checks that `pod` conflicts with no other one, nor with the node's own addresses.
     ///
     /// # Errors
-    /// Of kind `conflict`, naming the owner of the interface or address.
+    /// A `conflict` that names the owner of the interface or address.
     pub(super) fn admit(&self, pod: &AttachPod, node: &[IpAddr]) -> Result<(), ApiError> {
         let conflict = |text: String| Err(ApiError::new(ErrorKind::Conflict, text));
         let key = key_of(pod);

@@ -49,7 +49,7 @@ const MOST_ROWS: usize = 10_000;
 /// Builds a table. Data of the control loop is requested from it through `events`.
 ///
 /// # Errors
-/// Of kind `not-found`, with the valid names; `bad-request` if the table takes no pod, or if a filter
+/// `not-found`, with the valid names; `bad-request` if the table takes no pod, or if a filter
 /// cannot be used.
 pub(crate) fn show(
     shared: &SharedStatus,

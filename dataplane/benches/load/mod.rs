@@ -80,9 +80,9 @@ pub(crate) struct Load {
     /// By pod: questions, connections.
     begun: Vec<[u32; 2]>,
     pub(crate) due: VecDeque<Due>,
-    /// Of pod 0.
+    /// Packets of pod 0.
     pub(crate) one: Count,
-    /// Of the others: questions, connections.
+    /// Packets of the others: questions, connections.
     pub(crate) others: [Count; 2],
 }
 

@@ -23,7 +23,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// Of this attempt.
+    /// An error of this attempt.
     pub fn new(attempt: impl Into<String>, cause: io::Error) -> Self {
         Self { attempt: attempt.into(), cause }
     }

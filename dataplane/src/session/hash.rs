@@ -63,7 +63,7 @@ impl FlowHash {
         fold(fold(one ^ first, other ^ second) ^ third ^ protocol, fourth)
     }
 
-    /// Of one address, or any 128 bits.
+    /// Hashes one address, or any 128 bits.
     pub(super) fn of_address(&self, address: acl::Address) -> u64 {
         let [first, second, third, fourth] = self.keys;
         let bits = address.bits();

@@ -35,7 +35,7 @@ pub const SESSION_BYTES: u64 =
     (size_of::<Record>() + size_of::<Translation>() + size_of::<Account>()) as u64;
 
 const HEADER: usize = 4096;
-/// Of the header: the capacity.
+/// Place of the capacity in the header.
 const CAPACITY: Range<usize> = 32..40;
 
 impl Store {

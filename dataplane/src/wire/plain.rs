@@ -123,8 +123,8 @@ pub(crate) fn parse_plain_v6(frame: &[u8], length: usize, headers: &mut Headers)
     Some(Plain { may_be_partial: checksum::may_equal(pseudo, sum) })
 }
 
-/// What a TCP or UDP header with nothing wrong may do to connections, its TCP flags and its
-/// checksum; there are [`LEAST_SEGMENT`] bytes of it.
+/// The effect on connections, the TCP flags and the checksum of a TCP or UDP header with nothing wrong, of which
+/// there are [`LEAST_SEGMENT`] bytes.
 // The checksum is as wide as a register: as a part of one it would be packed and unpacked.
 #[inline(always)]
 fn plain_transport(frame: &[u8], protocol: u8, l4: usize, end: usize) -> Option<(Role, u8, u64)> {

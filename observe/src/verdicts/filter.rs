@@ -167,7 +167,7 @@ impl Filter {
     /// Validates the filter.
     ///
     /// # Errors
-    /// Of kind `bad-request`, naming the filter.
+    /// A `bad-request` that names the filter.
     pub fn new(wanted: ObserveFilters) -> Result<Self, ApiError> {
         let said = |field: &str, text: &str, problem: String| {
             bad(field, text, &format!("is no {problem}"))

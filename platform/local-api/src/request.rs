@@ -124,7 +124,7 @@ impl Request {
     /// Reads a request from one line.
     ///
     /// # Errors
-    /// Of kind `bad-request`, naming the field, or `unknown-method`. The
+    /// A `bad-request` that names the field, or `unknown-method`. The
     /// contents of [`AttachPod`] are checked too: names an interface can have,
     /// addresses that one host can have.
     pub fn parse(line: &str) -> Result<Self, ApiError> {

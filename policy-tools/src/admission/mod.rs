@@ -25,7 +25,7 @@ use ipnet::IpNet;
 pub use crate::policy::prove::read_any as read;
 use crate::policy::prove::{Counterexample, Prover, Statement};
 use crate::policy::suite::Side;
-use crate::probe::{Endpoint, Names};
+use crate::probe::{DomainAddresses, Endpoint};
 pub use cluster::{Cluster, KINDS};
 pub use review::{Mode, answer};
 
@@ -38,14 +38,14 @@ pub struct Change {
     pub after: Option<Object>,
 }
 
-/// What speaks against a change.
+/// Findings that speak against a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// What of the object cannot be read, each with its field.
+    /// Parts of the object that cannot be read, each with its field.
     pub faults: Vec<String>,
     /// Statements that hold now, and would not.
     pub refuted: Vec<String>,
-    /// What else is to be said.
+    /// Other remarks.
     pub notes: Vec<String>,
 }
 
@@ -153,7 +153,7 @@ impl Invariants {
 
     fn prover(&self, statement: &Statement, objects: Vec<Object>) -> Result<Prover, String> {
         let statements = std::iter::once(statement);
-        Prover::new(objects.into(), statements, Names::default(), &self.networks)
+        Prover::new(objects.into(), statements, DomainAddresses::default(), &self.networks)
     }
 }
 

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 /// A running program. It is killed and waited for when this value is dropped,
 /// and only it: by its own process number, never by name.
 ///
-/// What it writes to standard output and standard error is collected, line by
-/// line, in the order it arrives.
+/// Its standard output and standard error are collected, line by line, in the order of arrival.
 #[derive(Debug)]
 pub struct Process {
     child: Child,

@@ -8,7 +8,7 @@
 //!
 //! Rules that would take too many entries stay out of tuples and are tried [set by set](by_set).
 //!
-//! How many tuples there are, and what a probe costs, does not depend on the order of the rules.
+//! The order of the rules changes neither the number of tuples nor the cost of a probe.
 
 mod by_set;
 mod hash;

@@ -1,4 +1,4 @@
-//! What the parts of the control loop have in common: [`Reconciler`], the signals that reach all of them, and
+//! Common parts of the control loop: [`Reconciler`], the signals that reach all of them, and
 //! [`Effects`], the state that they share and change.
 
 use std::collections::{BTreeSet, HashSet};

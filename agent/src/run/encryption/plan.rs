@@ -1,4 +1,4 @@
-//! What follows from the objects: the other nodes as programs know them, and the peers of the device.
+//! Derives from the objects the other nodes as programs know them, and the peers of the device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;

@@ -1,4 +1,4 @@
-//! What the control side costs in a large cluster.
+//! Costs of the control side in a large cluster.
 
 mod control;
 mod scale;

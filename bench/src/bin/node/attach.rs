@@ -32,7 +32,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
 struct Figures {
     /// From the first request to the last answer.
     all: Samples,
-    /// Of single pods.
+    /// Single pods.
     single: Samples,
     /// The same one pod after the other.
     alone: Samples,

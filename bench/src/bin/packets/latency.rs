@@ -21,7 +21,7 @@ use testkit::Namespace;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const ROUNDS: usize = 5;
-/// Of one switch at one load in a round.
+/// Duration of a round, of one switch at one load.
 const MEASURED: Duration = Duration::from_secs(2);
 const WARM_UP: usize = 500;
 /// Time after which a frame counts as lost.

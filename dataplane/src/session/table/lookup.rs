@@ -130,8 +130,8 @@ impl Sessions {
 
     /// The direction of a flow in a session, by the flow's origin.
     ///
-    /// Of a translated session, what enters is the initiator's origin of what it sends and the
-    /// responder's of what that sends; what has left, the other way round.
+    /// In a translated session, a packet that enters has the tuple at the initiator if the initiator sent it, else that
+    /// at the responder; a quoted one, which has left the switch, has the other one.
     #[inline]
     pub(super) fn travels(
         &self,

@@ -1,6 +1,6 @@
 //! An API server double: objects in memory, real HTTP, lists and watches as the real one's.
 //!
-//! What it does is what <https://kubernetes.io/docs/reference/using-api/api-concepts/> says:
+//! It follows <https://kubernetes.io/docs/reference/using-api/api-concepts/>:
 //! streaming lists that end with an annotated bookmark, watches from a version, 410 for versions
 //! that are forgotten (as an event, in an answer of status 200), 404 for kinds that are not
 //! installed, merge patches of the status subresource. It can go away and come back.

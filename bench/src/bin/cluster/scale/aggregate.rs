@@ -13,7 +13,7 @@ use testkit::TempDir;
 
 use super::kubeconfig;
 
-/// What was sent of the aggregate.
+/// Bytes and objects of the aggregate that were sent.
 #[derive(Default, Clone, Copy)]
 pub(super) struct Sent {
     /// Bytes of lists.
@@ -78,7 +78,7 @@ fn length(head: &str) -> Option<usize> {
     length.trim().parse().ok()
 }
 
-/// How the switch aggregates.
+/// The switch's settings of the aggregate.
 pub(super) fn aggregation(node: &str) -> Aggregation {
     Aggregation { node: node.to_owned(), timing: Timing::default() }
 }

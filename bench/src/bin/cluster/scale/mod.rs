@@ -75,7 +75,7 @@ struct Args {
     server: Option<SocketAddr>,
 }
 
-/// What a process asks of the serving one.
+/// Requests a page of the serving process.
 fn ask(address: SocketAddr, path: &str) -> Result<Value> {
     let mut stream = TcpStream::connect(address)?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
