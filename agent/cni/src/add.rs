@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::config::Config;
 use super::environment::{Environment, PodName};
 use super::error::{CniError, Code};
-use super::interface::{self, Names, OpenedContainer};
+use super::interface::{self, InterfaceNames, OpenedContainer};
 use super::ipam::{Allocation, Ipam};
 use super::reply;
 use linux_net::{Namespace, Netlink};
@@ -40,7 +40,7 @@ pub(super) fn add(
         steps.take(pod_name, started, &mut reached).map_err(|error| steps.undo(&reached, error))
     };
     let allocation = attach().map_err(|error| error.during(&what))?;
-    let names = Names::of(attachment);
+    let names = InterfaceNames::of(attachment);
     Ok(reply::result(config, &names, &attachment.interface, netns, &allocation))
 }
 
@@ -77,7 +77,7 @@ impl Steps<'_> {
             ends[1],
             &allocation.addresses,
         )?;
-        let names = Names::of(self.attachment);
+        let names = InterfaceNames::of(self.attachment);
         let request = AttachPod {
             namespace: pod_name.namespace.clone(),
             name: pod_name.name.clone(),

@@ -3,7 +3,7 @@
 use super::config::{Config, Previous};
 use super::environment::Environment;
 use super::error::{CniError, Code};
-use super::interface::{self, Names, OpenedContainer};
+use super::interface::{self, InterfaceNames, OpenedContainer};
 use super::ipam::Ipam;
 use linux_net::{Link, Netlink};
 use local_api::{AttachPod, Client};
@@ -21,7 +21,7 @@ pub(super) fn check(
             .previous
             .as_ref()
             .ok_or_else(|| CniError::new(Code::Config, "network configuration: no prevResult"))?;
-        let names = Names::of(attachment);
+        let names = InterfaceNames::of(attachment);
         let (_, mut pod_netlink) = interface::container(container, netns)?;
         let host = Netlink::open()?.find_link(&names.host)?;
         let host = host.ok_or_else(|| differs(format!("interface {} is gone", names.host)))?;
@@ -80,7 +80,11 @@ fn pod_end(netlink: &mut Netlink, pod: &Link, previous: &Previous) -> Result<(),
     Ok(())
 }
 
-fn agents_port(served: &AttachPod, names: &Names, previous: &Previous) -> Result<(), CniError> {
+fn agents_port(
+    served: &AttachPod,
+    names: &InterfaceNames,
+    previous: &Previous,
+) -> Result<(), CniError> {
     let mut addresses = served.addresses.clone();
     let mut expected = previous.addresses.clone();
     addresses.sort();

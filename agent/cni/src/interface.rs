@@ -27,14 +27,14 @@ const ANYWHERE: [IpAddr; 2] =
 
 /// Names derived from an attachment alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Names {
+pub(super) struct InterfaceNames {
     /// The switch's end: `pg` and 13 hex digits.
     pub host: String,
     pub host_mac: MacAddress,
     pub pod_mac: MacAddress,
 }
 
-impl Names {
+impl InterfaceNames {
     pub(super) fn of(attachment: &Attachment) -> Self {
         let Attachment { container_id, interface } = attachment;
         let hash = |role| fnv::hash(&[role, container_id, interface]);
@@ -61,7 +61,7 @@ pub(super) fn attachment_of(link: &Link, network: &str) -> Option<Attachment> {
     let (container_id, interface) = rest.split_once(':')?;
     let attachment =
         Attachment { container_id: container_id.to_owned(), interface: interface.to_owned() };
-    (link.kind == "veth" && link.name == Names::of(&attachment).host).then_some(attachment)
+    (link.kind == "veth" && link.name == InterfaceNames::of(&attachment).host).then_some(attachment)
 }
 
 /// The container's network namespace; `None` if `CNI_NETNS` names none.
@@ -117,7 +117,7 @@ pub(super) fn create(
     attachment: &Attachment,
     mtu: u32,
 ) -> Result<(), CniError> {
-    let names = Names::of(attachment);
+    let names = InterfaceNames::of(attachment);
     let pair = VethPair {
         near: VethEnd { name: names.host.clone(), mac: names.host_mac },
         far: VethEnd { name: attachment.interface.clone(), mac: names.pod_mac },
@@ -140,7 +140,7 @@ pub(super) fn create(
 
 /// The numbers of the switch's end and of the pod's, each in its namespace.
 pub(super) fn ends(host: &mut Netlink, attachment: &Attachment) -> Result<[u32; 2], CniError> {
-    let link = host.link(&Names::of(attachment).host)?;
+    let link = host.link(&InterfaceNames::of(attachment).host)?;
     let alone = || CniError::new(Code::Kernel, format!("interface {} has no peer", link.name));
     Ok([link.index, link.peer.ok_or_else(alone)?])
 }
@@ -152,7 +152,7 @@ pub(super) fn close_host_end(
     network: &str,
     attachment: &Attachment,
 ) -> Result<(), CniError> {
-    let name = Names::of(attachment).host;
+    let name = InterfaceNames::of(attachment).host;
     host.set_alias_without_arp(index, &alias(network, attachment))?;
     close_to_the_kernel(&name)?;
     switch_off_segmentation(&name)?;
@@ -221,7 +221,7 @@ pub(super) fn delete(
     network: &str,
     attachment: &Attachment,
 ) -> Result<bool, CniError> {
-    let names = Names::of(attachment);
+    let names = InterfaceNames::of(attachment);
     let Some(link) = host.find_link(&names.host)? else { return Ok(false) };
     // An ADD that was killed may have left it without an alias.
     if !link.alias.is_empty() && link.alias != alias(network, attachment) {
@@ -256,14 +256,14 @@ mod tests {
 
     #[test]
     fn names_are_the_same_for_ever() {
-        let names = Names::of(&attachment("c1", "eth0"));
+        let names = InterfaceNames::of(&attachment("c1", "eth0"));
         // Computed from the description, with another implementation.
         assert_eq!(names.host, "pge9b0e5f2332bf");
         assert_eq!(names.host_mac.to_string(), "ce:ca:a9:23:f3:28");
         assert_eq!(names.pod_mac.to_string(), "2a:63:72:8d:d3:0f");
         assert!(valid_name(&names.host));
-        assert_ne!(names, Names::of(&attachment("c1", "eth1")));
-        assert_ne!(names, Names::of(&attachment("c1e", "th0")));
+        assert_ne!(names, InterfaceNames::of(&attachment("c1", "eth1")));
+        assert_ne!(names, InterfaceNames::of(&attachment("c1e", "th0")));
     }
 
     #[test]
@@ -271,7 +271,7 @@ mod tests {
         let attachment = attachment(&"c".repeat(128), "eth0");
         let mut link = Link {
             index: 1,
-            name: Names::of(&attachment).host,
+            name: InterfaceNames::of(&attachment).host,
             mac: None,
             mtu: 1500,
             up: false,

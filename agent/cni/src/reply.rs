@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use super::config::Config;
-use super::interface::{GATEWAY_V4, GATEWAY_V6, Names, gateways, routes};
+use super::interface::{GATEWAY_V4, GATEWAY_V6, InterfaceNames, gateways, routes};
 use super::ipam::Allocation;
 use super::version::Version;
 
@@ -15,7 +15,7 @@ use super::version::Version;
 /// and where its packets go (CNI specification, section 5, "ADD Success").
 pub(super) fn result(
     config: &Config,
-    names: &Names,
+    names: &InterfaceNames,
     interface: &str,
     netns: &Path,
     allocation: &Allocation,
@@ -64,12 +64,19 @@ mod tests {
             addresses: vec!["10.1.0.5".parse().unwrap(), "fd00::5".parse().unwrap()],
             dns: json!({ "nameservers": ["10.96.0.10"] }),
         };
-        result(&config, &Names::of(&attachment), "eth0", Path::new("/run/netns/a"), &allocation)
+        result(
+            &config,
+            &InterfaceNames::of(&attachment),
+            "eth0",
+            Path::new("/run/netns/a"),
+            &allocation,
+        )
     }
 
     #[test]
     fn version_1_0() {
-        let names = Names::of(&Attachment { container_id: "c1".into(), interface: "eth0".into() });
+        let names =
+            InterfaceNames::of(&Attachment { container_id: "c1".into(), interface: "eth0".into() });
         let expected = json!({
             "cniVersion": "1.0.0",
             "interfaces": [

@@ -95,7 +95,7 @@ pub enum RefusedWhat {
     },
     /// A connection to the pod.
     Arrival {
-        /// Who opens it; port 0 if that is not known.
+        /// The initiator; port 0 if that is not known.
         from: SocketAddr,
         /// The port of the pod's socket.
         port: u16,
@@ -416,7 +416,7 @@ mod tests {
 
     use super::*;
     use crate::time::utc;
-    use crate::verdicts::{Names, PodLabels};
+    use crate::verdicts::{AddressNames, PodLabels};
 
     fn seen(n: u64, outcome: Outcome) -> Seen {
         Seen {
@@ -453,7 +453,7 @@ mod tests {
         let broker = EventBroker::new("node-a", 1);
         broker
             .directory()
-            .set_names(Names::from([("10.9.0.1".parse().unwrap(), "far/away".into())]));
+            .set_names(AddressNames::from([("10.9.0.1".parse().unwrap(), "far/away".into())]));
         broker.queues[0].waiting.push(seen(0, Outcome::PolicyAllowed)).unwrap();
         let event = broker.observe(filter(1, false)).events.recv().unwrap();
         assert_eq!(event.from.to_string(), "default/web:1000");

@@ -14,7 +14,7 @@ use super::{End, Event, PodLabels};
 pub type Peers = BTreeMap<Arc<str>, IpAddr>;
 
 /// Names by address.
-pub type Names = HashMap<IpAddr, Arc<str>>;
+pub type AddressNames = HashMap<IpAddr, Arc<str>>;
 
 /// One end of a packet: the pod behind its port if that is one, its address and its transport port.
 pub(super) type UnnamedEnd = (Option<Arc<str>>, Option<IpAddr>, Option<u16>);
@@ -29,11 +29,11 @@ pub struct Directory {
 #[derive(Debug, Default)]
 struct Known {
     /// Pods attached here; these count first.
-    local: Names,
+    local: AddressNames,
     /// All pods known.
-    cluster: Names,
-    services: Names,
-    domains: Names,
+    cluster: AddressNames,
+    services: AddressNames,
+    domains: AddressNames,
     /// By pod; empty unless they are set.
     labels: HashMap<Arc<str>, PodLabels>,
     /// Pods without an address of their own.
@@ -43,12 +43,12 @@ struct Known {
 
 impl Directory {
     /// Sets the names of the pods attached here.
-    pub fn set_names(&self, names: Names) {
+    pub fn set_names(&self, names: AddressNames) {
         self.replace(|known| &mut known.local, names);
     }
 
     /// Sets the names of all pods known.
-    pub fn set_cluster_names(&self, names: Names) {
+    pub fn set_cluster_names(&self, names: AddressNames) {
         self.replace(|known| &mut known.cluster, names);
     }
 
@@ -61,12 +61,12 @@ impl Directory {
     }
 
     /// Sets the domain names by the addresses that DNS gave for them.
-    pub fn set_domains(&self, names: Names) {
+    pub fn set_domains(&self, names: AddressNames) {
         self.replace(|known| &mut known.domains, names);
     }
 
     /// Sets the names of services by their addresses.
-    pub fn set_services(&self, names: Names) {
+    pub fn set_services(&self, names: AddressNames) {
         self.replace(|known| &mut known.services, names);
     }
 

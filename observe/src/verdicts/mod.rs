@@ -27,7 +27,7 @@ mod workload;
 
 pub use broker::{Counts, EventBroker, Observer, Refused, RefusedWhat};
 pub use decisions::{Decided, DecidingRule, OfPolicy};
-pub use directory::{Directory, Names, Peers};
+pub use directory::{AddressNames, Directory, Peers};
 #[cfg(test)]
 pub(crate) use event::tests::denied;
 pub use event::{End, Event, PodLabels, Process};

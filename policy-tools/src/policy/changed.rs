@@ -1,4 +1,4 @@
-//! What differs between two versions of manifests, as far as decisions depend on it.
+//! Differences between two versions of manifests, as far as decisions depend on them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -142,7 +142,7 @@ struct Parties<'a> {
     services: Services,
     /// The workloads of pods by name: there may be many verdicts about a pod.
     known: RefCell<HashMap<Arc<str>, Option<Party>>>,
-    /// What is behind an address that a workload has, by protocol and port.
+    /// Pods behind an address that a workload has, by protocol and port.
     behind: RefCell<HashMap<Destination, Vec<(PodKey, u16)>>>,
 }
 

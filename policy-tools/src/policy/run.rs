@@ -15,7 +15,7 @@ use super::matrix::{self, Matrix};
 use super::representatives::{self, Kinds, Selectors};
 use super::suite::{Expectation, Side, Suite};
 use crate::input::Manifests;
-use crate::probe::{Answer, Endpoint, Names, Port, Prober, Protocol, Question};
+use crate::probe::{Answer, DomainAddresses, Endpoint, Port, Prober, Protocol, Question};
 
 /// The result of one case.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ impl Runner {
     pub fn new(
         mut manifests: Manifests,
         suites: &[(String, Suite)],
-        names: Names,
+        names: DomainAddresses,
     ) -> Result<Self, String> {
         // A name may open its addresses.
         let is_named = |address| names.addresses().any(|it| it == address);

@@ -203,7 +203,7 @@ impl Side {
     /// Reads the text of a side.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault of the text.
     pub fn read(text: &str, is_target: bool) -> Result<Self, String> {
         match text {
             "internet" => return Ok(Self::Internet),

@@ -42,7 +42,7 @@ mod prober;
 pub use answer::{Answer, Verdict};
 pub use case::{Case, Fault};
 pub use ends::{Endpoint, Port};
-pub use names::Names;
+pub use names::DomainAddresses;
 pub use opening::Protocol;
 pub use plan::Question;
 pub use prober::Prober;

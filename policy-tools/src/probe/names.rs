@@ -9,7 +9,7 @@ use domain_names::{Change, DomainPattern};
 
 /// Domain names in lower case with their addresses, which every pod is taken to know from its DNS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Names(BTreeMap<Arc<str>, BTreeSet<IpAddr>>);
+pub struct DomainAddresses(BTreeMap<Arc<str>, BTreeSet<IpAddr>>);
 
 /// One name with addresses, as written on a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Resolved {
     addresses: Vec<IpAddr>,
 }
 
-impl FromIterator<Resolved> for Names {
+impl FromIterator<Resolved> for DomainAddresses {
     fn from_iter<T: IntoIterator<Item = Resolved>>(all: T) -> Self {
         let mut names = Self::default();
         for Resolved { name, addresses } in all {
@@ -28,7 +28,7 @@ impl FromIterator<Resolved> for Names {
     }
 }
 
-impl Names {
+impl DomainAddresses {
     /// The addresses of a name in lower case.
     pub fn of(&self, name: &str) -> impl Iterator<Item = IpAddr> + '_ {
         self.0.get(name).into_iter().flatten().copied()
@@ -92,10 +92,11 @@ mod tests {
     #[test]
     fn names_with_addresses() {
         let read = |text: &str| resolved(text);
-        let all: Names = ["Api.Example.org.=192.0.2.1,2001:db8::1", "api.example.org=192.0.2.2"]
-            .iter()
-            .map(|text| read(text).unwrap())
-            .collect();
+        let all: DomainAddresses =
+            ["Api.Example.org.=192.0.2.1,2001:db8::1", "api.example.org=192.0.2.2"]
+                .iter()
+                .map(|text| read(text).unwrap())
+                .collect();
         let wanted: [IpAddr; 3] =
             ["192.0.2.1", "192.0.2.2", "2001:db8::1"].map(|it| it.parse().unwrap());
         assert_eq!(all.of("api.example.org").collect::<Vec<IpAddr>>(), wanted);

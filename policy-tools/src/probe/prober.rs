@@ -12,7 +12,7 @@ use super::cluster::{Cluster, Connection};
 use super::complete::complete;
 use super::plan::{Question, plan};
 use super::world::{Location, World};
-use super::{Answer, Case, Endpoint, Names};
+use super::{Answer, Case, DomainAddresses, Endpoint};
 use crate::input::Manifests;
 
 /// The switches of a cluster, and the objects that they come from.
@@ -36,7 +36,7 @@ impl Prober {
         manifests: impl Into<Manifests>,
         mentioned: impl IntoIterator<Item = IpAddr>,
     ) -> Result<Self, String> {
-        Self::with_names(manifests, mentioned, Names::default())
+        Self::with_names(manifests, mentioned, DomainAddresses::default())
     }
 
     /// The same where DNS gives these addresses for names to every pod that asks.
@@ -46,7 +46,7 @@ impl Prober {
     pub fn with_names(
         manifests: impl Into<Manifests>,
         mentioned: impl IntoIterator<Item = IpAddr>,
-        names: Names,
+        names: DomainAddresses,
     ) -> Result<Self, String> {
         let mut manifests = manifests.into();
         complete(&mut manifests, mentioned.into_iter().chain(names.addresses()))?;

@@ -9,7 +9,7 @@ use control::{Object, PodKey};
 use ipnet::IpNet;
 use snapshot::gateways;
 
-use super::Names;
+use super::DomainAddresses;
 
 /// Where an address is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,14 +32,14 @@ pub struct World {
     conflicts: HashMap<IpAddr, BTreeSet<Location>>,
     virtual_addresses: HashMap<IpAddr, Key>,
     /// Domain names with addresses.
-    names: Names,
+    names: DomainAddresses,
     /// Networks of pods with the nodes they are on, longest prefix first.
     pod_networks: Vec<(IpNet, Arc<str>)>,
 }
 
 impl World {
     /// The world of these objects, each of which has its own name, and of these domain names.
-    pub fn new(objects: &[Object], names: Names) -> Self {
+    pub fn new(objects: &[Object], names: DomainAddresses) -> Self {
         let mut world = Self { names, ..Self::default() };
         for object in objects {
             match object {

@@ -4,7 +4,7 @@ use control::model::Direction;
 use control::{Kind, Object};
 use policy_tools::admission::{Change, Cluster, Findings, Invariants, read};
 use policy_tools::policy::prove::{Prover, Statement};
-use policy_tools::probe::Names;
+use policy_tools::probe::DomainAddresses;
 use proptest::prelude::*;
 
 use super::{manifests, policy};
@@ -90,8 +90,12 @@ fn objects(policies: &[Random], admin: bool, baseline: bool) -> Vec<Object> {
 }
 
 fn refuted(objects: &[Object], statement: &Statement) -> bool {
-    let prover =
-        Prover::new(objects.to_vec().into(), std::iter::once(statement), Names::default(), &[]);
+    let prover = Prover::new(
+        objects.to_vec().into(),
+        std::iter::once(statement),
+        DomainAddresses::default(),
+        &[],
+    );
     prover.unwrap().refute(statement).unwrap().is_some()
 }
 

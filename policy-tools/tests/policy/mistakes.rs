@@ -11,7 +11,7 @@ use policy_tools::policy::diff::{Change, compare};
 use policy_tools::policy::lint::{Options, lint};
 use policy_tools::policy::run::Runner;
 use policy_tools::policy::suite::Suite;
-use policy_tools::probe::Names;
+use policy_tools::probe::DomainAddresses;
 use testkit::TempDir;
 
 fn applications() -> PathBuf {
@@ -49,9 +49,12 @@ fn linted(folder: &Path) -> Vec<String> {
 fn failed(folder: &Path) -> Vec<String> {
     let suite = Suite::read(&fs::read(applications().join("cases.yaml")).unwrap()).unwrap();
     let suites = [("cases.yaml".to_owned(), suite)];
-    let mut runner =
-        Runner::new(Manifests::load(&[folder.to_path_buf()]).unwrap(), &suites, Names::default())
-            .unwrap();
+    let mut runner = Runner::new(
+        Manifests::load(&[folder.to_path_buf()]).unwrap(),
+        &suites,
+        DomainAddresses::default(),
+    )
+    .unwrap();
     let outcomes = runner.run("cases.yaml", &suites[0].1).unwrap();
     let failed = outcomes.iter().filter(|it| !it.holds());
     failed.map(|it| format!("{}: {}", it.name, it.failures[0])).collect()

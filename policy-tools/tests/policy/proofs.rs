@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use policy_tools::policy::prove::{Counterexample, Prover, read};
-use policy_tools::probe::{Endpoint, Names, Port, Prober, Protocol, Question, Verdict};
+use policy_tools::probe::{DomainAddresses, Endpoint, Port, Prober, Protocol, Question, Verdict};
 use proptest::prelude::*;
 
 use super::{deployment, manifests, policy};
@@ -11,7 +11,7 @@ use super::{deployment, manifests, policy};
 /// What refutes a statement about these manifests.
 fn refute(text: &str, statement: &str) -> Option<Counterexample> {
     let statements = read(statement.as_bytes()).unwrap_or_else(|faults| panic!("{faults:?}"));
-    let prover = Prover::new(manifests(text), statements.iter(), Names::default(), &[]);
+    let prover = Prover::new(manifests(text), statements.iter(), DomainAddresses::default(), &[]);
     let prover = prover.unwrap_or_else(|problem| panic!("{problem}"));
     prover.refute(&statements[0]).unwrap_or_else(|problem| panic!("{problem}"))
 }
@@ -249,7 +249,8 @@ fn a_port_name_is_one_of_an_end() {
         let statement = format!("- {{from: any-pod, to: shop/db, port: {port}, expect: deny}}");
         let statements = read(statement.as_bytes()).unwrap();
         let prover =
-            Prover::new(manifests(text), statements.iter(), Names::default(), &[]).unwrap();
+            Prover::new(manifests(text), statements.iter(), DomainAddresses::default(), &[])
+                .unwrap();
         prover.refute(&statements[0])
     };
     assert!(prove("sql").unwrap().is_some());

@@ -2,7 +2,7 @@
 
 use policy_tools::policy::run::Runner;
 use policy_tools::policy::suite::Suite;
-use policy_tools::probe::Names;
+use policy_tools::probe::DomainAddresses;
 
 use super::{manifests, policy, shop};
 
@@ -10,7 +10,7 @@ use super::{manifests, policy, shop};
 fn run(text: &str, cases: &str) -> Vec<String> {
     let suite = Suite::read(cases.as_bytes()).unwrap();
     let suites = [("t.yaml".to_owned(), suite)];
-    let mut runner = Runner::new(manifests(text), &suites, Names::default()).unwrap();
+    let mut runner = Runner::new(manifests(text), &suites, DomainAddresses::default()).unwrap();
     let outcomes = runner.run("t.yaml", &suites[0].1).unwrap_or_else(|faults| panic!("{faults:?}"));
     let said = |outcome: policy_tools::policy::run::Outcome| match outcome.holds() {
         true => format!("{}: ok", outcome.name),
@@ -100,7 +100,7 @@ fn an_end_that_does_not_exist_is_unusable() {
     let suite = Suite::read(b"- {from: shop/app=nobody, to: shop/ghost, port: 80, expect: deny}\n")
         .unwrap();
     let suites = [("t.yaml".to_owned(), suite)];
-    let mut runner = Runner::new(manifests(&shop()), &suites, Names::default()).unwrap();
+    let mut runner = Runner::new(manifests(&shop()), &suites, DomainAddresses::default()).unwrap();
     assert_eq!(
         runner.run("t.yaml", &suites[0].1).unwrap_err(),
         [

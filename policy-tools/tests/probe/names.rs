@@ -12,7 +12,7 @@ use policy_tools::input::Manifests;
 use policy_tools::policy::explain::explain;
 use policy_tools::policy::run::Runner;
 use policy_tools::policy::suite::Suite;
-use policy_tools::probe::names::{Names, name, resolved};
+use policy_tools::probe::names::{DomainAddresses, name, resolved};
 use policy_tools::probe::opening::Opening;
 use policy_tools::probe::switch::{Switch, ports};
 use policy_tools::probe::{Endpoint, Prober, Protocol, Verdict};
@@ -23,7 +23,7 @@ use testkit::manifests::{node, pod, policy};
 use super::{Cluster, case, text};
 
 fn prober(manifests: &str, resolve: &[&str]) -> Prober {
-    let names: Names = resolve.iter().map(|text| resolved(text).unwrap()).collect();
+    let names: DomainAddresses = resolve.iter().map(|text| resolved(text).unwrap()).collect();
     Prober::with_names(load(manifests), [], names).unwrap()
 }
 

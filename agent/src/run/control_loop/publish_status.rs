@@ -16,7 +16,7 @@ use crate::run::kernel::{Programming, Programs};
 use crate::run::port::{ManagedPort, State as PortState};
 use crate::run::shared_status::{PortInfo, State};
 use crate::run::status::WaitingStatus;
-use observe::verdicts::Names;
+use observe::verdicts::AddressNames;
 use snapshot::{HOST, NodePort, PortRole, UPLINK};
 
 /// The mode of pods whose policies nftables enforces.
@@ -120,7 +120,7 @@ impl ControlLoop {
     }
 
     /// The names of the pods here by their addresses.
-    fn pod_names(&self, view: &View) -> Names {
+    fn pod_names(&self, view: &View) -> AddressNames {
         let attached = self.effects.pods.iter().map(|it| (&it.key, &it.pod.addresses));
         let enforced = self.kernel_rules.nftables.iter().flat_map(|_| view.pods.iter());
         let all = attached.chain(enforced.map(|(key, pod)| (key, &pod.addresses)));
@@ -198,7 +198,7 @@ impl ControlLoop {
 }
 
 /// The names of services by their addresses.
-fn service_names(view: &View) -> Names {
+fn service_names(view: &View) -> AddressNames {
     let named = view.services.iter().flat_map(|(key, view)| {
         let service = &view.service;
         let all = [&service.cluster_ips, &service.external_ips, &service.load_balancer_ips];

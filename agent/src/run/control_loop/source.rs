@@ -11,11 +11,12 @@ use control::{Kind, Object, ObjectRef, PodKey};
 use domain_names::NameTable;
 
 use super::ControlLoop;
+use super::faults;
 use super::ports::Change;
 use super::reconciler::Signal;
 use super::unenforced::unenforced;
 use crate::run::source::{ClusterRecord, Reading, Restored, load};
-use observe::verdicts::{Names, PodLabels};
+use observe::verdicts::{AddressNames, PodLabels};
 
 /// Time that listed kinds wait for the others if a saved state covers these.
 const LATE: Duration = Duration::from_secs(1);
@@ -48,9 +49,7 @@ impl ControlLoop {
         self.effects.input.reading = reading.number;
         let Changes { objects, removed, skipped, faults } = reading.changes;
         let known = &self.effects.input.faults.manifests;
-        for fault in faults.iter().filter(|fault| !known.contains(fault)) {
-            tracing::warn!("manifests: {fault}");
-        }
+        faults.iter().filter(|fault| !known.contains(fault)).for_each(faults::log);
         self.effects.input.skipped = skipped;
         self.effects.input.faults.manifests = faults;
         let enforcer = self.effects.shared.config.enforcer;
@@ -221,7 +220,7 @@ impl ControlLoop {
     }
 
     fn rename_all(&self) {
-        let names: Names = self
+        let names: AddressNames = self
             .effects
             .control
             .pods_by_address()

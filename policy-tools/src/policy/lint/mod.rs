@@ -81,7 +81,7 @@ pub const CHECKS: [&str; 25] = [
     "unknown-port-name",
 ];
 
-/// What to find mistakes by.
+/// Settings of the search for mistakes.
 #[derive(Clone, Debug, Default)]
 pub struct Options<'a> {
     /// The kubeconfig of a cluster whose objects count too, and are not checked themselves.
@@ -104,7 +104,7 @@ struct Source {
     object: String,
 }
 
-/// What was found.
+/// The result of a search for mistakes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Linted {
     /// The mistakes, in the order of files and lines.

@@ -10,7 +10,7 @@ use super::{NodeKind, Picture, xml};
 const COLOURS: [&str; 8] =
     ["#2563eb", "#059669", "#7c3aed", "#0891b2", "#a16207", "#db2777", "#4d7c0f", "#475569"];
 
-/// Of a drawing with more edges, those of a node stand out under the pointer alone.
+/// In a drawing with more edges, those of a node stand out only under the pointer.
 const MOST_EDGES: usize = 400;
 
 const STYLE: &str = "\

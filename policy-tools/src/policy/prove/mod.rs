@@ -29,7 +29,7 @@ use super::representatives::{self, Kinds, Parts, PortRule, Selectors};
 use super::suite::Side;
 use crate::input::Manifests;
 use crate::probe::world::Location;
-use crate::probe::{Endpoint, Names, Port, Prober, Protocol, Verdict};
+use crate::probe::{DomainAddresses, Endpoint, Port, Prober, Protocol, Verdict};
 
 use ends::End;
 pub use read::{read, read_any};
@@ -122,7 +122,7 @@ impl Prover {
     pub fn new<'a>(
         mut manifests: Manifests,
         statements: impl Iterator<Item = &'a Statement> + Clone,
-        names: Names,
+        names: DomainAddresses,
         pod_networks: &[IpNet],
     ) -> Result<Self, String> {
         let mut selectors = Selectors::of(&manifests.objects);

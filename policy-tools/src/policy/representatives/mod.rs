@@ -55,7 +55,7 @@ type Atom = (Namespaces, Selector);
 pub struct Selectors {
     pods: BTreeSet<Atom>,
     nodes: BTreeSet<Selector>,
-    /// Of the nodes whose pods an egress firewall is about.
+    /// Selectors of nodes whose pods an egress firewall is about.
     nodes_of_pods: BTreeSet<Selector>,
 }
 
@@ -122,7 +122,7 @@ fn peers(rule: &PolicyRule, found: &mut BTreeSet<Atom>) {
     }
 }
 
-/// What tells pods with the same labels apart.
+/// Properties that tell pods with the same labels apart.
 #[derive(Default)]
 pub struct Kinds {
     /// The parts of their addresses; without any, a pod has an address as others have.
