@@ -89,7 +89,8 @@ macro_rules! options {
 
         impl $name {
             $($(
-                pub(super) fn $field(&self) -> Inner<$type> {
+                /// The value of this option, or its default.
+                pub fn $field(&self) -> Inner<$type> {
                     self.$field.clone().unwrap_or_else(|| $default)
                 }
             )?)*

@@ -4,6 +4,7 @@
 //! be used, which is also the exit code of wrong arguments).
 
 mod networks;
+mod socket;
 mod span;
 
 use std::fmt::Display;
@@ -14,6 +15,7 @@ use clap::ValueEnum;
 use serde::Deserialize;
 
 pub use networks::Networks;
+pub use socket::{Socket, no_answer, refused};
 pub use span::Span;
 
 /// Exit code: the command did its work, and the answer is no.

@@ -1,4 +1,4 @@
-//! What `podgate policy test` and `prove` share: files of cases, and the forms of their outcomes.
+//! Shared by `podgate policy test` and `prove`: files of cases, and the forms of their outcomes.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::print;
 use crate::input::Manifests;
 use crate::policy::run::Outcome;
 use crate::policy::xml;
-use crate::probe::Names;
+use crate::probe::DomainAddresses;
 use cli_runtime::{NO, counted};
 use std::process::ExitCode;
 
@@ -56,7 +56,7 @@ pub(super) struct Words {
 }
 
 /// The manifests, the content of each file by its name, and domain names.
-pub(super) type Loaded<T> = (Manifests, Vec<(String, T)>, Names);
+pub(super) type Loaded<T> = (Manifests, Vec<(String, T)>, DomainAddresses);
 
 impl Cases {
     /// Reads all files and the manifests.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use acl::Origin;
 use serde_json::json;
 
-use super::input::{load_by, stdin_once};
+use super::input::{Render, load_by, stdin_once};
 use super::{Ended, print};
 use crate::input::{Manifests, Reading};
 use crate::policy::diff::{Change, Difference, both, compare};
@@ -41,9 +41,8 @@ pub struct Diff {
     /// The cluster that live stands for [default: $KUBECONFIG, or ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Render Helm charts and kustomizations, by helm and by kubectl or kustomize
-    #[arg(long)]
-    render: bool,
+    #[command(flatten)]
+    render: Render,
     /// Changes for which the exit code is 1
     #[arg(long, value_enum, default_value = "opened")]
     fail_on: FailOn,
@@ -76,7 +75,7 @@ impl Diff {
     /// Runs the command.
     pub(super) fn run(&self) -> Ended {
         stdin_once([&self.old, &self.new])?;
-        let reading = Reading { render: self.render, ..Reading::default() };
+        let reading = Reading { render: self.render.render, ..Reading::default() };
         let read = |path| self.read(path, &reading);
         let (old, new) = match both(|| read(&self.old), || read(&self.new)) {
             (Ok(old), Ok(new)) => (old, new),

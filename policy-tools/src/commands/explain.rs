@@ -108,7 +108,7 @@ impl Walk {
     }
 }
 
-/// What may reach a pod and what it may reach, in words or as a line of JSON.
+/// Describes the connections to and from a pod that are allowed, in words or as a line of JSON.
 ///
 /// # Errors
 /// If the manifests cannot be used, or have no such pod.

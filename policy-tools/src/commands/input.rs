@@ -1,21 +1,21 @@
 //! Input that several commands take, and the messages where it cannot be used.
 
+use std::error::Error;
 use std::fs::File;
 use std::io;
 use std::net::Shutdown;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use control::read_bounded;
-use local_api::{Client, ClientError, DEFAULT_SOCKET, ObserveFilters, Request};
+use local_api::{ClientError, ObserveFilters, Request};
 use observe::verdicts::Event;
 
 use crate::input::{Manifests, Reading, name};
 use crate::policy::flows;
-use crate::probe::names::{Names, Resolved, resolved};
+use crate::probe::names::{DomainAddresses, Resolved, resolved};
 use crate::probe::report;
-use cli_runtime::{Networks, Span, UNUSABLE, counted};
+use cli_runtime::{Networks, Socket, Span, UNUSABLE, counted};
 
 /// The objects that a command is about.
 #[derive(Debug, clap::Args)]
@@ -29,9 +29,8 @@ pub(super) struct Input {
     /// Networks from which services take external IPs, as --external-ips of the switches
     #[arg(long, value_name = "off|CIDR,...", default_value = "off")]
     external_ips: Networks,
-    /// Render Helm charts and kustomizations, by helm and by kubectl or kustomize
-    #[arg(long)]
-    render: bool,
+    #[command(flatten)]
+    render: Render,
     /// Name the objects too that are left out because no policy depends on their kinds
     #[arg(short, long)]
     verbose: bool,
@@ -48,10 +47,18 @@ impl Input {
 
     /// Reads the objects, with a warning about what is left out.
     pub(super) fn load(&self) -> Result<Manifests, Vec<String>> {
-        let reading = Reading { sources: true, render: self.render, ..Reading::default() };
+        let reading = Reading { sources: true, render: self.render.render, ..Reading::default() };
         let cluster = self.kubeconfig.as_deref();
         load_by(&self.manifests, cluster, &self.external_ips, self.verbose, &reading)
     }
+}
+
+/// Charts and kustomizations among the objects.
+#[derive(Debug, clap::Args)]
+pub(super) struct Render {
+    /// Render Helm charts and kustomizations, by helm and by kubectl or kustomize
+    #[arg(long)]
+    pub(super) render: bool,
 }
 
 /// Domain names with addresses.
@@ -64,7 +71,7 @@ pub(super) struct Resolve {
 
 impl Resolve {
     /// The names.
-    pub(super) fn names(&self) -> Names {
+    pub(super) fn names(&self) -> DomainAddresses {
         self.resolve.iter().cloned().collect()
     }
 }
@@ -140,15 +147,12 @@ pub(super) struct Observed {
     /// With `--observed live`: keep observing for this time
     #[arg(long = "for", value_name = "TIME", requires = "observed")]
     time: Option<Span>,
-    /// Unix socket of the running switch
-    #[arg(long, env = "PODGATE_SOCKET", value_name = "PATH", default_value = DEFAULT_SOCKET)]
-    socket: PathBuf,
+    #[command(flatten)]
+    socket: Socket,
 }
 
 /// Stands for the running switch.
 const LIVE: &str = "live";
-/// Timeout of the switch's answers that come at once.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Observed {
     /// Reads all verdicts.
@@ -160,7 +164,7 @@ impl Observed {
         let mut events = Vec::new();
         for file in &self.observed {
             events.extend(match is_live(&file) {
-                true => self.live().map_err(|problem| vec![problem])?,
+                true => self.live().map_err(|problem| vec![problem.to_string()])?,
                 false => of_file(file)?,
             });
         }
@@ -168,10 +172,9 @@ impl Observed {
     }
 
     /// Restores what the running switch remembers and decides in the time to come.
-    fn live(&self) -> Result<Vec<Event>, String> {
-        let said = |error: ClientError| error.to_string();
-        let client = Client::connect(&self.socket, PATIENCE).map_err(said)?;
-        let handle = client.handle().map_err(|error| error.to_string())?;
+    fn live(&self) -> Result<Vec<Event>, Box<dyn Error>> {
+        let client = self.socket.connect()?;
+        let handle = client.handle()?;
         if let Some(time) = self.time {
             std::thread::spawn(move || {
                 std::thread::sleep(time.0);
@@ -185,10 +188,10 @@ impl Observed {
             ..ObserveFilters::default()
         };
         let mut events = Vec::new();
-        for answer in client.stream(&Request::Observe(Box::new(filters))).map_err(said)? {
+        for answer in client.stream(&Request::Observe(Box::new(filters)))? {
             let value = match answer {
                 Ok(value) => value,
-                Err(error @ ClientError::Refused(_)) => return Err(said(error)),
+                Err(error @ ClientError::Refused(_)) => return Err(error.into()),
                 // A switch that ends has decided nothing more.
                 Err(_) => break,
             };
@@ -199,7 +202,7 @@ impl Observed {
                         let lost = counted(lost, "verdict");
                         eprintln!("podgate: {lost} left out: too fast")
                     }
-                    None => return Err(format!("podgate's answer is no verdict: {value}")),
+                    None => return Err(format!("podgate's answer is no verdict: {value}").into()),
                 },
             }
         }

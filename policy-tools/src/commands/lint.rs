@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 
-use super::input::read_text;
+use super::input::{Render, read_text};
 use super::{Ended, print};
 use crate::policy::lint::{CHECKS, Finding, INVALID, Ignored, Linted, Options, lint};
 use crate::probe::report::plain;
@@ -32,9 +32,8 @@ pub struct Lint {
     /// Expect pods that are in no file, such as those of operators: a selector without pods is no mistake then
     #[arg(long)]
     workloads_elsewhere: bool,
-    /// Render Helm charts and kustomizations, by helm and by kubectl or kustomize
-    #[arg(long)]
-    render: bool,
+    #[command(flatten)]
+    render: Render,
     /// Leave out findings of a check; may be repeated
     #[arg(long, value_name = "CHECK", value_parser = PossibleValuesParser::new(CHECKS))]
     ignore: Vec<String>,
@@ -76,7 +75,7 @@ impl Lint {
         let options = Options {
             cluster: self.kubeconfig.as_deref(),
             workloads_elsewhere: self.workloads_elsewhere,
-            render: self.render,
+            render: self.render.render,
             ignored,
         };
         let Linted { findings, notes } = lint(&self.paths, &options)?;

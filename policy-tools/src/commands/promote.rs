@@ -36,7 +36,7 @@ impl Wanted {
     /// Reads the manifests and finds the policy.
     ///
     /// # Errors
-    /// What is wrong with the manifests, or that none or several policies of them have the name.
+    /// Faults of the manifests, or that none or several policies of them have the name.
     pub fn find(&self) -> Result<StagedPolicy, Vec<String>> {
         find(&self.input.load()?, &self.name).map_err(|problem| vec![problem])
     }

@@ -12,7 +12,7 @@ use observe::time::{utc, utc_seconds};
 use serde_json::json;
 
 use super::explain::{pod, walkthrough};
-use super::input::load_by;
+use super::input::{Render, load_by};
 use super::{Ended, moment, print};
 use crate::input::Manifests;
 use crate::input::Reading;
@@ -48,9 +48,8 @@ pub struct ReplayJournal {
     /// File or folder of the policies and the workloads; may be repeated
     #[arg(long, value_name = "PATH", required_unless_present = "at", num_args = 1..)]
     with: Vec<PathBuf>,
-    /// Render Helm charts and kustomizations of --with, by helm and by kubectl or kustomize
-    #[arg(long)]
-    render: bool,
+    #[command(flatten)]
+    render: Render,
     /// The policies of this moment: a duration ago, such as 3d, or a time such as 2026-11-21T02:25:35Z
     #[arg(long, value_name = "TIME", conflicts_with = "with", requires = "of")]
     at: Option<String>,
@@ -144,7 +143,7 @@ impl ReplayJournal {
         }
         let since = self.since.as_deref().map(|text| moment("--since", text)).transpose();
         let since = since.map_err(|problem| vec![problem])?;
-        let reading = Reading { sources: true, render: self.render, ..Reading::default() };
+        let reading = Reading { sources: true, render: self.render.render, ..Reading::default() };
         let manifests = load_by(&self.with, None, &Networks::default(), false, &reading)?;
         let seen = read(&self.journal, since, &manifests)?.found();
         let flows: Vec<Flow> = seen.keys().cloned().collect();
@@ -166,7 +165,7 @@ impl ReplayJournal {
         Ok(print(&text, if changes.is_empty() { 0 } else { NO }))
     }
 
-    /// What could reach a pod at a moment and what it could reach, and its connections of that hour.
+    /// Prints the connections to and from a pod that were allowed at a moment, and its connections of that hour.
     fn past(&self, time: SystemTime, pod: &PodKey) -> Ended {
         let mut past = None;
         for folder in self.journal.iter().filter(|path| path.is_dir()) {

@@ -16,8 +16,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::Ended;
-use super::call::{Socket, refused};
-use cli_runtime::{NO, Output, UNUSABLE, counted, fail, write};
+use cli_runtime::{NO, Output, Socket, UNUSABLE, counted, fail, refused, write};
 use local_api::{Capture, CaptureSummary, CapturedPacket, Direction, Request};
 use observe::time::nanoseconds;
 use observe::trace::headers_in_words;

@@ -5,14 +5,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use cli_runtime::{NO, UNUSABLE, fail};
+use cli_runtime::{NO, Socket, UNUSABLE, fail};
 use ipnet::IpNet;
 use local_api::Request;
 use setup::install::{Change, DEFAULT_TEMPLATE, PLUGIN, complete, place_file, place_text};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::Ended;
-use super::call::Socket;
 use agent::config::Span;
 use agent::run::Status;
 
@@ -36,17 +35,12 @@ pub struct Args {
     #[arg(long, value_name = "FILE", default_value = "/usr/lib/podgate/podgate-cni")]
     plugin: PathBuf,
 
-    /// The runtime's folder of plugins
-    #[arg(long, value_name = "PATH", default_value = "/opt/cni/bin")]
-    plugin_folder: PathBuf,
-
     /// Configuration template, JSON [default: podgate-cni with host-local, then portmap]
     #[arg(long, value_name = "FILE")]
     template: Option<PathBuf>,
 
-    /// The runtime's folder of configurations
-    #[arg(long, value_name = "PATH", default_value = "/etc/cni/net.d")]
-    configuration_folder: PathBuf,
+    #[command(flatten)]
+    folders: Folders,
 
     /// File name of the configuration; a runtime uses the first by name
     #[arg(long, value_name = "NAME", default_value = "10-podgate.conflist")]
@@ -62,6 +56,18 @@ pub struct Args {
     /// Keep running, and restore files that are missing or changed
     #[arg(long)]
     follow: bool,
+}
+
+/// The container runtime's folders.
+#[derive(Debug, clap::Args)]
+pub(super) struct Folders {
+    /// The runtime's folder of configurations
+    #[arg(long, value_name = "PATH", default_value = "/etc/cni/net.d")]
+    pub(super) configuration_folder: PathBuf,
+
+    /// The runtime's folder of plugins
+    #[arg(long, value_name = "PATH", default_value = "/opt/cni/bin")]
+    pub(super) plugin_folder: PathBuf,
 }
 
 /// The files to install.
@@ -146,11 +152,11 @@ fn place(args: &Args, configuration: Option<&str>) -> Result<(), String> {
         }
     };
     if args.only != Some(What::Configuration) {
-        let change = place_file(&args.plugin, &args.plugin_folder, PLUGIN)?;
-        say(change, &args.plugin_folder, PLUGIN);
+        let change = place_file(&args.plugin, &args.folders.plugin_folder, PLUGIN)?;
+        say(change, &args.folders.plugin_folder, PLUGIN);
     }
     if let Some(text) = configuration {
-        let (folder, name) = (&args.configuration_folder, &args.configuration_name);
+        let (folder, name) = (&args.folders.configuration_folder, &args.configuration_name);
         say(place_text(text, folder, name)?, folder, name);
     }
     Ok(())

@@ -9,10 +9,10 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 use super::Ended;
-use super::call::{Socket, no_answer, print_line, refused, write_line};
+use super::call::{print_line, write_line};
 use super::filters::Filters;
 use agent::config::Span;
-use cli_runtime::{NO, Output, UNUSABLE, counted, fail};
+use cli_runtime::{NO, Output, Socket, UNUSABLE, counted, fail, no_answer, refused};
 use local_api::{AnyOf, Client, ClientError, ObserveFilters, Request, Verdict};
 use observe::time::utc;
 use observe::verdicts::Event;

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use acl::Origin;
 use agent::run::Table;
-use cli_runtime::{NO, Span, UNUSABLE, fail, print};
+use cli_runtime::{NO, Socket, Span, UNUSABLE, fail, print};
 use control::model::Stage;
 use local_api::{Request, Show};
 use observe::time::moment;
@@ -14,7 +14,6 @@ use policy_tools::commands::promote::{StagedPolicy, Wanted};
 use serde_json::Value;
 
 use super::Ended;
-use super::call::Socket;
 
 /// Arguments of `podgate policy promote`.
 #[derive(Debug, clap::Args)]

@@ -4,10 +4,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::Ended;
-use super::call::{Socket, refused};
 use agent::config::Span;
 use agent::run::Status;
-use cli_runtime::{NO, fail};
+use cli_runtime::{NO, Socket, fail, refused};
 use local_api::{ClientError, ErrorKind, Request};
 
 /// Arguments of `podgate rotate-key`.

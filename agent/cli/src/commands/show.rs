@@ -3,11 +3,9 @@
 use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
-use super::call::{Socket, no_answer};
 use super::{Ended, view};
 use agent::run::{Condition, Selection, TABLES, Table};
-use cli_runtime::{NO, UNUSABLE, fail};
-use cli_runtime::{Output, print};
+use cli_runtime::{NO, Output, Socket, UNUSABLE, fail, no_answer, print};
 use local_api::{Request, Show};
 
 /// Arguments of `podgate show`.

@@ -4,13 +4,12 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use agent::run::Table;
-use cli_runtime::{NO, Output, UNUSABLE, fail, write};
+use cli_runtime::{NO, Output, Socket, UNUSABLE, fail, no_answer, write};
 use local_api::{Request, Show};
 use policy_tools::commands::moment;
 use serde_json::Value;
 
 use super::Ended;
-use super::call::{Socket, no_answer};
 
 /// Arguments of `podgate policy staged`.
 #[derive(Debug, clap::Args)]

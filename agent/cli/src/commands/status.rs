@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::Ended;
-use super::call::{Socket, no_answer, print_whole, refused};
+use super::call::print_whole;
 use agent::config::Span;
 use agent::run::Status;
-use cli_runtime::{NO, Output, print};
+use cli_runtime::{NO, Output, Socket, no_answer, print, refused};
 use local_api::{ClientError, Request};
 
 /// Arguments of `podgate status`.

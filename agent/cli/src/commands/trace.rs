@@ -5,9 +5,8 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::Ended;
-use super::call::{Socket, print_line, refused};
-use cli_runtime::{NO, fail};
-use cli_runtime::{Output, counted, print};
+use super::call::print_line;
+use cli_runtime::{NO, Output, Socket, counted, fail, print, refused};
 use local_api::{Request, TraceAdd};
 use observe::trace::{Line, MOST};
 

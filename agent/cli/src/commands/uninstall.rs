@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::Ended;
+use super::install_cni::Folders;
+use agent::config::Options;
 use cli_runtime::{NO, Output, fail, print};
 use serde_json::json;
 use setup::install::{Places, Removal, uninstall};
@@ -30,24 +32,19 @@ pub struct Args {
     #[arg(long)]
     dry_run: bool,
 
-    /// The runtime's folder of configurations
-    #[arg(long, value_name = "PATH", default_value = "/etc/cni/net.d")]
-    configuration_folder: PathBuf,
-
-    /// The runtime's folder of plugins
-    #[arg(long, value_name = "PATH", default_value = "/opt/cni/bin")]
-    plugin_folder: PathBuf,
+    #[command(flatten)]
+    folders: Folders,
 
     /// host-local's folder of reserved addresses
     #[arg(long, value_name = "PATH", default_value = "/var/lib/cni/networks")]
     reservation_folder: PathBuf,
 
     /// The switch's state folder
-    #[arg(long, env = "PODGATE_STATE_DIR", value_name = "PATH", default_value = "/run/podgate")]
+    #[arg(long, env = "PODGATE_STATE_DIR", value_name = "PATH", default_value_os_t = Options::default().state_dir())]
     state_dir: PathBuf,
 
     /// The file system of type bpf, where programs at cgroups are pinned
-    #[arg(long, env = "PODGATE_BPF_FS", value_name = "PATH", default_value = "/sys/fs/bpf")]
+    #[arg(long, env = "PODGATE_BPF_FS", value_name = "PATH", default_value_os_t = Options::default().bpf_fs())]
     bpf_fs: PathBuf,
 
     /// Output format; json: one line an object
@@ -58,8 +55,8 @@ pub struct Args {
 /// Removes, and writes what it was to stdout.
 pub(super) fn run(args: &Args) -> Ended {
     let places = Places {
-        configurations: args.configuration_folder.clone(),
-        plugins: args.plugin_folder.clone(),
+        configurations: args.folders.configuration_folder.clone(),
+        plugins: args.folders.plugin_folder.clone(),
         reservations: args.reservation_folder.clone(),
         state: args.state_dir.clone(),
         bpf_fs: args.bpf_fs.clone(),

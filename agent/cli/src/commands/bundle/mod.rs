@@ -4,20 +4,21 @@
 
 mod redact;
 
+use std::error::Error;
+use std::fmt::Display;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use cli_runtime::{NO, counted, fail};
+use cli_runtime::{NO, Socket, counted, fail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use local_api::{Request, Show};
 use serde_json::Value;
 
 use super::Ended;
-use super::call::Socket;
 use agent::run::{Status, TABLES, Table};
 use redact::redact;
 
@@ -109,43 +110,40 @@ fn of_the_switch(args: &Args, parts: &mut Parts) -> Option<String> {
     let mut switch = match args.socket.connect() {
         Ok(switch) => switch,
         Err(error) => {
-            parts.add("status.json", Err(error.to_string()));
+            parts.miss("status.json", &error);
             return None;
         }
     };
-    let status = switch.call(&Request::Status).map_err(|error| error.to_string());
-    parts.add("status.json", status.clone().and_then(|value| pretty(&value)));
-    let status = status.ok().and_then(|value| serde_json::from_value::<Status>(value).ok());
+    let status = switch.call(&Request::Status).map(|value| {
+        parts.add("status.json", serde_json::to_string_pretty(&value));
+        serde_json::from_value::<Status>(value).ok()
+    });
+    let status = status.inspect_err(|error| parts.miss("status.json", error)).ok().flatten();
     if let Some(status) = &status {
-        parts.add("status.txt", Ok(status.to_string()));
+        parts.files.push(("status.txt".to_owned(), status.to_string()));
     }
     let mut listen = None;
     for (what, _) in TABLES {
         let request = Request::Show(Show { what: what.to_owned(), ..Show::default() });
-        let answer = switch.call(&request).map_err(|error| error.to_string());
-        let text = answer.and_then(|answer| match answer {
-            Value::String(text) => Ok(text),
-            answer => {
-                let table: Table =
-                    serde_json::from_value(answer).map_err(|error| error.to_string())?;
-                if what == "config" {
-                    let row = table.rows.iter().find(|row| row.first() == Some(&"listen".into()));
-                    listen = row.and_then(|row| row.get(1)?.as_str()?.parse().ok());
-                }
-                Ok(table.to_string())
+        let mut show = || -> Result<String, Box<dyn Error>> {
+            let answer = switch.call(&request)?;
+            if let Value::String(text) = answer {
+                return Ok(text);
             }
-        });
-        parts.add(&format!("show/{what}.txt"), text);
+            let table: Table = serde_json::from_value(answer)?;
+            if what == "config" {
+                let row = table.rows.iter().find(|row| row.first() == Some(&"listen".into()));
+                listen = row.and_then(|row| row.get(1)?.as_str()?.parse().ok());
+            }
+            Ok(table.to_string())
+        };
+        parts.add(&format!("show/{what}.txt"), show());
     }
     if let Some(listen) = listen {
         parts.add("metrics.txt", page(listen, "/metrics"));
         parts.add("readyz.txt", page(listen, "/readyz"));
     }
     status.map(|status| status.node)
-}
-
-fn pretty(value: &Value) -> Result<String, String> {
-    serde_json::to_string_pretty(value).map_err(|error| error.to_string())
 }
 
 fn page(address: SocketAddr, path: &str) -> Result<String, String> {
@@ -207,11 +205,15 @@ struct Parts {
 }
 
 impl Parts {
-    fn add(&mut self, name: &str, text: Result<String, String>) {
+    fn add(&mut self, name: &str, text: Result<String, impl Display>) {
         match text {
             Ok(text) => self.files.push((name.to_owned(), text)),
-            Err(error) => self.errors.push(format!("{name}: {error}")),
+            Err(error) => self.miss(name, &error),
         }
+    }
+
+    fn miss(&mut self, name: &str, error: &impl Display) {
+        self.errors.push(format!("{name}: {error}"));
     }
 
     /// Removes secrets and writes the archive, for its owner alone; how many files it has.

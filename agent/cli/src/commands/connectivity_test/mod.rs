@@ -13,11 +13,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use cli_runtime::{NO, Output, UNUSABLE, fail, print};
+use cli_runtime::{NO, Output, Socket, UNUSABLE, fail, print};
 use serde::Serialize;
 
 use super::Ended;
-use super::call::Socket;
 
 /// Arguments of `podgate connectivity-test`.
 #[derive(Debug, clap::Args)]

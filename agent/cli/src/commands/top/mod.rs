@@ -11,10 +11,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::Ended;
-use super::call::{Socket, refused};
 use super::observe::{PAUSE, reconnect};
 use agent::config::Span;
-use cli_runtime::{NO, Output, UNUSABLE, fail, print, write};
+use cli_runtime::{NO, Output, Socket, UNUSABLE, fail, print, refused, write};
 use keys::Keys;
 use local_api::ClientError;
 use rates::{Rates, rates, sample};
