@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Row;
-use super::node::{NODE, Node, PORTS};
+use super::node::{Failure, NODE, Node, PORTS};
 use super::probe::{Family, Live, connects_tcp, connects_udp};
 
 const INGRESS: &str = "
@@ -75,7 +75,7 @@ const STEPS: [Step; 4] = [
 ];
 
 /// Tries all of them.
-pub(super) fn run(node: &mut Node) -> Result<Vec<Row>, String> {
+pub(super) fn run(node: &mut Node) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     let server = node.address("server", Family::V4)?;
     let live = node.inside("other", || Live::open(server, PORTS[0]))?;

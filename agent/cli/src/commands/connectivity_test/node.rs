@@ -1,5 +1,6 @@
 //! The switch under test, and pods that are network namespaces.
 
+use std::error::Error;
 use std::fs;
 use std::io::Write;
 use std::net::IpAddr;
@@ -16,6 +17,9 @@ use serde_json::{Value, json};
 use super::Args;
 use super::probe::{Family, serve};
 use agent::run::Status;
+
+/// Why the test cannot go on; the text is printed.
+pub(super) type Failure = Box<dyn Error + Send + Sync>;
 
 /// The namespace of Kubernetes that objects of the test are in.
 const NAMESPACE: &str = "podgate-connectivity-test";
@@ -50,7 +54,7 @@ struct Pod {
 
 impl Node {
     /// Starts a temporary switch, or takes the running one, and attaches the pods.
-    pub(super) fn start(args: &Args) -> Result<Self, String> {
+    pub(super) fn start(args: &Args) -> Result<Self, Failure> {
         let plugin = plugin(args)?;
         let mut node = match &args.manifests {
             Some(folder) => Self::running(args, folder, plugin)?,
@@ -63,15 +67,14 @@ impl Node {
         }
         for pod in &node.pods {
             for port in PORTS {
-                let served =
-                    pod.namespace.run(|| serve(port)).map_err(|error| error.to_string())?;
+                let served = pod.namespace.run(|| serve(port))?;
                 served.map_err(|error| format!("{}: listen on {port}: {error}", pod.name))?;
             }
         }
         Ok(node)
     }
 
-    fn temporary(args: &Args, plugin: PathBuf) -> Result<Self, String> {
+    fn temporary(args: &Args, plugin: PathBuf) -> Result<Self, Failure> {
         let work = PathBuf::from(format!("/run/podgate-connectivity-test.{}", std::process::id()));
         let failed = |error: std::io::Error| format!("{}: {error}", work.display());
         let manifests = work.join("manifests");
@@ -90,11 +93,10 @@ impl Node {
         command.args(["--umem-frames", "8192", "--sessions", "4096", "--manifests"]);
         command.arg(&manifests).arg("--socket").arg(&socket).arg("--state-dir").arg(&work);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let child = namespace.run(|| -> Result<Child, String> {
-            loopback()
-                .and_then(|()| command.spawn().map_err(|error| format!("podgate run: {error}")))
-        });
-        let child = child.map_err(|error| error.to_string()).flatten()?;
+        let child = namespace.run(|| -> Result<Child, Failure> {
+            loopback()?;
+            Ok(command.spawn().map_err(|error| format!("podgate run: {error}"))?)
+        })??;
         let data = work.join("ipam");
         let range = |subnet: &str, first: &str| json!([{"subnet": subnet, "rangeStart": first}]);
         let configuration = json!({
@@ -117,19 +119,19 @@ impl Node {
         })
     }
 
-    fn running(args: &Args, folder: &Path, plugin: PathBuf) -> Result<Self, String> {
+    fn running(args: &Args, folder: &Path, plugin: PathBuf) -> Result<Self, Failure> {
         let path = &args.configuration;
         let failed = |what: &dyn std::fmt::Display| format!("{}: {what}", path.display());
         let text = fs::read_to_string(path).map_err(|error| failed(&error))?;
         let list: Value = serde_json::from_str(&text).map_err(|error| failed(&error))?;
         let mut configuration = list["plugins"][0].clone();
         if configuration["type"] != setup::install::PLUGIN {
-            return Err(failed(&"its first plugin is not podgate-cni"));
+            return Err(failed(&"its first plugin is not podgate-cni").into());
         }
         for field in ["cniVersion", "name"] {
             configuration[field] = list[field].clone();
         }
-        let namespace = Namespace::current().map_err(|error| error.to_string())?;
+        let namespace = Namespace::current()?;
         Ok(Self {
             namespace,
             socket: args.socket.path().to_owned(),
@@ -144,11 +146,12 @@ impl Node {
     }
 
     /// The address of a pod.
-    pub(super) fn address(&self, pod: &str, family: Family) -> Result<IpAddr, String> {
+    pub(super) fn address(&self, pod: &str, family: Family) -> Result<IpAddr, Failure> {
         let pod = self.pod(pod)?;
         let mut addresses = pod.addresses.iter().copied();
         let address = addresses.find(|address| family.is_of(*address));
-        address.ok_or_else(|| format!("{} has no {} address", pod.name, family.name()))
+        let missing = || format!("{} has no {} address", pod.name, family.name());
+        Ok(address.ok_or_else(missing)?)
     }
 
     /// Runs `work` inside a pod, or on the node.
@@ -156,16 +159,20 @@ impl Node {
         &self,
         place: &str,
         work: impl FnOnce() -> T + Send,
-    ) -> Result<T, String> {
+    ) -> Result<T, Failure> {
         let namespace = match place {
             NODE => &self.namespace,
             pod => &self.pod(pod)?.namespace,
         };
-        namespace.run(work).map_err(|error| error.to_string())
+        Ok(namespace.run(work)?)
     }
 
     /// Writes a policy, or removes it, and waits until that is in force.
-    pub(super) fn apply(&mut self, name: &'static str, policy: Option<&str>) -> Result<(), String> {
+    pub(super) fn apply(
+        &mut self,
+        name: &'static str,
+        policy: Option<&str>,
+    ) -> Result<(), Failure> {
         let before = self.status()?.generation;
         match policy {
             Some(spec) => self.write(
@@ -186,11 +193,12 @@ impl Node {
         Ok(())
     }
 
-    fn pod(&self, name: &str) -> Result<&Pod, String> {
-        self.pods.iter().find(|pod| pod.name == name).ok_or_else(|| format!("no pod {name}"))
+    fn pod(&self, name: &str) -> Result<&Pod, Failure> {
+        let found = self.pods.iter().find(|pod| pod.name == name);
+        Ok(found.ok_or_else(|| format!("no pod {name}"))?)
     }
 
-    fn write_objects(&mut self, node: &str) -> Result<(), String> {
+    fn write_objects(&mut self, node: &str) -> Result<(), Failure> {
         let pod = |name: &&str| {
             json!({"apiVersion": "v1", "kind": "Pod",
                 "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app": name}},
@@ -206,21 +214,21 @@ impl Node {
     }
 
     /// The file appears whole.
-    fn write(&mut self, name: &str, text: &str) -> Result<(), String> {
+    fn write(&mut self, name: &str, text: &str) -> Result<(), Failure> {
         let path = self.path(name);
         let written =
             control::replace_file(&path, Durability::Lazy, |out| out.write_all(text.as_bytes()));
         self.files.push(path.clone());
-        written.map_err(|error| format!("{}: {error}", path.display()))
+        Ok(written.map_err(|error| format!("{}: {error}", path.display()))?)
     }
 
-    fn attach(&mut self, name: &'static str) -> Result<(), String> {
-        let namespace = Namespace::create().map_err(|error| error.to_string())?;
+    fn attach(&mut self, name: &'static str) -> Result<(), Failure> {
+        let namespace = Namespace::create()?;
         let pod = Pod { name, namespace, addresses: Vec::new() };
         let result = self.call_plugin("ADD", &pod)?;
         // From here on dropping the node detaches it.
         self.pods.push(pod);
-        let result: Value = serde_json::from_str(&result).map_err(|error| error.to_string())?;
+        let result: Value = serde_json::from_str(&result)?;
         let networks = result["ips"].as_array().into_iter().flatten();
         let addresses =
             networks.filter_map(|it| it["address"].as_str()?.split_once('/')?.0.parse().ok());
@@ -230,7 +238,7 @@ impl Node {
         Ok(())
     }
 
-    fn call_plugin(&self, command: &str, pod: &Pod) -> Result<String, String> {
+    fn call_plugin(&self, command: &str, pod: &Pod) -> Result<String, Failure> {
         let failed = |error: std::io::Error| format!("{}: {error}", self.plugin.display());
         // Inherited by the plugin, which gives up the privilege to look into this process.
         let namespace = rustix::io::dup(&pod.namespace).map_err(|error| failed(error.into()))?;
@@ -253,28 +261,26 @@ impl Node {
             }
             child.wait_with_output()
         });
-        let output = called.map_err(|error| error.to_string())?.map_err(failed)?;
+        let output = called?.map_err(failed)?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         match output.status.success() {
             true => Ok(text),
-            false => Err(format!("podgate-cni {command} of {}: {}", pod.name, text.trim())),
+            false => Err(format!("podgate-cni {command} of {}: {}", pod.name, text.trim()).into()),
         }
     }
 
-    fn status(&self) -> Result<Status, String> {
-        let mut client =
-            Client::connect(&self.socket, PATIENCE).map_err(|error| error.to_string())?;
-        let value = client.call(&Request::Status).map_err(|error| error.to_string())?;
-        serde_json::from_value(value).map_err(|error| error.to_string())
+    fn status(&self) -> Result<Status, Failure> {
+        let mut client = Client::connect(&self.socket, PATIENCE)?;
+        Ok(serde_json::from_value(client.call(&Request::Status)?)?)
     }
 
-    fn wait(&mut self, what: &str, is_done: impl Fn(&Status) -> bool) -> Result<Status, String> {
+    fn wait(&mut self, what: &str, is_done: impl Fn(&Status) -> bool) -> Result<Status, Failure> {
         let end = Instant::now() + PATIENCE;
         loop {
             let why = match self.status() {
                 Ok(status) if is_done(&status) => return Ok(status),
                 Ok(_) => "it does not".to_owned(),
-                Err(why) => why,
+                Err(why) => why.to_string(),
             };
             let ended = match &mut self.switch {
                 Some((child, _)) => child.try_wait().is_ok_and(|status| status.is_some()),
@@ -287,7 +293,8 @@ impl Node {
                 return Err(format!(
                     "the switch was to {what}: {why}\n{}",
                     log.collect::<String>()
-                ));
+                )
+                .into());
             }
             std::thread::sleep(AGAIN);
         }
@@ -313,15 +320,13 @@ impl Drop for Node {
     }
 }
 
-fn loopback() -> Result<(), String> {
-    let up = Netlink::open().and_then(|mut netlink| {
-        let link = netlink.link("lo")?;
-        netlink.set_up(link.index)
-    });
-    up.map_err(|error| error.to_string())
+fn loopback() -> Result<(), linux_net::Error> {
+    let mut netlink = Netlink::open()?;
+    let link = netlink.link("lo")?;
+    netlink.set_up(link.index)
 }
 
-fn plugin(args: &Args) -> Result<PathBuf, String> {
+fn plugin(args: &Args) -> Result<PathBuf, Failure> {
     let own = std::env::current_exe().ok();
     let beside = own.iter().filter_map(|own| Some(own.parent()?.join(setup::install::PLUGIN)));
     let usual =
@@ -331,8 +336,9 @@ fn plugin(args: &Args) -> Result<PathBuf, String> {
         None => beside.chain(usual).collect(),
     };
     let found = places.iter().position(|path| path.is_file());
-    found.map(|n| places.swap_remove(n)).ok_or_else(|| {
-        let places: Vec<String> = places.iter().map(|path| path.display().to_string()).collect();
-        format!("there is no {}", places.join(", nor "))
-    })
+    if let Some(found) = found {
+        return Ok(places.swap_remove(found));
+    }
+    let places: Vec<String> = places.iter().map(|path| path.display().to_string()).collect();
+    Err(format!("there is no {}", places.join(", nor ")).into())
 }
