@@ -71,6 +71,7 @@ pub(crate) fn seal(
         wireguard_port: PORT,
     })?;
     kernel.require_encryption(&networks, PORT)?;
+    programs.forward_by(kernel.from_device())?;
     Ok(programs)
 }
 

@@ -19,7 +19,7 @@ const PORT: u16 = 7000;
 const UNDERLAYS: [&str; 2] = ["vxlan", "routed"];
 
 /// Whether the nodes have sent these bytes since the last call.
-fn saw(captures: &[RawReceiver; 2], bytes: &[u8]) -> bool {
+fn saw(captures: &[RawReceiver], bytes: &[u8]) -> bool {
     let mut found = false;
     for capture in captures {
         while let Some(frame) = capture.receive().unwrap() {
@@ -62,6 +62,14 @@ fn what_pods_of_two_nodes_say_is_encrypted_through_restarts() {
             (near, far)
         });
         assert!(!saw(&captures, SECRET), "{underlay}");
+        // Once the kernel forwards it, what was decrypted takes no further interface of the node.
+        let ingress = [two.namespace.enter(|| RawReceiver::open("eth0").unwrap())];
+        for (near, far) in &mut streams {
+            two.eventually("a way from the device into the pod", || {
+                assert!(says(near, far), "{underlay}");
+                (!saw(&ingress, SECRET)).then_some(())
+            });
+        }
         // Pods and the other node's own processes.
         assert!(client.pings("192.0.2.2".parse().unwrap()), "{underlay}");
         let status = one.eventually("a handshake", || {

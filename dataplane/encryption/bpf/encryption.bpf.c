@@ -4,7 +4,8 @@
  *
  *   the switch, its programs, the kernel ──▶ uplink ──▶ seal ─┬─ of pods ──▶ WireGuard device ──▶ encrypted ──▶ uplink
  *                                                             └─ else ─────▶ wire
- *   wire ──▶ the kernel's UDP ──▶ WireGuard device ──▶ unseal ──▶ uplink's ingress, with a mark
+ *   wire ──▶ the kernel's UDP ──▶ WireGuard device ──▶ unseal ─┬─ entry of flow offload ──▶ pod
+ *                                                              └─ else ──▶ uplink's ingress, with a mark
  *
  * `seal` stands at the egress of the uplink. A packet is of pods if it is a tunnel's, if it goes to another node's pod
  * network, or from this node's pod networks to another node; with some nodes what their processes say counts as well.
@@ -46,6 +47,14 @@ struct {
 } settings SEC(".maps");
 
 struct sealed_networks networks SEC(".maps");
+
+/* The program that forwards by entries of flow offload; none without a switch. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u32));
+} forwarder SEC(".maps");
 
 static __always_inline __u32 kind_of(const struct address *address)
 {
@@ -142,8 +151,9 @@ int unseal(struct __sk_buff *skb)
 	if (bpf_skb_change_head(skb, sizeof(ethernet), 0) ||
 	    bpf_skb_store_bytes(skb, 0, &ethernet, sizeof(ethernet), 0))
 		return TC_ACT_SHOT;
-	skb->mark = SEALED_MARK;
 	count(UNSEALED, 1);
+	bpf_tail_call(skb, &forwarder, 0);
+	skb->mark = SEALED_MARK;
 	return bpf_redirect(set->uplink, BPF_F_INGRESS);
 }
 

@@ -3,12 +3,14 @@
 //! ```text
 //!   the switch, its programs, the kernel ─▶ uplink ─▶ seal ─┬─ of pods ─▶ WireGuard device ─▶ uplink
 //!                                                           └─ else ────▶ wire
-//!   wire ─▶ the kernel's UDP ─▶ WireGuard device ─▶ unseal ─▶ uplink's ingress, with a mark
+//!   wire ─▶ the kernel's UDP ─▶ WireGuard device ─▶ unseal ─┬─ entry of flow offload ─▶ pod
+//!                                                           └─ else ─▶ uplink's ingress, with a mark
 //! ```
 //!
 //! The dataplane knows nothing of it. Its packets to other nodes leave by the uplink as ever; `seal` hands them to
 //! the device, and drops what has no peer there. The device takes from a peer what has one of its addresses as
-//! source; `unseal` puts that at the uplink's ingress. There the program of flow offload drops what other nodes
+//! source; `unseal` hands that to flow offload, which forwards it by an entry into the pod, or puts it at the
+//! uplink's ingress. There the program of flow offload drops what other nodes
 //! should have encrypted ([`require_encryption`]).
 //!
 //! Programs stay attached when the process ends, and the next one's take their place.

@@ -42,6 +42,7 @@ pub struct Programs {
     seal: RawFd,
     unseal: RawFd,
     settings: Map<u32, Settings>,
+    forwarder: Map<u32, u32>,
     networks: Mutex<Entries<NetworkKey, u32>>,
     counters: Counts,
     places: Mutex<Places>,
@@ -128,6 +129,7 @@ impl Programs {
                 seal: object.program(c"seal")?,
                 unseal: object.program(c"unseal")?,
                 settings: object.map(c"settings")?,
+                forwarder: object.map(c"forwarder")?,
                 networks: Mutex::new(Entries::new(object.map(c"networks")?)),
                 counters: object.counts(c"counters")?,
                 places: Mutex::default(),
@@ -159,6 +161,16 @@ impl Programs {
         places.second = device;
         self.set_places(&places)?;
         self.put("unseal", device, Direction::Ingress, self.unseal)
+    }
+
+    /// Hands what was decrypted to `program`, flow offload's, which knows the connections of pods. It has to be loaded as
+    /// long as this is.
+    ///
+    /// # Errors
+    /// If the kernel refuses: all of it takes the uplink's ingress.
+    pub fn forward_by(&self, program: RawFd) -> Result<(), Error> {
+        let put = self.forwarder.put(&0, &program.cast_unsigned());
+        put.map_err(|cause| Error::new(ATTACH, cause))
     }
 
     fn set_places(&self, places: &Places) -> Result<(), Error> {

@@ -16,7 +16,7 @@ use linux_net::{Netlink, WireGuardConfig, WireGuardDevice, WireGuardPeer};
 use testkit::{Boringtun, Namespace, RawReceiver};
 
 pub(crate) const OVERLAY: u16 = 4789;
-const PORT: u16 = 51871;
+pub(crate) const PORT: u16 = 51871;
 
 pub(crate) struct Lan {
     pub(crate) hosts: [Host; 3],
@@ -191,6 +191,7 @@ impl Host {
         let filter = UplinkFilter { vxlan_port, ..UplinkFilter::default() };
         kernel.set_uplink_filter(&filter).unwrap();
         kernel.require_encryption(&values, PORT).unwrap();
+        programs.forward_by(kernel.from_device()).unwrap();
         kernel.steer_uplink().unwrap();
         (programs, kernel, device)
     }

@@ -4,10 +4,11 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
+use dataplane::port::af_xdp::{UplinkFilter, UplinkService};
 use testkit::packet;
 use testkit::{BORINGTUN, Namespace, RawSender, eventually, has_program};
 
-use crate::rig::{Host, Lan, OVERLAY};
+use crate::rig::{Host, Lan, OVERLAY, PORT};
 
 /// The payload of pods, which must not be seen on the link.
 const SECRET: &[u8] = b"what pods of different nodes say to each other";
@@ -110,6 +111,24 @@ fn streams_get_through_whole() {
         });
         assert!(received == sent, "{source}");
     }
+}
+
+/// As a node port, or an address that a load balancer has for a service.
+#[test]
+fn a_service_at_the_port_of_the_device_takes_nothing_of_it() {
+    requires!();
+    let lan = Lan::new();
+    let [one, two, _] = &lan.hosts;
+    let (_near, far) = (one.encrypt(&[two], &[]), two.encrypt(&[one], &[]));
+    comes_to_say(one, two, ROUTED);
+    let address = "192.0.2.2".parse().unwrap();
+    let filter = UplinkFilter {
+        node_addresses: [address].into(),
+        services: [UplinkService { address, protocol: 17, port: PORT }].into(),
+        ..UplinkFilter::default()
+    };
+    far.kernel.set_uplink_filter(&filter).unwrap();
+    comes_to_say(one, two, ROUTED);
 }
 
 /// The attacker sends frames that look like those of node 1.

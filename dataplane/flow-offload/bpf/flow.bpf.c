@@ -249,8 +249,12 @@ static __always_inline int read_arrival(struct __sk_buff *skb, struct packet *pa
 	return reason;
 }
 
-/* Forwards what arrived by the uplink by its entry; the reason if it has none that counts. */
-static __always_inline int by_entry(struct __sk_buff *skb, const struct settings *set, int *action)
+/*
+ * Forwards what arrived by the uplink by its entry; the reason if it has none that counts. Of what was decrypted, which
+ * stands at another interface now, templates open nothing.
+ */
+static __always_inline int by_entry(struct __sk_buff *skb, const struct settings *set,
+				    int is_decrypted, int *action)
 {
 	struct arrival arrival = {};
 	struct packet packet = {};
@@ -264,10 +268,12 @@ static __always_inline int by_entry(struct __sk_buff *skb, const struct settings
 	if (reason >= 0 &&
 	    (reason != REASON_OPENS_OR_ENDS || !(packet.flags & (TCP_SYN | TCP_RST))))
 		return reason;
+	if (is_decrypted)
+		packet.key.ingress = set->uplink | (packet.key.ingress & TUNNELLED);
 	entry = bpf_map_lookup_elem(&flows, &packet.key);
 	now = bpf_ktime_get_coarse_ns();
 	if (reason >= 0 && !takes_event(entry, &packet)) {
-		if (packet.flags == TCP_SYN)
+		if (!is_decrypted && packet.flags == TCP_SYN)
 			bpf_tail_call(skb, &stages, STAGE_UPLINK_OPENS);
 		return reason;
 	}
@@ -321,11 +327,14 @@ static __always_inline int leave(struct __sk_buff *skb, const struct settings *s
 	return bpf_redirect(set->uplink_link, 0);
 }
 
+enum arrival_of { CLEAR_TEXT, ENCRYPTED, ANYTHING };
+
 /*
- * Whether a packet claims to come from another node's pods, in a tunnel, or from another node to what gets encrypted
+ * CLEAR_TEXT: a packet claims to come from another node's pods, in a tunnel, or from another node to what gets encrypted
  * packets from there, and did not arrive encrypted although what does is.
+ * ENCRYPTED: it is for the WireGuard device. The kernel's socket has it, and whoever sent it is verified there.
  */
-static __always_inline int is_clear_text(struct __sk_buff *skb)
+static __always_inline enum arrival_of how_it_arrived(struct __sk_buff *skb)
 {
 	struct uplink_settings *filter;
 	struct ip_packet packet = {};
@@ -334,26 +343,30 @@ static __always_inline int is_clear_text(struct __sk_buff *skb)
 
 	if (skb->mark == SEALED_MARK) {
 		skb->mark = 0;
-		return 0;
+		return ANYTHING;
 	}
 	if (!wireguard_port || !*wireguard_port)
-		return 0;
+		return ANYTHING;
 	if (skb->vlan_present && skb->vlan_tci & VLAN_ID)
-		return 0;
+		return ANYTHING;
 	reading = read_frame(skb, skb->vlan_present ? 1 : 0, &packet);
 	if (reading == NOT_IP || reading == TOO_MANY_TAGS)
-		return 0;
+		return ANYTHING;
+	if (reading == READ && packet.place == WHOLE && packet.protocol == IPPROTO_UDP &&
+	    port_of(skb, &packet, DESTINATION) == *wireguard_port && is_node(&packet.destination))
+		return ENCRYPTED;
 	from = kind_in(&sealed_networks, &packet.source);
 	if (from & PODS)
-		return 1;
+		return CLEAR_TEXT;
 	if (from & NODE) {
 		to = kind_in(&sealed_networks, &packet.destination);
 		if (to & OWN || (from & HOSTS && to & SELF &&
 				 !is_below(skb, &packet, DESTINATION, *wireguard_port)))
-			return 1;
+			return CLEAR_TEXT;
 	}
 	filter = bpf_map_lookup_elem(&uplink_settings, &zero);
-	return reading == READ && filter && is_tunnel(skb, &packet, filter->vxlan_port);
+	return reading == READ && filter && is_tunnel(skb, &packet, filter->vxlan_port) ?
+		       CLEAR_TEXT : ANYTHING;
 }
 
 /* At the ingress of the uplink, which the node uses as well. */
@@ -366,16 +379,38 @@ int from_uplink(struct __sk_buff *skb)
 
 	if (skb->pkt_type == PACKET_OTHERHOST)
 		return TC_ACT_UNSPEC;
-	if (is_clear_text(skb)) {
+	switch (how_it_arrived(skb)) {
+	case CLEAR_TEXT:
 		count(COUNTER_CLEAR_TEXT, 1);
 		return TC_ACT_SHOT;
+	case ENCRYPTED:
+		return TC_ACT_UNSPEC;
+	default:
+		break;
 	}
 	if (skb->pkt_type == PACKET_HOST) {
-		reason = by_entry(skb, set, &action);
+		reason = by_entry(skb, set, 0, &action);
 		if (reason < 0)
 			return action;
 	}
 	return leave(skb, set, reason);
+}
+
+/*
+ * What a WireGuard device has decrypted, with an Ethernet header: by an entry into the pod at once, anything else by
+ * the uplink's ingress. Called by the program at the device.
+ */
+SEC("tc")
+int from_device(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+	int action = TC_ACT_SHOT;
+
+	if (!set || by_entry(skb, set, 1, &action) < 0)
+		return action;
+	skb->mark = SEALED_MARK;
+	return bpf_redirect(set->uplink, BPF_F_INGRESS);
 }
 
 /* What is opened from the uplink. Without a switch there are no stages, and the packet is lost. */

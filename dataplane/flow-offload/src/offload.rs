@@ -5,6 +5,7 @@
 //! snapshot concerns the connection, the entry does not count from the start.
 
 use std::collections::BTreeMap;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -135,6 +136,11 @@ impl Offload {
         port: u16,
     ) -> Result<(), Error> {
         self.engine.context.kernel.require_encryption(networks, port)
+    }
+
+    /// The program for what a WireGuard device has decrypted, as [`Kernel::from_device`].
+    pub fn from_device(&self) -> RawFd {
+        self.engine.context.kernel.from_device()
     }
 
     /// Whether the uplink's program is where it belongs.

@@ -72,6 +72,7 @@ impl Object {
             sys::BPF_MAP_TYPE_ARRAY,
             sys::BPF_MAP_TYPE_LPM_TRIE,
             sys::BPF_MAP_TYPE_XSKMAP,
+            sys::BPF_MAP_TYPE_PROG_ARRAY,
             sys::BPF_MAP_TYPE_ARRAY_OF_MAPS,
             sys::BPF_MAP_TYPE_CGROUP_STORAGE,
         ];

@@ -241,6 +241,7 @@ impl Encryption {
             let mut wanted = self.wanted.lock();
             wanted.offload = Some(Arc::clone(offload));
             self.set_networks(&wanted).map_err(|error| named(error.into()))?;
+            self.programs.forward_by(offload.from_device()).map_err(|it| named(it.into()))?;
             if wanted.plan.is_known() || !Programs::seals(index) {
                 self.programs.attach(uplink).map_err(|error| named(error.into()))?;
             } else {

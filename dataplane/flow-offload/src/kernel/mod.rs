@@ -34,6 +34,7 @@ pub struct Kernel {
     from_switch: RawFd,
     pub(crate) from_uplink: RawFd,
     to_uplink: RawFd,
+    from_device: RawFd,
     pub(crate) from_host: RawFd,
     uplink_maps: Mutex<UplinkMaps>,
     sealed: Map<u32, u32>,
@@ -136,6 +137,7 @@ impl Kernel {
                 from_switch: object.program(c"from_switch")?,
                 from_uplink: object.program(c"from_uplink")?,
                 to_uplink: object.program(c"to_uplink")?,
+                from_device: object.program(c"from_device")?,
                 from_host: object.program(c"from_host")?,
                 uplink_maps: Mutex::new(UplinkMaps::find(&object)?),
                 sealed: object.map(c"sealed")?,
@@ -215,6 +217,11 @@ impl Kernel {
         let failed = |cause| Error::new("require encryption at the uplink", cause);
         self.sealed.put(&0, &port.into()).map_err(failed)?;
         lock(&self.sealed_networks).set(networks).map_err(failed)
+    }
+
+    /// The program for what a WireGuard device has decrypted, for `Programs::forward_by` of encryption.
+    pub fn from_device(&self) -> RawFd {
+        self.from_device
     }
 
     /// Attaches the uplink's program, unless that is done.
