@@ -14,7 +14,7 @@ use crate::PodKey;
 use crate::cache::Cache;
 use crate::external_ips::{ExternalIps, RefusedIp};
 use crate::model::{
-    Endpoint, EndpointSlice, Hints, Key, Protocol, Service, ServicePort, TargetPort,
+    Endpoint, EndpointSlice, Key, Protocol, Service, ServicePort, TargetPort, Topology,
 };
 
 /// A service with its endpoints.
@@ -35,13 +35,11 @@ pub struct ServiceEndpoint {
     pub address: IpAddr,
     /// Its port.
     pub port: u16,
-    /// Its node, if its slice names one.
-    pub node: Option<Arc<str>>,
     /// Whether it takes new connections. If not, it is terminating but still serves, and is used if
     /// no other endpoint is left (KEP-1669).
     pub ready: bool,
-    /// The consumers it is meant for.
-    pub hints: Option<Arc<Hints>>,
+    /// Its node, if its slice names one, and its hints.
+    pub topology: Arc<Topology>,
 }
 
 /// The views of all services.
@@ -155,19 +153,21 @@ fn view(cache: &Cache, service: &Arc<Service>, refused: Vec<RefusedIp>) -> (Serv
                     };
                     let Some(number) = number else { continue };
                     // Two slices may list an endpoint while it moves between them.
-                    let known = list.entry((*address, number)).or_insert((false, None, None));
+                    let topology = &endpoint.topology;
+                    let known = list.entry((*address, number));
+                    let known = known.or_insert_with(|| (false, Arc::clone(topology)));
                     known.0 |= ready;
-                    known.1 = endpoint.node.clone().or(known.1.take());
-                    known.2 = endpoint.hints.clone().or(known.2.take());
+                    if known.1 != *topology {
+                        known.1 = Arc::new(topology.or(&known.1));
+                    }
                 }
             }
         }
-        let endpoint = |((address, port), (ready, node, hints))| ServiceEndpoint {
+        let endpoint = |((address, port), (ready, topology))| ServiceEndpoint {
             address,
             port,
-            node,
             ready,
-            hints,
+            topology,
         };
         list.into_iter().map(endpoint).collect()
     });

@@ -23,7 +23,7 @@ pub(crate) fn ports(view: &ServiceView, node: &str, zone: Option<&str>) -> Vec<F
             [false, true].map(|v6| {
                 let of_family = |it: &&ServiceEndpoint| it.address.is_ipv6() == v6;
                 let all: Vec<_> = endpoints.iter().filter(of_family).collect();
-                let local = |it: &&&ServiceEndpoint| it.node.as_deref() == Some(node);
+                let local = |it: &&&ServiceEndpoint| it.topology.node.as_deref() == Some(node);
                 let local: Vec<_> = all.iter().filter(local).copied().collect();
                 let any = usable(&hinted(&all, node, zone));
                 let choice = |local_only| if local_only { usable(&local) } else { any.clone() };
@@ -49,8 +49,8 @@ fn hinted<'e>(
 ) -> Vec<&'e ServiceEndpoint> {
     let ready: Vec<_> = endpoints.iter().copied().filter(|it| it.ready).collect();
     let has = |names: &[Arc<str>], wanted: &str| names.iter().any(|name| **name == *wanted);
-    let nodes = |it: &'e ServiceEndpoint| it.hints.as_ref().map_or(&[][..], |it| &it.nodes);
-    let zones = |it: &'e ServiceEndpoint| it.hints.as_ref().map_or(&[][..], |it| &it.zones);
+    let nodes = |it: &'e ServiceEndpoint| &it.topology.hints.nodes[..];
+    let zones = |it: &'e ServiceEndpoint| &it.topology.hints.zones[..];
     let by_node = ready.iter().all(|it| !nodes(it).is_empty());
     let by_zone = ready.iter().all(|it| !zones(it).is_empty());
     let of_node = ready.iter().copied().filter(|it| by_node && has(nodes(it), node));

@@ -29,7 +29,9 @@ pub use object::{Kind, Object, ObjectRef};
 pub use policy::{DirectionRules, Namespaces, NetworkPolicy, Peer, PolicyRule, PortSpec, Ports};
 pub use report::{Condition, ConditionKind, Report};
 pub use selector::{Requirement, Selector, Test};
-pub use service::{Endpoint, EndpointPort, EndpointSlice, Hints, Service, ServicePort, TargetPort};
+pub use service::{
+    Endpoint, EndpointPort, EndpointSlice, Hints, Service, ServicePort, TargetPort, Topology,
+};
 pub use staging::{Stage, Staging};
 pub use uid::Uid;
 

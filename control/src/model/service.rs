@@ -91,20 +91,43 @@ pub struct Endpoint {
     pub serving: bool,
     /// `conditions.terminating`, false where absent.
     pub terminating: bool,
+    /// Its node and its hints.
+    #[serde(flatten)]
+    pub topology: Arc<Topology>,
+}
+
+/// Where an endpoint is, and where it is meant to be used; shared by the endpoints that have it in common.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Topology {
     /// `nodeName`.
     pub node: Option<Arc<str>>,
-    /// `hints`, if it has any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hints: Option<Arc<Hints>>,
+    /// `hints`.
+    #[serde(default, skip_serializing_if = "Hints::is_empty")]
+    pub hints: Hints,
 }
 
 /// The consumers an endpoint is meant for; an empty list is no hint.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Hints {
     /// `forZones`.
     pub zones: Vec<Arc<str>>,
     /// `forNodes`.
     pub nodes: Vec<Arc<str>>,
+}
+
+impl Hints {
+    fn is_empty(&self) -> bool {
+        self.zones.is_empty() && self.nodes.is_empty()
+    }
+}
+
+impl Topology {
+    /// The same, with what `other` has and this one does not.
+    #[must_use]
+    pub fn or(&self, other: &Self) -> Self {
+        let hints = if self.hints.is_empty() { &other.hints } else { &self.hints };
+        Self { node: self.node.clone().or_else(|| other.node.clone()), hints: hints.clone() }
+    }
 }
 
 /// One element of an endpoint slice's `ports`.

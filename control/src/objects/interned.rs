@@ -6,13 +6,14 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use ahash::RandomState;
 
-use crate::model::{Labels, PodPorts};
+use crate::model::{Labels, PodPorts, Topology};
 
 type Known<T> = HashMap<Arc<T>, (), RandomState>;
 type Pool<T> = LazyLock<Mutex<Known<T>>>;
 
 static NAMES: Pool<str> = LazyLock::new(Mutex::default);
 static PORTS: Pool<PodPorts> = LazyLock::new(Mutex::default);
+static TOPOLOGIES: Pool<Topology> = LazyLock::new(Mutex::default);
 static LABELS: LazyLock<Mutex<LabelSets>> = LazyLock::new(Mutex::default);
 
 /// The shared form of a name: of nodes every pod and every endpoint has one, of namespaces and ports many objects.
@@ -25,6 +26,12 @@ pub(crate) fn shared_name(name: &str) -> Arc<str> {
 pub(crate) fn shared_ports(ports: PodPorts) -> Arc<PodPorts> {
     let known = &mut PORTS.lock().unwrap_or_else(PoisonError::into_inner);
     shared(known, &ports, || Arc::new(ports.clone()))
+}
+
+/// The shared form of a topology: endpoints of one node have the same, but for hints.
+pub(crate) fn shared_topology(topology: Topology) -> Arc<Topology> {
+    let known = &mut TOPOLOGIES.lock().unwrap_or_else(PoisonError::into_inner);
+    shared(known, &topology, || Arc::new(topology.clone()))
 }
 
 /// The shared form of the label set with these labels, which are sorted by key.

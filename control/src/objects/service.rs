@@ -10,11 +10,11 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::interned::shared_name;
+use super::interned::{shared_name, shared_topology};
 use super::{ObjectRef, reader};
 use crate::FieldFault;
 use crate::model::{
-    Endpoint, EndpointPort, EndpointSlice, Hints, Key, Service, ServicePort, TargetPort,
+    Endpoint, EndpointPort, EndpointSlice, Hints, Key, Service, ServicePort, TargetPort, Topology,
 };
 
 type Faults = Vec<FieldFault>;
@@ -193,13 +193,12 @@ fn service_port(index: usize, port: core::ServicePort) -> Result<ServicePort, Fi
 
 /// `hints` of an endpoint. They only restrict the choice of an endpoint, so an unreadable one is
 /// ignored.
-fn hints(value: &Value) -> Option<Arc<Hints>> {
+fn hints(value: &Value) -> Hints {
     let names = |field: &str| {
         let list = value[field].as_array().into_iter().flatten();
-        list.filter_map(|it| it["name"].as_str().map(Arc::from)).collect()
+        list.filter_map(|it| it["name"].as_str().map(shared_name)).collect()
     };
-    let hints = Hints { zones: names("forZones"), nodes: names("forNodes") };
-    (hints != Hints::default()).then(|| Arc::new(hints))
+    Hints { zones: names("forZones"), nodes: names("forNodes") }
 }
 
 /// The slice as far as it could be read, and what could not be.
@@ -220,8 +219,10 @@ pub(super) fn endpoint_slice(reference: &ObjectRef, value: &Value) -> (EndpointS
             ready,
             serving: conditions.serving.unwrap_or(ready),
             terminating: conditions.terminating.unwrap_or(false),
-            node: endpoint.node_name.as_deref().map(shared_name),
-            hints: hints(&value["endpoints"][index]["hints"]),
+            topology: shared_topology(Topology {
+                node: endpoint.node_name.as_deref().map(shared_name),
+                hints: hints(&value["endpoints"][index]["hints"]),
+            }),
         });
     }
     let listed: Vec<(usize, discovery::EndpointPort)> = elements(value, "ports", &mut faults);

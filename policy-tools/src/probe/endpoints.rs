@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::Object;
-use control::model::{Addresses, Endpoint, EndpointSlice, Key, Pod};
+use control::model::{Addresses, Endpoint, EndpointSlice, Hints, Key, Pod, Topology};
 
 /// Gives services with a selector and no endpoint slice the pods that they select, and endpoints
 /// the nodes that they are on.
@@ -53,8 +53,7 @@ pub(super) fn complete(
                     ready: true,
                     serving: true,
                     terminating: false,
-                    node: pod.node.clone(),
-                    hints: None,
+                    topology: Topology { node: pod.node.clone(), hints: Hints::default() }.into(),
                 })
             })
         });
@@ -69,12 +68,13 @@ pub(super) fn complete(
     }
     for object in objects.iter_mut() {
         let Object::EndpointSlice(slice) = object else { continue };
-        if slice.endpoints.iter().all(|it| it.node.is_some()) {
+        if slice.endpoints.iter().all(|it| it.topology.node.is_some()) {
             continue;
         }
         let endpoints = Arc::make_mut(&mut Arc::make_mut(slice).endpoints).iter_mut();
-        for endpoint in endpoints.filter(|it| it.node.is_none()) {
-            endpoint.node = endpoint.addresses.iter().find_map(|it| nodes.get(it)).cloned();
+        for endpoint in endpoints.filter(|it| it.topology.node.is_none()) {
+            let node = endpoint.addresses.iter().find_map(|it| nodes.get(it)).cloned();
+            Arc::make_mut(&mut endpoint.topology).node = node;
         }
     }
     objects.extend(slices);

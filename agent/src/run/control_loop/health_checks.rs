@@ -86,7 +86,8 @@ impl HealthChecks {
                 server: None,
             });
             let endpoints = service.endpoints.iter().flatten();
-            let local = endpoints.filter(|it| it.ready && it.node.as_deref() == Some(node));
+            let local =
+                endpoints.filter(|it| it.ready && it.topology.node.as_deref() == Some(node));
             let addresses: BTreeSet<_> = local.map(|it| it.address).collect();
             served.health.local_endpoints.store(addresses.len(), Ordering::Release);
         }
