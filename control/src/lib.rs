@@ -30,6 +30,7 @@
 mod addresses;
 pub mod api_server;
 mod cache;
+mod compact;
 mod configurator;
 mod control;
 pub mod explain;

@@ -227,10 +227,6 @@ impl Control {
     }
 
     fn replace(&mut self, mut stale: HashSet<ObjectRef, RandomState>, objects: Vec<Object>) {
-        self.membership.expect(objects.iter().filter_map(|object| match object {
-            Object::Pod(pod) if pod.is_on_pod_network() => Some(&**pod),
-            _ => None,
-        }));
         let (mut last, mut packed) =
             (None::<Arc<str>>, HashSet::<Arc<str>, RandomState>::default());
         for object in objects {

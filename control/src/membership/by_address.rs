@@ -1,20 +1,19 @@
 //! A map by address.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ahash::RandomState;
+use crate::compact::CompactMap;
 
 /// A map by address with a table for each family: an IPv4 address in a table of both would take the room of an IPv6 one.
 #[derive(Debug)]
 pub(super) struct ByAddress<T> {
-    v4: HashMap<Ipv4Addr, T, RandomState>,
-    v6: HashMap<Ipv6Addr, T, RandomState>,
+    v4: CompactMap<Ipv4Addr, T>,
+    v6: CompactMap<Ipv6Addr, T>,
 }
 
 impl<T> Default for ByAddress<T> {
     fn default() -> Self {
-        Self { v4: HashMap::default(), v6: HashMap::default() }
+        Self { v4: CompactMap::default(), v6: CompactMap::default() }
     }
 }
 
@@ -50,11 +49,5 @@ impl<T> ByAddress<T> {
     pub(super) fn iter(&self) -> impl Iterator<Item = (IpAddr, &T)> {
         let v4 = self.v4.iter().map(|(address, value)| (IpAddr::V4(*address), value));
         v4.chain(self.v6.iter().map(|(address, value)| (IpAddr::V6(*address), value)))
-    }
-
-    /// Makes room for so many addresses of either family in all.
-    pub(super) fn expect(&mut self, v4: usize, v6: usize) {
-        self.v4.reserve(v4.saturating_sub(self.v4.len()));
-        self.v6.reserve(v6.saturating_sub(self.v6.len()));
     }
 }

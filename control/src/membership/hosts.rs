@@ -27,15 +27,6 @@ impl Membership {
         self.inside.get(&address).map_or(&[], |sets| sets)
     }
 
-    /// Makes room for the addresses of these pods.
-    pub(crate) fn expect<'p>(&mut self, pods: impl Iterator<Item = &'p Pod>) {
-        let (mut v4, mut v6) = (0, 0);
-        for address in pods.flat_map(|pod| pod.addresses.iter()) {
-            *(if address.is_ipv4() { &mut v4 } else { &mut v6 }) += 1;
-        }
-        self.owners.expect(v4, v6);
-    }
-
     /// A pod changed in the cache; it had the addresses `before` and has `now`.
     pub(crate) fn pod_changed(
         &mut self,

@@ -1,17 +1,17 @@
 //! The last content of each object of a kind, as far as it is read: an event with the same content is passed over.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use serde_json::Value;
 
+use crate::compact::CompactMap;
 use crate::model::Pod;
 
 /// Hashes of the objects by the hash of their names, with a random key.
 #[derive(Debug, Default)]
 pub(super) struct Said {
     hasher: RandomState,
-    last: HashMap<u64, u64, ahash::RandomState>,
+    last: CompactMap<u64, u64>,
 }
 
 impl Said {
@@ -46,6 +46,6 @@ impl Said {
 
     /// Forgets all of it.
     pub(super) fn clear(&mut self) {
-        self.last.clear();
+        self.last = CompactMap::default();
     }
 }
