@@ -23,8 +23,9 @@ const SOON: Duration = Duration::from_secs(1);
 const LEISURE: Duration = Duration::from_secs(10);
 /// No history is written before this time after the start.
 const HISTORY: Duration = Duration::from_secs(60);
-/// Writing takes at most one part in this many of the time.
+/// Writing takes at most one part in so many of the time: after changes of policies, and after others alone.
 const SHARE: u32 = 20;
+const SHARE_OF_OTHERS: u32 = 100;
 
 /// The writing thread and the time of its next write.
 pub(in crate::run) struct StateWriter {
@@ -33,8 +34,11 @@ pub(in crate::run) struct StateWriter {
     _thread: Thread,
     is_writing: bool,
     due: Option<Instant>,
-    /// Earliest time of the next write, by [`SHARE`].
-    not_before: Instant,
+    /// Policies are among the changes since the last write.
+    has_policies: bool,
+    /// How long the last write took, and when it ended.
+    took: Duration,
+    ended: Instant,
 }
 
 struct Outcome {
@@ -68,7 +72,7 @@ impl StateWriter {
         let mut history = History::new(folder, most_bytes);
         let write = move |snapshot| history.write(snapshot, SystemTime::now());
         let mut started = Self::start_with("history", write)?;
-        started.not_before = Instant::now() + HISTORY;
+        started.ended = Instant::now() + HISTORY;
         Ok(started)
     }
 
@@ -88,26 +92,33 @@ impl StateWriter {
             }
         };
         let thread = Thread::start(thread, write)?;
-        let (is_writing, due, not_before) = (false, None, Instant::now());
-        Ok(Self { work, done, _thread: thread, is_writing, due, not_before })
+        let (is_writing, due, has_policies) = (false, None, false);
+        let (took, ended) = (Duration::ZERO, Instant::now());
+        Ok(Self { work, done, _thread: thread, is_writing, due, has_policies, took, ended })
     }
 
-    /// Schedules a write; `soon` after a change of policies.
-    pub(in crate::run) fn changed(&mut self, soon: bool) {
-        let due = Instant::now() + if soon { SOON } else { LEISURE };
+    /// Schedules a write, soon if policies changed.
+    pub(in crate::run) fn changed(&mut self, has_policies: bool) {
+        let due = Instant::now() + if has_policies { SOON } else { LEISURE };
         self.due = Some(self.due.map_or(due, |known| known.min(due)));
+        self.has_policies |= has_policies;
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        let share = if self.has_policies { SHARE } else { SHARE_OF_OTHERS };
+        !self.is_writing
+            && self.due.is_some_and(|due| due.max(self.ended + self.took * share) <= now)
     }
 
     /// Starts a write if it is due.
     pub(in crate::run) fn begin_if_due(&mut self, control: &Control) {
-        let now = Instant::now();
-        if !self.is_writing && self.due.is_some_and(|due| due.max(self.not_before) <= now) {
+        if self.is_due(Instant::now()) {
             self.begin(control);
         }
     }
 
     fn begin(&mut self, control: &Control) {
-        self.due = None;
+        (self.due, self.has_policies) = (None, false);
         self.is_writing = self.work.send(ObjectSnapshot::of(control)).is_ok();
     }
 
@@ -119,7 +130,7 @@ impl StateWriter {
 
     fn finish_write(&mut self, outcome: Outcome) -> Result<SystemTime, String> {
         self.is_writing = false;
-        self.not_before = Instant::now() + outcome.took * SHARE;
+        (self.took, self.ended) = (outcome.took, Instant::now());
         if outcome.result.is_err() {
             self.changed(false);
         }
@@ -156,4 +167,25 @@ pub(in crate::run) fn load(state_dir: &Path) -> (Vec<Object>, Restored) {
 /// The file of the saved objects.
 pub(super) fn file(state_dir: &Path) -> PathBuf {
     state_dir.join("cluster-state")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_takes_long_comes_late_and_later_without_policies() {
+        let mut writer = StateWriter::start_with("test", |_| Ok(())).unwrap();
+        let seconds = Duration::from_secs;
+        (writer.took, writer.ended) = (seconds(1), Instant::now() + seconds(60));
+        let ended = writer.ended;
+        writer.changed(false);
+        assert!(!writer.is_due(ended + seconds(99)) && writer.is_due(ended + seconds(100)));
+        writer.changed(true);
+        assert!(!writer.is_due(ended + seconds(19)) && writer.is_due(ended + seconds(20)));
+        writer.changed(false);
+        assert!(writer.is_due(ended + seconds(20)), "the policies are not written yet");
+        writer.is_writing = true;
+        assert!(!writer.is_due(ended + seconds(200)));
+    }
 }
