@@ -10,14 +10,14 @@ use local_api::{Answer, Request};
 
 use super::kernel::{Completion, Destination, Hop, InterfaceEvent};
 use super::names::PendingAnswer;
-use super::source::{Reading, Slot};
+use super::source::{Reading, Slots};
 
 /// An event that changes the switch, or a request.
 pub(crate) enum Event {
     /// The manifests, after a change.
     Manifests(Reading),
-    /// An event of the API server's watches.
-    Source(control::api_server::Event, Slot),
+    /// Events of the API server's watches.
+    Source(Vec<control::api_server::Event>, Slots),
     /// A request of the local API, and where its answer goes.
     Request(Request, Sender<Answer>),
     /// A request for the session rules of a pod, or of all, and the node's services; the requesting thread

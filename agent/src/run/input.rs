@@ -41,7 +41,7 @@ impl Input {
         let mut readings = Vec::new();
         let source = match (&config.api_server, config.manifests.is_empty()) {
             (Some(access), _) => {
-                let send = move |event, slot| report.send(Event::Source(event, slot)).is_ok();
+                let send = move |events, slots| report.send(Event::Source(events, slots)).is_ok();
                 let (node, aggregate) = (&config.node_name, config.aggregate);
                 Source::ApiServer(ApiServer::watch(access.clone(), node, aggregate, send)?)
             }

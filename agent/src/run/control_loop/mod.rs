@@ -158,8 +158,8 @@ impl ControlLoop {
     /// Passes an event to those that it concerns.
     fn handle_event(&mut self, event: Event) {
         match event {
-            Event::Source(event, _slot) => {
-                self.source_event(event);
+            Event::Source(events, _slots) => {
+                events.into_iter().for_each(|event| self.source_event(event));
                 self.effects.ports.changed(Change::Objects);
             }
             Event::Request(request, reply) => self.request(request, reply),

@@ -1,8 +1,11 @@
 //! The thread that watches the API server.
 //!
 //! It has a tokio runtime and a thread of its own, so it uses no worker's core and does not delay
-//! the control loop. Its events go into the control loop's channel, each with a slot; while all
-//! slots are taken, the watches are not read.
+//! the control loop. Its events go into the control loop's channel, as many at once as there are, with a slot
+//! for each; while all slots are taken, the watches are not read.
+//!
+//! Waking a thread costs more than an event. After changes of objects the thread rests before it asks the
+//! kernel for more: a change that comes alone is not late, and those that come one after the other gather.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -56,9 +59,13 @@ enum Write {
 
 /// Pending events of the control loop before the watches pause.
 const WAITING: usize = 256;
+/// Maximum of events that are handed over at once.
+const TOGETHER: usize = 64;
+/// The thread's rest after changes, by which the next ones may be late.
+const REST: Duration = Duration::from_millis(10);
 
-/// A slot of a pending event; dropped once the event is applied.
-pub(in crate::run) type Slot = OwnedSemaphorePermit;
+/// Slots of pending events; dropped once the events are applied.
+pub(in crate::run) type Slots = OwnedSemaphorePermit;
 
 /// Interval of the thread's heartbeat.
 const PULSE: Duration = Duration::from_millis(200);
@@ -82,7 +89,7 @@ const LEASE: Duration = Duration::from_secs(15);
 
 impl ApiServer {
     /// Starts the watches; `node` is this node's name. With `aggregate`, pods of other nodes come from what one of the
-    /// switches writes. `send` receives every event with its slot and returns whether the
+    /// switches writes. `send` receives all events, in their order, with their slots and returns whether the
     /// receiver still exists.
     ///
     /// # Errors
@@ -91,7 +98,7 @@ impl ApiServer {
         access: Access,
         node: &str,
         aggregate: bool,
-        send: impl Fn(Event, Slot) -> bool + Send + 'static,
+        send: impl Fn(Vec<Event>, Slots) -> bool + Send + 'static,
     ) -> Result<Self, StartError> {
         let (stop, stopped) = oneshot::channel();
         let (answer, answered) = sync_channel(1);
@@ -102,8 +109,16 @@ impl ApiServer {
         let pulse = Arc::new(AtomicBool::new(true));
         let pulsing = Arc::clone(&pulse);
         let node = node.to_owned();
+        let has_changes = Arc::new(AtomicBool::new(false));
+        let resting = Arc::clone(&has_changes);
+        let rest = move || {
+            if resting.swap(false, Ordering::AcqRel) {
+                std::thread::sleep(REST);
+            }
+        };
         let run = move || {
-            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = match runtime.enable_all().on_thread_park(rest).build() {
                 Ok(runtime) => runtime,
                 Err(error) => {
                     let _ = answer.send(Err(StartError::Failed(format!("start tokio: {error}"))));
@@ -124,7 +139,7 @@ impl ApiServer {
                 let known = matches!(cluster, Ok(Ok(_)));
                 let cluster = cluster.ok().and_then(Result::ok).flatten();
                 let _ = answer.send(Ok((connection.server, cluster.clone())));
-                let (sender, mut events) = mpsc::channel(1);
+                let (sender, events) = mpsc::channel(TOGETHER);
                 let (watched, pace) = (&connection.client, Pace::default());
                 let mut tasks = match aggregate {
                     true => {
@@ -155,15 +170,7 @@ impl ApiServer {
                         tokio::time::sleep(PULSE).await;
                     }
                 });
-                tasks.spawn(async move {
-                    let slots = Arc::new(Semaphore::new(WAITING));
-                    while let Some(event) = events.recv().await {
-                        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
-                        if !send(event, slot) {
-                            return;
-                        }
-                    }
-                });
+                tasks.spawn(hand_over(events, has_changes, send));
                 // Also when the sender is dropped.
                 let _ = stopped.await;
             });
@@ -225,6 +232,26 @@ impl ApiServer {
     /// Queues the write of an Event; `false` if the queue is full.
     pub(in crate::run) fn warn(&self, warning: Warning) -> bool {
         self.writes.try_send(Write::Warning(warning)).is_ok()
+    }
+}
+
+/// Hands the events over, and notes whether there were changes of objects among them.
+async fn hand_over(
+    mut events: mpsc::Receiver<Event>,
+    has_changes: Arc<AtomicBool>,
+    send: impl Fn(Vec<Event>, Slots) -> bool,
+) {
+    let slots = Arc::new(Semaphore::new(WAITING));
+    let mut together = Vec::new();
+    while events.recv_many(&mut together, TOGETHER).await > 0 {
+        let count = together.len() as u32;
+        let Ok(slots) = Arc::clone(&slots).acquire_many_owned(count).await else { return };
+        if together.iter().any(|it| matches!(it, Event::Apply(..) | Event::Delete(_))) {
+            has_changes.store(true, Ordering::Release);
+        }
+        if !send(std::mem::take(&mut together), slots) {
+            return;
+        }
     }
 }
 
@@ -348,6 +375,9 @@ mod tests {
     use std::sync::Mutex;
     use std::time::Instant;
 
+    /// Events that were handed over together, and something about them.
+    type Held<T> = Arc<Mutex<Vec<(Vec<Event>, T)>>>;
+
     #[test]
     fn a_thread_that_is_held_up_shows() {
         let server = testkit::api_server::ApiServer::new();
@@ -378,15 +408,15 @@ mod tests {
     #[test]
     fn events_that_are_not_worked_in_hold_up_the_watches() {
         let server = testkit::api_server::ApiServer::new();
-        let held: Arc<Mutex<Vec<(Event, Slot)>>> = Arc::default();
+        let held: Held<Slots> = Arc::default();
         let into = Arc::clone(&held);
         let access = Access::Kubeconfig(server.kubeconfig());
-        let watching = ApiServer::watch(access, "node-a", false, move |event, slot| {
-            into.lock().unwrap().push((event, slot));
+        let watching = ApiServer::watch(access, "node-a", false, move |events, slots| {
+            into.lock().unwrap().push((events, slots));
             true
         });
         let _watching = watching.map_err(|_| "no watch").unwrap();
-        let count = || held.lock().unwrap().len();
+        let count = || held.lock().unwrap().iter().map(|(events, _)| events.len()).sum::<usize>();
         let until = |done: &dyn Fn() -> bool| {
             let began = Instant::now();
             while !done() {
@@ -394,15 +424,47 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(5));
             }
         };
-        until(&|| held.lock().unwrap().iter().any(|(event, _)| *event == Event::Synced));
-        for number in 0..2 * WAITING {
+        until(&|| {
+            let held = held.lock().unwrap();
+            held.iter().flat_map(|(events, _)| events).any(|event| *event == Event::Synced)
+        });
+        for number in 0..3 * WAITING {
             server.apply(serde_json::json!({"apiVersion": "v1", "kind": "Pod",
                 "metadata": {"name": format!("p{number}"), "namespace": "x"}}));
         }
-        until(&|| count() == WAITING);
+        let is_full = || (WAITING - TOGETHER..=WAITING).contains(&count());
+        until(&is_full);
         std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(count(), WAITING, "no more than there are slots");
+        assert!(is_full(), "{} events: no more than there are slots", count());
         held.lock().unwrap().clear();
-        until(&|| count() == WAITING);
+        until(&is_full);
+    }
+
+    #[tokio::test]
+    async fn events_that_wait_are_handed_over_at_once_and_in_order() {
+        let (sender, events) = mpsc::channel(TOGETHER);
+        let delete = |n: usize| {
+            let name = n.to_string().into();
+            Event::Delete(ObjectRef { kind: control::Kind::Node, namespace: None, name })
+        };
+        let has_changes = Arc::new(AtomicBool::new(false));
+        let handed: Held<bool> = Arc::default();
+        let (into, noted) = (Arc::clone(&handed), Arc::clone(&has_changes));
+        let send = move |events, _| {
+            into.lock().unwrap().push((events, noted.load(Ordering::Acquire)));
+            true
+        };
+        let first = vec![Event::Synced];
+        let second: Vec<Event> = (0..TOGETHER).map(delete).collect();
+        let handing = tokio::spawn(hand_over(events, has_changes, send));
+        for events in [&first, &second] {
+            for event in events {
+                sender.send(event.clone()).await.unwrap();
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(sender);
+        handing.await.unwrap();
+        assert_eq!(*handed.lock().unwrap(), [(first, false), (second, true)]);
     }
 }

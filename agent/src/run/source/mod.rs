@@ -24,7 +24,7 @@ use std::time::SystemTime;
 use control::Kind;
 use control::api_server::Aggregate;
 
-pub(super) use api_server::{ApiServer, Slot};
+pub(super) use api_server::{ApiServer, Slots};
 pub(super) use cluster::{ClusterRecord, names, sessions};
 pub(super) use manifests::Manifests;
 pub use manifests::ReadManifests;
