@@ -55,6 +55,11 @@ enum Each {
 
 type Shared = Arc<Mutex<State>>;
 
+/// The next pod that changes is so many further on.
+const STEP: usize = 7919;
+/// A pod changes back after so many changes of others, so that both are never one.
+const BACK: usize = 250;
+
 /// Interval of bookmarks.
 const BOOKMARK: Duration = Duration::from_secs(1);
 /// Version of everything that is listed.
@@ -213,11 +218,13 @@ fn watch(
             let burst = if plural == "pods" && rate == 0 { 100 } else { 1 };
             for _ in 0..burst {
                 version += 1;
-                // At a rate, each pod changes its label and changes it back.
+                // At a rate, each pod changes its label and later changes it back.
                 let is_back = rate > 0 && version % 2 == 0 && each.is_none();
+                let count = cluster.count(plural);
                 if !is_back {
-                    n = (n + 7919) % cluster.count(plural);
+                    n = (n + STEP) % count;
                 }
+                let n = if is_back { (n + count - BACK * STEP % count) % count } else { n };
                 let (of, n) = match each {
                     Some(Each::Pods) if plural == "pods" => turned_over(cluster, version),
                     _ => ("MODIFIED", n),
