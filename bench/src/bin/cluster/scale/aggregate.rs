@@ -1,17 +1,20 @@
 //! The aggregate of pods in the serving process: its objects and Leases are kept by the API server double, and a writer
-//! and a standby are processes of their own, so that the measured one reads.
+//! and a standby are processes of their own, so that the measured one reads. A third one watches all pods directly.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use control::api_server::{
-    Access, AggregateRole, Aggregation, Event, Pace, Timing, connect, watch_aggregated,
+    Access, AggregateRole, Aggregation, Client, Event, InitialSync, Pace, Timing, connect,
+    watch_aggregated, watch_kinds,
 };
+use control::{Control, Kind, Scope};
 use testkit::TempDir;
 
-use super::kubeconfig;
+use super::{NODE, kubeconfig, take_changes};
 
 /// Bytes and objects of the aggregate that were sent.
 #[derive(Default, Clone, Copy)]
@@ -85,13 +88,9 @@ pub(super) fn aggregation(node: &str) -> Aggregation {
 
 /// A switch that watches all pods until it is ended, and prints a line once others read what it writes, or it stands by.
 pub(super) async fn write(node: &str, server: SocketAddr) -> Result<()> {
-    let folder = TempDir::new("scale-writer");
-    let path = folder.path().join("kubeconfig");
-    std::fs::write(&path, kubeconfig(server))?;
-    let connection = connect(&Access::Kubeconfig(path)).await?;
+    let client = client(server).await?;
     let (sender, mut events) = tokio::sync::mpsc::channel(256);
-    let pace = Pace::default();
-    let _watches = watch_aggregated(&connection.client, pace, aggregation(node), &sender);
+    let _watches = watch_aggregated(&client, Pace::default(), aggregation(node), &sender);
     let mut is_printed = false;
     while let Some(event) = events.recv().await {
         let Event::Aggregate(now) = event else { continue };
@@ -107,30 +106,84 @@ pub(super) async fn write(node: &str, server: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// The processes of the writer and the standby; they are ended when this is dropped.
-pub(super) struct Writers(Vec<Child>);
+async fn client(server: SocketAddr) -> Result<Client> {
+    let folder = TempDir::new("scale-client");
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, kubeconfig(server))?;
+    Ok(connect(&Access::Kubeconfig(path)).await?.client)
+}
 
-impl Writers {
-    pub(super) fn start(server: SocketAddr) -> Result<Self> {
-        let mut all = Self(Vec::new());
-        for node in ["node-00001", "node-00002"] {
-            let mut child = Command::new(std::env::current_exe()?)
-                .args(["scale", "--write", node, "--server", &server.to_string()])
-                .stdout(Stdio::piped())
-                .spawn()?;
-            let output = child.stdout.take().context("stdout")?;
-            all.0.push(child);
-            let mut line = String::new();
-            BufReader::new(output).read_line(&mut line)?;
-            eprintln!("{node}: {}", line.trim());
+/// Watches all pods directly until the process is ended. Prints a line once they are listed, and then the delay of each
+/// change that says when it was sent, in milliseconds.
+pub(super) async fn watch_directly(server: SocketAddr) -> Result<()> {
+    let client = client(server).await?;
+    let (sender, mut events) = tokio::sync::mpsc::channel(256);
+    let _watches = watch_kinds(&[Kind::Pod], &client, Pace::default(), &sender);
+    let mut control = Control::new(Scope::Node(NODE.into()));
+    let mut buffer = InitialSync::default();
+    while let Some(event) = events.recv().await {
+        if buffer.take(event) {
+            break;
         }
-        Ok(all)
+    }
+    buffer.work_in(&mut control);
+    control.commit();
+    println!("all pods are listed");
+    loop {
+        for delay in take_changes(&mut control, &mut events).await.1 {
+            println!("{delay}");
+        }
     }
 }
 
-impl Drop for Writers {
+/// The processes of the writer, of the standby, and of the direct watch; they are ended when this is dropped.
+#[derive(Default)]
+pub(super) struct Others {
+    children: Vec<Child>,
+    /// Delays of the direct watch that nobody has taken.
+    direct: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Others {
+    pub(super) fn start(server: SocketAddr) -> Result<Self> {
+        let mut all = Self::default();
+        for node in ["node-00001", "node-00002"] {
+            all.spawn(server, &["--write", node])?;
+        }
+        let output = all.spawn(server, &["--direct"])?;
+        let direct = Arc::clone(&all.direct);
+        std::thread::spawn(move || {
+            for delay in output.lines().map_while(|line| line.ok()?.parse().ok()) {
+                direct.lock().unwrap_or_else(PoisonError::into_inner).push(delay);
+            }
+        });
+        Ok(all)
+    }
+
+    /// Starts a process and waits for its first line.
+    fn spawn(&mut self, server: SocketAddr, what: &[&str]) -> Result<BufReader<ChildStdout>> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["scale", "--server", &server.to_string()])
+            .args(what)
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut output = BufReader::new(child.stdout.take().context("stdout")?);
+        self.children.push(child);
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        eprintln!("{}: {}", what.join(" "), line.trim());
+        Ok(output)
+    }
+
+    /// The delays of the direct watch since the last call, in milliseconds.
+    pub(super) fn take_direct(&self) -> Vec<u64> {
+        std::mem::take(&mut self.direct.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Others {
     fn drop(&mut self) {
-        for child in &mut self.0 {
+        for child in &mut self.children {
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -29,6 +29,7 @@ use control::api_server::{Access, Event, InitialSync, Pace, connect, watch, watc
 use control::{Control, Kind, Object, Scope};
 use serde_json::{Value, json};
 use testkit::TempDir;
+use tokio::sync::mpsc::Receiver;
 
 /// The size of the cluster.
 #[derive(Debug, Clone, Parser)]
@@ -50,7 +51,7 @@ struct Args {
     #[arg(long)]
     switch: bool,
 
-    /// Take pods from the aggregate, which two more processes write; changes come at --rate
+    /// Take pods from the aggregate, which two more processes write, beside a direct watch; changes come at --rate
     #[arg(long)]
     aggregate: bool,
 
@@ -69,6 +70,10 @@ struct Args {
     /// Write the aggregate as the switch of this node
     #[arg(long, hide = true, requires = "server")]
     write: Option<String>,
+
+    /// Watch all pods directly, and print how late changes are
+    #[arg(long, hide = true, requires = "server")]
+    direct: bool,
 
     /// Address of the process that serves
     #[arg(long, hide = true)]
@@ -112,12 +117,16 @@ fn run(args: Args) -> Result<()> {
     }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build()?;
-    if let (Some(node), Some(server)) = (&args.write, args.server) {
-        return runtime.block_on(aggregate::write(node, server));
+    match (&args.write, args.server) {
+        (Some(node), Some(server)) => return runtime.block_on(aggregate::write(node, server)),
+        (None, Some(server)) if args.direct => {
+            return runtime.block_on(aggregate::watch_directly(server));
+        }
+        _ => {}
     }
     let server = Server::start(&args)?;
-    let _writers = args.aggregate.then(|| aggregate::Writers::start(server.address)).transpose()?;
-    runtime.block_on(measure(&args, &server))?;
+    let others = args.aggregate.then(|| aggregate::Others::start(server.address)).transpose()?;
+    runtime.block_on(measure(&args, &server, others.as_ref()))?;
     runtime.shutdown_background();
     Ok(())
 }
@@ -155,7 +164,7 @@ impl Drop for Server {
     }
 }
 
-async fn measure(args: &Args, server: &Server) -> Result<()> {
+async fn measure(args: &Args, server: &Server, others: Option<&aggregate::Others>) -> Result<()> {
     let folder = TempDir::new("scale");
     let path = folder.path().join("kubeconfig");
     std::fs::write(&path, kubeconfig(server.address))?;
@@ -207,11 +216,12 @@ async fn measure(args: &Args, server: &Server) -> Result<()> {
         let figure = |counts: &Value| counts[name].as_u64().unwrap_or(0);
         figure(&counts["aggregate"]) - figure(&aggregated)
     };
-    if args.aggregate {
+    if let Some(others) = others {
         let listed = of_aggregate(&counts, "listed") as f64;
         rows.push(row("PodgateAddresses listed, MB", format!("{:.1}", listed / 1e6)));
         for (each, name) in [("labels", "another label"), ("pods", "pods that come and go")] {
-            let figures = aggregated_changes(args, server, &mut control, &mut events, each).await?;
+            let reader = (&mut control, &mut events);
+            let figures = aggregated_changes(args, server, others, reader, each).await?;
             rows.extend(figures.into_iter().map(|(row, it)| vec![format!("{name}: {row}"), it]));
         }
         print_table(&["measure", "figure"], &rows);
@@ -254,12 +264,31 @@ async fn measure(args: &Args, server: &Server) -> Result<()> {
     Ok(())
 }
 
+/// Takes the next events, with all that wait behind them, into the tables. Returns the number of changes of pods among
+/// them, and how many milliseconds ago those that say so were sent.
+async fn take_changes(control: &mut Control, events: &mut Receiver<Event>) -> (u64, Vec<u64>) {
+    let (mut count, mut sent) = (0, Vec::<u64>::new());
+    let Ok(mut next) = tokio::time::timeout(BATCH, events.recv()).await else { return (0, sent) };
+    while let Some(event) = next {
+        count += u64::from(matches!(&event, Event::Delete(it) if it.kind == Kind::Pod));
+        if let Event::Apply(Object::Pod(pod), _) = &event {
+            count += 1;
+            sent.extend(pod.labels.value(server::SENT).and_then(|it| it.parse::<u64>().ok()));
+        }
+        control.handle(event);
+        next = events.try_recv().ok();
+    }
+    control.commit();
+    let now = server::now_ms();
+    (count, sent.into_iter().map(|sent| now.saturating_sub(sent)).collect())
+}
+
 /// Changes of pods at a rate, each of another pod, as the aggregate brings them. `each` is as the server knows it.
 async fn aggregated_changes(
     args: &Args,
     server: &Server,
-    control: &mut Control,
-    events: &mut tokio::sync::mpsc::Receiver<Event>,
+    others: &aggregate::Others,
+    (control, events): (&mut Control, &mut Receiver<Event>),
     each: &str,
 ) -> Result<Vec<(&'static str, String)>> {
     let figures = || -> Result<[u64; 4]> {
@@ -270,28 +299,20 @@ async fn aggregated_changes(
     };
     let (before, used, began) = (figures()?, cpu()?, Instant::now());
     let (seconds, rate) = (args.seconds, args.rate);
+    others.take_direct();
     ask(server.address, &format!("/change?seconds={seconds}&rate={rate}&each={each}"))?;
     let (mut count, mut delays) = (0_u64, Vec::new());
     // The last ones are still on their way when the changes end.
     while began.elapsed() < Duration::from_secs(seconds + 2) {
-        let Ok(Some(event)) = tokio::time::timeout(BATCH, events.recv()).await else { continue };
-        let mut next = Some(event);
-        let mut sent: Vec<u64> = Vec::new();
-        while let Some(event) = next {
-            count += u64::from(matches!(&event, Event::Delete(it) if it.kind == Kind::Pod));
-            if let Event::Apply(Object::Pod(pod), _) = &event {
-                count += 1;
-                sent.extend(pod.labels.value(server::SENT).and_then(|it| it.parse::<u64>().ok()));
-            }
-            control.handle(event);
-            next = events.try_recv().ok();
-        }
-        control.commit();
-        delays.extend(sent.into_iter().map(|sent| server::now_ms().saturating_sub(sent)));
+        let (more, late) = take_changes(control, events).await;
+        count += more;
+        delays.extend(late);
     }
-    delays.sort_unstable();
-    let [median, longest] = [delays.get(delays.len() / 2), delays.last()];
-    let delay = |it: Option<&u64>| it.map_or("-".to_owned(), u64::to_string);
+    let [delays, direct] = [delays, others.take_direct()].map(|mut delays| {
+        delays.sort_unstable();
+        let figures = [delays.get(delays.len() / 2), delays.last()];
+        figures.map(|it| it.map_or("-".to_owned(), u64::to_string)).join(", ")
+    });
     let (after, used) = (figures()?, cpu()? - used);
     let of = |n: usize| after[n] - before[n];
     // Each watch of all pods has changes of its own; the writer's are those of the aggregate.
@@ -302,8 +323,8 @@ async fn aggregated_changes(
         ("changes taken from the aggregate", count.to_string()),
         ("bytes of a change", format!("{:.0}", share(of(2) as f64 / watches as f64))),
         ("processor time of a change, µs", format!("{:.0}", share(used.as_secs_f64() * 1e6))),
-        ("sent until in the tables, ms, median", delay(median)),
-        ("sent until in the tables, ms, longest", delay(longest)),
+        ("sent until in the tables, ms, median, longest", delays),
+        ("the same by a direct watch (aim: 1,000 less)", direct),
     ])
 }
 
