@@ -1,18 +1,22 @@
-//! A switch to which many pods are attached at once.
+//! A switch to which many pods are attached.
 //!
 //! Interfaces are there already: what the plugin and its IPAM take is not counted.
 
 use std::error::Error;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use cli::commands::Cli;
 use local_api::{AttachPod, Client};
-use testkit::{Namespace, Process, TempDir};
+use testkit::{Namespace, Process, TempDir, manifests};
 
+use crate::Samples;
 use crate::forwarder::own_path;
+use crate::process::used_memory;
 use crate::rig::{mac_of, words};
 
 /// Timeout of hundreds of pods on a slow machine.
@@ -20,26 +24,25 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Times in milliseconds, and what the switch and its pods take.
-#[derive(Clone, Debug, Default)]
-pub struct Attached {
-    /// From the first request to the last answer.
-    pub all: f64,
-    /// Times of each pod.
-    pub single: Vec<f64>,
-    /// Times of pods attached one after the other.
-    pub alone: Vec<f64>,
-    /// Times of other requests to the control loop while the pods are attached.
-    pub others: Vec<f64>,
-    /// Megabytes of the whole machine.
-    pub memory: f64,
+/// Runs this program as `podgate`, with its own arguments.
+pub fn run() -> ExitCode {
+    Cli::parse().run()
 }
 
-/// Runs this program as `podgate`, with its own arguments, to the end.
-pub fn run() -> ! {
-    let code = Cli::parse().run();
-    // The code is 0 for success alone.
-    std::process::exit(i32::from(code != std::process::ExitCode::SUCCESS));
+/// The node `n` as a manifest.
+pub fn node_object() -> String {
+    manifests::node("n", "192.0.2.1", "10.88.0.0/16")
+}
+
+/// Writes objects below `folder`, and says where.
+///
+/// # Errors
+/// If they cannot be written.
+pub fn write_manifests(folder: &Path, objects: &str) -> Result<String> {
+    let manifests = folder.join("manifests");
+    std::fs::create_dir(&manifests)?;
+    std::fs::write(manifests.join("all.yaml"), objects)?;
+    Ok(manifests.display().to_string())
 }
 
 /// Starts `podgate run` for the node `n` with these objects and further arguments, and waits
@@ -53,10 +56,7 @@ pub fn start(
     objects: &str,
     arguments: &[&str],
 ) -> Result<(Process, PathBuf)> {
-    let manifests = folder.join("manifests");
-    std::fs::create_dir(&manifests)?;
-    std::fs::write(manifests.join("all.yaml"), objects)?;
-    let manifests = manifests.display().to_string();
+    let manifests = write_manifests(folder, objects)?;
     let arguments = [&["--node-name", "n", "--manifests", &manifests], arguments].concat();
     start_with(node, folder, &arguments)
 }
@@ -116,94 +116,104 @@ pub fn join(
     })
 }
 
-/// Attaches `alone` pods one after the other, then `pods` at once, to a switch with these further
-/// arguments.
+/// The address of the `n`th of many pods.
+pub fn address(n: usize) -> Ipv4Addr {
+    Ipv4Addr::from(0x0a58_0100 + n as u32)
+}
+
+/// Joins pods, the `n`th in the namespace `place(n)`; returns the objects of the node and of them, and the requests
+/// to attach them.
 ///
 /// # Errors
-/// If something cannot be started, or a pod is refused.
-pub fn measure(pods: usize, alone: usize, arguments: &[&str]) -> Result<Attached> {
-    let (node, others) = (Namespace::new("bench-node"), Namespace::new("bench-pods"));
-    let folder = TempDir::new("bench-attach");
-    let mut objects =
-        "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nspec: {podCIDRs: [10.88.0.0/16]}\n"
-            .to_owned();
-    let mut requests = Vec::new();
-    for n in 0..pods + alone {
-        objects += &format!(
-            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: p{n}, namespace: default}}\nspec: \
-             {{nodeName: n}}\n"
-        );
-        let (near, far) = (format!("pg{n}"), format!("eth{n}"));
-        let address = Ipv4Addr::from(0x0a58_0100 + n as u32);
-        requests.push(join(&node, near, &others, &far, &format!("p{n}"), address)?);
+/// As [`join`].
+pub fn pods<'a>(
+    node: &Namespace,
+    count: usize,
+    place: impl Fn(usize) -> &'a Namespace,
+) -> Result<(String, Vec<AttachPod>)> {
+    let (mut objects, mut requests) = (node_object(), Vec::new());
+    for n in 0..count {
+        let (name, address) = (format!("p{n}"), address(n));
+        requests.push(join(node, format!("pg{n}"), place(n), &format!("eth{n}"), &name, address)?);
+        objects += &manifests::pod(&format!("default/{name}"), "", "n", &address.to_string(), "");
     }
-    let umem = ((pods + alone) * 512 + 4096).to_string();
-    let before = used_memory()?;
-    let further = [&["--listen", "127.0.0.1:0", "--umem-frames", &umem], arguments].concat();
-    let (_switch, socket) = start(&node, folder.path(), &objects, &further)?;
-    let mut client = Client::connect(&socket, PATIENCE)?;
-    let mut attached = Attached::default();
-    for request in requests.drain(..alone) {
-        let asked = Instant::now();
-        client.attach_pod(&request)?;
-        attached.alone.push(milliseconds(asked.elapsed()));
-    }
-    let is_over = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| -> Result<()> {
-        let asking = scope.spawn(|| ask(&socket, &is_over));
-        let began = Instant::now();
-        let attach = |request: AttachPod| {
-            let socket = &socket;
-            scope.spawn(move || -> std::result::Result<f64, String> {
-                let asked = Instant::now();
-                let mut client = Client::connect(socket, PATIENCE).map_err(|e| e.to_string())?;
-                client.attach_pod(&request).map_err(|e| e.to_string())?;
-                Ok(milliseconds(asked.elapsed()))
-            })
-        };
-        let attaching: Vec<_> = requests.iter().cloned().map(attach).collect();
-        let times: Vec<_> = attaching.into_iter().map(|it| it.join().expect("a thread")).collect();
-        attached.all = milliseconds(began.elapsed());
-        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
-        attached.others = asking.join().expect("a thread")?;
-        for time in times {
-            attached.single.push(time?);
+    Ok((objects, requests))
+}
+
+/// Times in milliseconds, and the memory of switch and pods.
+#[derive(Clone, Debug, Default)]
+pub struct Attached {
+    /// From the first request to the last answer, of each round.
+    pub all: Samples,
+    /// Times of each pod.
+    pub single: Samples,
+    /// Times of pods attached one after the other.
+    pub alone: Samples,
+    /// Times of other requests to the control loop while the pods are attached.
+    pub others: Samples,
+    /// Megabytes of the whole machine, of each round.
+    pub memory: Samples,
+}
+
+impl Attached {
+    /// Attaches `alone` pods one after the other, then `pods` at once, to a switch with these further
+    /// arguments.
+    ///
+    /// # Errors
+    /// If something cannot be started, or a pod is refused.
+    pub fn measure(&mut self, pods: usize, alone: usize, arguments: &[&str]) -> Result<()> {
+        let (node, others) = (Namespace::new("bench-node"), Namespace::new("bench-pods"));
+        let folder = TempDir::new("bench-attach");
+        let (objects, mut requests) = self::pods(&node, pods + alone, |_| &others)?;
+        let umem = ((pods + alone) * 512 + 4096).to_string();
+        let before = used_memory()?;
+        let further = [&["--listen", "127.0.0.1:0", "--umem-frames", &umem], arguments].concat();
+        let (_switch, socket) = start(&node, folder.path(), &objects, &further)?;
+        for request in requests.drain(..alone) {
+            self.alone.add(timed(&socket, |client| client.attach_pod(&request).map(drop))?);
         }
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| -> Result<()> {
+            let asking = scope.spawn(|| {
+                let mut times = Vec::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    times.push(timed(&socket, |client| client.list_pods().map(drop))?);
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok::<_, String>(times)
+            });
+            let began = Instant::now();
+            let attach = |request: AttachPod| {
+                let socket = &socket;
+                scope.spawn(move || timed(socket, |client| client.attach_pod(&request).map(drop)))
+            };
+            let attaching: Vec<_> = requests.into_iter().map(attach).collect();
+            let times: Vec<_> = attaching.into_iter().map(|it| it.join()).collect();
+            self.all.add(milliseconds(began.elapsed()));
+            is_over.store(true, Ordering::Relaxed);
+            self.others.extend(asking.join().map_err(|_| "a panic")??);
+            for time in times {
+                self.single.add(time.map_err(|_| "a panic")??);
+            }
+            Ok(())
+        })?;
+        self.memory.add(used_memory()? - before);
         Ok(())
-    })?;
-    attached.memory = used_memory()? - before;
-    Ok(attached)
-}
-
-/// Megabytes that the machine uses, page cache apart.
-fn used_memory() -> Result<f64> {
-    // What was freed a moment ago is still on its way back (RCU).
-    std::thread::sleep(Duration::from_millis(500));
-    let text = std::fs::read_to_string("/proc/meminfo")?;
-    let of = |name: &str| -> Result<f64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        let value = line.and_then(|line| line.split_whitespace().next()).ok_or("no such line")?;
-        Ok(value.parse()?)
-    };
-    Ok((of("MemTotal")? - of("MemAvailable")?) / 1024.0)
-}
-
-/// Asks the control loop for the attached pods, over and over; how long each answer took.
-fn ask(
-    socket: &Path,
-    is_over: &std::sync::atomic::AtomicBool,
-) -> std::result::Result<Vec<f64>, String> {
-    let mut client = Client::connect(socket, PATIENCE).map_err(|error| error.to_string())?;
-    let mut answers = Vec::new();
-    while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
-        let asked = Instant::now();
-        client.list_pods().map_err(|error| error.to_string())?;
-        answers.push(milliseconds(asked.elapsed()));
-        std::thread::sleep(Duration::from_millis(1));
     }
-    Ok(answers)
 }
 
-fn milliseconds(time: Duration) -> f64 {
+/// Milliseconds of a request.
+fn timed(
+    socket: &Path,
+    request: impl FnOnce(&mut Client) -> std::result::Result<(), local_api::ClientError>,
+) -> std::result::Result<f64, String> {
+    let began = Instant::now();
+    let mut client = Client::connect(socket, PATIENCE).map_err(|error| error.to_string())?;
+    request(&mut client).map_err(|error| error.to_string())?;
+    Ok(milliseconds(began.elapsed()))
+}
+
+/// A time in milliseconds.
+pub fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }

@@ -15,12 +15,11 @@ use dataplane::switch::{Config, RxMode};
 use dataplane::wire::Mac;
 use dataplane::wire::vxlan::Vxlan;
 use dataplane::{AclBinding, Parts, Peer, PortId, PortKind, PortState, Routes, Switch, Underlay};
-use flow_offload::{Offload, Options};
 use linux_net::{Netlink, punt};
 use testkit::{Boringtun, Namespace, Process};
 
 use crate::forwarder::own_path;
-use crate::rig::{PATIENCE, filled_with, kernel, mac, mac_of, put_in_force, words};
+use crate::rig::{PATIENCE, filled, kernel, mac, mac_of, offload, put_in_force, words};
 use crate::sealed;
 
 /// A forwarder between the nodes.
@@ -118,22 +117,20 @@ impl Between {
                 let opened = || sealed::open(n + 1, MTU).map(drop).map_err(|it| it.to_string());
                 node.enter(opened)?;
             }
-            if matches!(self, Self::Kernel | Self::WireGuard) {
-                let way = match (self, tunnel) {
-                    (Self::WireGuard, _) => Way::Device(sealed::name(n + 1)),
-                    (_, true) => Way::Tunnel,
-                    (_, false) => Way::Route,
-                };
-                route(node, n + 1, &pod, &way);
-                continue;
-            }
-            let own = own_path()?;
-            let number = (n + 1).to_string();
             let mode = match self {
+                Self::Kernel => {
+                    route(node, n + 1, &pod, tunnel.then_some("tunnel"));
+                    continue;
+                }
+                Self::WireGuard => {
+                    route(node, n + 1, &pod, Some(&sealed::name(n + 1)));
+                    continue;
+                }
                 Self::Encrypted => "encrypted",
                 Self::Offload => "offload",
-                _ => "switch",
+                Self::Podgate => "switch",
             };
+            let (own, number) = (own_path()?, (n + 1).to_string());
             let underlay = if tunnel { "vxlan" } else { "routed" };
             let switch =
                 node.spawn([own.as_str(), "node", &number, mode, underlay, &pod, &next_hop]);
@@ -144,24 +141,17 @@ impl Between {
     }
 }
 
-/// Route of a node's kernel to the other node.
-enum Way {
-    Tunnel,
-    Route,
-    Device(String),
-}
-
-/// Makes the kernel of a node route.
-fn route(node: &Namespace, number: usize, pod: &str, way: &Way) {
-    let other = 3 - number;
+/// Makes the kernel of a node route, over a device or the wire.
+fn route(node: &Namespace, number: usize, pod: &str, device: Option<&str>) {
+    let (other, own) = (3 - number, pod_address(number));
     node.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);
     let mut lines = vec![
-        format!("ip route add {}/32 dev pga", pod_address(number)),
-        format!("ip neigh add {} lladdr {pod} dev pga", pod_address(number)),
+        format!("ip route add {own}/32 dev pga"),
+        format!("ip neigh add {own} lladdr {pod} dev pga"),
     ];
     let Vxlan { network, port, .. } = OVERLAY;
-    match way {
-        Way::Tunnel => lines.extend([
+    lines.extend(match device {
+        Some("tunnel") => vec![
             format!(
                 "ip link add tunnel address 02:00:00:00:07:0{number} type vxlan id {network} \
                  dstport {port} local 192.0.2.{number} remote 192.0.2.{other} dev wire nolearning"
@@ -169,38 +159,30 @@ fn route(node: &Namespace, number: usize, pod: &str, way: &Way) {
             "ip link set tunnel up".to_owned(),
             format!("ip route add 10.88.{other}.0/24 via 10.88.{other}.1 dev tunnel onlink"),
             format!("ip neigh add 10.88.{other}.1 lladdr 02:00:00:00:07:0{other} dev tunnel"),
-        ]),
-        Way::Route => {
-            lines.push(format!("ip route add 10.88.{other}.0/24 via 192.0.2.{other} dev wire"));
-        }
-        Way::Device(name) => lines.push(format!("ip route add 10.88.{other}.0/24 dev {name}")),
-    }
+        ],
+        Some(device) => vec![format!("ip route add 10.88.{other}.0/24 dev {device}")],
+        None => vec![format!("ip route add 10.88.{other}.0/24 via 192.0.2.{other} dev wire")],
+    });
     lines.iter().for_each(|line| drop(node.exec(words(line))));
 }
 
 /// Runs if the program was started by [`Between::start`]: the switch of a node, until killed.
 pub fn is_node(args: &[String]) -> Option<Result<(), Box<dyn Error>>> {
     match args {
-        [word, number, mode, underlay, pod, next_hop] if word == "node" => {
-            let number: Result<usize, Box<dyn Error>> = number.parse().map_err(Into::into);
-            let underlay = match underlay.as_str() {
-                "vxlan" => Underlay::Overlay(OVERLAY),
-                _ => Underlay::Routed,
-            };
-            let serve = |number| serve(number, mode, underlay, [pod, next_hop]);
-            Some(number.and_then(serve))
-        }
+        [word, arguments @ ..] if word == "node" => Some(serve(arguments)),
         _ => None,
     }
 }
 
-fn serve(
-    number: usize,
-    mode: &str,
-    underlay: Underlay,
-    macs: [&str; 2],
-) -> Result<(), Box<dyn Error>> {
-    let [pod_mac, next_hop] = [mac(macs[0])?, mac(macs[1])?];
+fn serve(arguments: &[String]) -> Result<(), Box<dyn Error>> {
+    let [number, mode, underlay, pod_mac, next_hop] = arguments else {
+        return Err("a node has five arguments".into());
+    };
+    let (number, pod_mac, next_hop) = (number.parse::<usize>()?, mac(pod_mac)?, mac(next_hop)?);
+    let underlay = match underlay.as_str() {
+        "vxlan" => Underlay::Overlay(OVERLAY),
+        _ => Underlay::Routed,
+    };
     let (umem, memory, frames) = Umem::create(&UmemConfig { frames: 16384, hugepages: false })?;
     let config = Config { rx_mode: RxMode::Adaptive, ..Config::default() };
     let switch = Arc::new(Switch::start(&config, &memory, frames, |_| None)?);
@@ -218,9 +200,8 @@ fn serve(
     let mut netlink = Netlink::open()?;
     let wire = netlink.link("wire")?;
     let own_mac = wire.mac.ok_or("the wire has no MAC address")?.0;
-    let open = |interface: &str| umem.open(interface, &filled_with(2048));
-    let mut offload = None;
-    let (mut uplink, mut sealed) = (None, None);
+    let open = |interface: &str| umem.open(interface, &filled());
+    let (mut running, mut uplink, mut sealed) = (None, None, None);
     if mode != "switch" {
         let (kernel, link) = kernel(&umem, &switch, TRUNK)?;
         let uplinks = punt::set_up_uplink(1, linux_net::MAX_MTU)?;
@@ -235,13 +216,9 @@ fn serve(
         for end in [&link.kernel, &link.switch, &uplinks.kernel, &uplinks.switch] {
             netlink.set_up(end.index)?;
         }
-        let running = Offload::start(kernel, Arc::clone(&switch), Options::default())?;
-        let tag = switch.add_member(POD, TRUNK);
-        let index = netlink.link("pga")?.index;
-        running.add_port(POD, index, tag, pod_mac)?;
-        running.attach_ports(&[(POD, index)]).into_iter().collect::<Result<(), _>>()?;
-        running.add_wire(UPLINK, wire.index);
-        offload = Some(running);
+        let offload = offload(kernel, &switch, TRUNK, &[(POD, "pga", pod_mac)])?;
+        offload.add_wire(UPLINK, wire.index);
+        running = Some(offload);
     } else {
         switch.add_port(POD, Box::new(open("pga")?));
         let (mut program, ports) = umem.open_uplink("wire", 2048)?;
@@ -251,8 +228,8 @@ fn serve(
         uplink = Some(program);
     }
     let parts = parts(number, underlay, (own, own_mac), (peer, next_hop), pod_mac)?;
-    put_in_force(&switch, offload.as_ref(), parts)?;
-    let _kept = (offload, uplink, sealed);
+    put_in_force(&switch, running.as_ref(), parts)?;
+    let _kept = (running, uplink, sealed);
     loop {
         std::thread::park();
     }

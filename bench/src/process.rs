@@ -1,4 +1,4 @@
-//! Processor time and memory of a process (proc(5)).
+//! Processor time and memory of a process, and processor time of the machine (proc(5)).
 
 use std::io;
 use std::time::Duration;
@@ -10,8 +10,23 @@ use std::time::Duration;
 pub fn processor_time(process: u32) -> io::Result<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
     let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
-    let ticks = fields.skip(11).take(2).map(|field| field.parse::<u64>().ok()).sum::<Option<_>>();
-    let ticks: u64 = ticks.ok_or_else(|| io::Error::other("no times in stat"))?;
+    time(fields.skip(11).take(2))
+}
+
+/// Time that all cores together have worked: all but idle and waiting for disks.
+///
+/// # Errors
+/// If the kernel does not say it.
+pub fn busy_time() -> io::Result<Duration> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    // user, nice, system, idle, iowait, irq, softirq.
+    let fields = text.lines().next().unwrap_or_default().split_whitespace().skip(1).enumerate();
+    time(fields.filter(|(n, _)| !matches!(n, 3 | 4) && *n < 7).map(|(_, field)| field))
+}
+
+fn time<'a>(ticks: impl Iterator<Item = &'a str>) -> io::Result<Duration> {
+    let ticks = ticks.map(|field| field.parse::<u64>().ok()).sum::<Option<u64>>();
+    let ticks = ticks.ok_or_else(|| io::Error::other("no times in stat"))?;
     Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
 }
 
@@ -20,8 +35,23 @@ pub fn processor_time(process: u32) -> io::Result<Duration> {
 /// # Errors
 /// If there is no such process or line.
 pub fn memory(process: u32, name: &str) -> io::Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    Ok(kilobytes.ok_or_else(|| io::Error::other(format!("no {name} in status")))? * 1024)
+    kilobytes(&format!("/proc/{process}/status"), name).map(|kilobytes| kilobytes * 1024)
+}
+
+/// Megabytes that the machine uses, page cache apart.
+///
+/// # Errors
+/// If the kernel does not say it.
+pub fn used_memory() -> io::Result<f64> {
+    // What was freed a moment ago is still on its way back (RCU).
+    std::thread::sleep(Duration::from_millis(500));
+    let [all, available] = ["MemTotal", "MemAvailable"].map(|it| kilobytes("/proc/meminfo", it));
+    Ok((all? - available?) as f64 / 1024.0)
+}
+
+fn kilobytes(path: &str, name: &str) -> io::Result<u64> {
+    let text = std::fs::read_to_string(path)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let value = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    value.ok_or_else(|| io::Error::other(format!("no {name} in {path}")))
 }

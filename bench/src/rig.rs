@@ -4,11 +4,11 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
-use dataplane::port::{Buffers, Port};
+use dataplane::port::af_xdp::{PortOptions, Umem};
 use dataplane::wire::Mac;
-use dataplane::{Frame, FreeList, Memory, Parts, PortId, Snapshot, Switch};
-use flow_offload::{Kernel, Offload};
+use dataplane::{Parts, PortId, Snapshot, Switch};
+use flow_offload::{Kernel, Offload, Options};
+use linux_net::Netlink;
 use linux_net::punt::{self, PuntLink};
 use testkit::Namespace;
 
@@ -17,13 +17,13 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Offloads of a new veth pair, as words for `ethtool -K`: no distribution changes them.
 const KERNEL: &str = "tx on sg on tso on gso on gro off";
-/// Features that [`Rig::described`] shows, by `ethtool`'s name, and in short.
-const FEATURES: [(&str, &str); 5] = [
-    ("tx-checksumming", "tx"),
-    ("scatter-gather", "sg"),
-    ("tcp-segmentation-offload", "tso"),
-    ("generic-segmentation-offload", "gso"),
-    ("generic-receive-offload", "gro"),
+/// Features that [`Rig::described`] shows.
+const FEATURES: [&str; 5] = [
+    "tx-checksumming",
+    "scatter-gather",
+    "tcp-segmentation-offload",
+    "generic-segmentation-offload",
+    "generic-receive-offload",
 ];
 
 /// Offloads and queues of the interfaces between a node and its pods.
@@ -40,56 +40,52 @@ pub enum Settings {
     Cut,
 }
 
+/// The sender's address.
+pub const SENDER: &str = "10.88.0.2";
+/// The receiver's address.
+pub const RECEIVER: &str = "10.88.0.3";
 /// Address of a service in front of the receiver.
 pub const SERVICE: &str = "10.96.0.10";
 
-/// A node with two pods in namespaces of their own, and others that only exist.
+/// A node with two pods in namespaces of their own.
 pub struct Rig {
-    /// Where the switch's ends of all interfaces are: `pga`, `pgb`, `idle0` and on.
+    /// Where the switch's ends of all interfaces are: `pga` and `pgb`.
     pub node: Namespace,
-    /// The sender, `10.88.0.2` on `eth0`.
+    /// The sender, on `eth0`.
     pub a: Namespace,
-    /// The receiver, `10.88.0.3` on `eth0`.
+    /// The receiver, on `eth0`.
     pub b: Namespace,
     /// The sender's MAC address.
     pub mac_a: String,
     /// The receiver's.
     pub mac_b: String,
     mtu: u32,
-    /// Where the other pods' interfaces are.
-    _idle: Option<Namespace>,
 }
 
 impl Rig {
-    /// Two pods that talk, and `idle` others.
-    pub fn new(mtu: u32, idle: usize) -> Self {
-        let (node, a, b) =
-            (Namespace::new("bench-node"), Namespace::new("bench-a"), Namespace::new("bench-b"));
-        for (pod, interface, address) in [(&a, "pga", "10.88.0.2"), (&b, "pgb", "10.88.0.3")] {
-            join(&node, interface, pod, "eth0", mtu);
-            // As the CNI plugin does: a queue that holds senders back.
-            pod.exec(words("tc qdisc add dev eth0 root pfifo"));
+    /// Two pods with interfaces of this MTU.
+    pub fn new(mtu: u32) -> Self {
+        let [node, a, b] = ["bench-node", "bench-a", "bench-b"].map(Namespace::new);
+        for (pod, interface, address) in [(&a, "pga", SENDER), (&b, "pgb", RECEIVER)] {
+            join(&node, interface, pod, mtu);
             pod.exec(words(&format!("ip addr add {address}/24 dev eth0")));
         }
-        let others = (idle > 0).then(|| Namespace::new("bench-idle"));
-        for n in 0..idle {
-            let pods = others.as_ref().expect("made above");
-            join(&node, &format!("idle{n}"), pods, &format!("eth{n}"), mtu);
-        }
         let (mac_a, mac_b) = (mac_of(&a, "eth0"), mac_of(&b, "eth0"));
-        a.exec(words(&format!("ip neigh add 10.88.0.3 lladdr {mac_b} dev eth0")));
+        a.exec(words(&format!("ip neigh add {RECEIVER} lladdr {mac_b} dev eth0")));
         // Services are behind the switch, as everything is.
-        a.exec(words(&format!("ip route add {SERVICE} via 10.88.0.3 dev eth0")));
-        b.exec(words(&format!("ip neigh add 10.88.0.2 lladdr {mac_a} dev eth0")));
-        Self { node, a, b, mac_a, mac_b, mtu, _idle: others }
+        a.exec(words(&format!("ip route add {SERVICE} via {RECEIVER} dev eth0")));
+        b.exec(words(&format!("ip neigh add {SENDER} lladdr {mac_a} dev eth0")));
+        let rig = Self { node, a, b, mac_a, mac_b, mtu };
+        rig.set(Settings::CniPlugin);
+        rig
     }
 
     /// Makes the kernel of the node route between the pods.
     pub fn route(&self) {
         self.node.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);
         for (pod, interface, mac, address, other) in [
-            (&self.a, "pga", &self.mac_a, "10.88.0.2", "10.88.0.3"),
-            (&self.b, "pgb", &self.mac_b, "10.88.0.3", "10.88.0.2"),
+            (&self.a, "pga", &self.mac_a, SENDER, RECEIVER),
+            (&self.b, "pgb", &self.mac_b, RECEIVER, SENDER),
         ] {
             self.node.exec(words(&format!("ip route add {address}/32 dev {interface}")));
             self.node.exec(words(&format!("ip neigh add {address} lladdr {mac} dev {interface}")));
@@ -101,17 +97,20 @@ impl Rig {
     /// Sets all ends of the interfaces as a forwarder's users have them. [`Settings::CniPlugin`] is what a
     /// new rig has.
     pub fn set(&self, settings: Settings) {
+        // As the CNI plugin does: pods finish their checksums, unless packets may be long.
+        let sums = if self.mtu > 3500 { "on" } else { "off" };
         for (namespace, interface) in self.ends() {
             let is_pod = interface == "eth0";
             let line = match settings {
                 Settings::Kernel => KERNEL.to_owned(),
-                Settings::CniPlugin => offloads(if is_pod { sums(self.mtu) } else { "on" }),
                 Settings::FlowOffload if is_pod => KERNEL.to_owned(),
-                Settings::FlowOffload => offloads("on"),
-                Settings::Cut => offloads(if is_pod { "off" } else { "on" }),
+                Settings::CniPlugin if is_pod => offloads(sums),
+                Settings::Cut if is_pod => offloads("off"),
+                _ => offloads("on"),
             };
             namespace.try_exec(words(&format!("ethtool -K {interface} {line}")));
             if is_pod {
+                // As the CNI plugin does: a queue that holds senders back.
                 let queue = if settings == Settings::Kernel { "noqueue" } else { "pfifo" };
                 namespace.exec(words(&format!("tc qdisc replace dev eth0 root {queue}")));
             }
@@ -123,17 +122,11 @@ impl Rig {
     pub fn described(&self) -> Vec<String> {
         let described = |(namespace, interface): (&Namespace, &str)| {
             let features = namespace.exec(words(&format!("ethtool -k {interface}")));
-            let value = |name: &str| {
-                let line = features.lines().find_map(|line| line.trim().strip_prefix(name));
-                line.unwrap_or(": unknown").trim_start_matches(':').trim().to_owned()
-            };
-            let shown: Vec<String> =
-                FEATURES.iter().map(|(name, short)| format!("{short} {}", value(name))).collect();
+            let mut shown: Vec<&str> = features.lines().map(str::trim).collect();
+            shown.retain(|line| FEATURES.iter().any(|name| line.starts_with(name)));
             let queue = namespace.exec(words(&format!("tc qdisc show dev {interface} root")));
-            let queue = queue.split_whitespace().nth(1).unwrap_or("none").to_owned();
             let control = namespace.exec(words("sysctl -n net.ipv4.tcp_congestion_control"));
-            let (shown, control) = (shown.join(", "), control.trim());
-            format!("{interface}: {shown}; qdisc {queue}; congestion control {control}")
+            format!("{interface}: {}; {}; {}", shown.join(", "), queue.trim(), control.trim())
         };
         self.ends().into_iter().map(described).collect()
     }
@@ -157,15 +150,9 @@ impl Rig {
             namespace.exec(words(&format!("ip link set {interface} xdp off")));
         }
     }
-
-    /// Frames that were sent to the receiver.
-    pub fn arrived(&self) -> Result<u64, Box<dyn Error>> {
-        let count = self.node.exec(words("cat /sys/class/net/pgb/statistics/tx_packets"));
-        Ok(count.trim().parse()?)
-    }
 }
 
-/// Two namespaces joined by `eth0` in both.
+/// Two namespaces joined by `eth0` in both, with the addresses of sender and receiver.
 ///
 /// # Panics
 /// If a command fails.
@@ -175,10 +162,9 @@ pub fn joined(mtu: u32) -> [Namespace; 2] {
     both[0].exec(words(&format!(
         "ip link add eth0 mtu {mtu} type veth peer name eth0 mtu {mtu} netns {other}"
     )));
-    for namespace in &both {
-        // No messages of the kernel's own between the measured ones.
-        namespace.exec(["sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=1"]);
-        namespace.exec(words("ip link set eth0 up"));
+    for (namespace, address) in both.iter().zip([SENDER, RECEIVER]) {
+        set_up(namespace, "eth0");
+        namespace.exec(words(&format!("ip addr add {address}/24 dev eth0")));
     }
     both
 }
@@ -191,38 +177,35 @@ pub fn needs_root() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Millions a second by which a count grows, over this time.
+/// Millions a second by which a counter of an interface grows, over this time.
 pub fn rate(
+    namespace: &Namespace,
+    counter: &str,
     measured: Duration,
-    count: impl Fn() -> Result<u64, Box<dyn Error>>,
 ) -> Result<f64, Box<dyn Error>> {
-    let (before, started) = (count()?, Instant::now());
+    let count = || namespace.exec(words(&format!("cat /sys/class/net/{counter}")));
+    let (before, started) = (count(), Instant::now());
     std::thread::sleep(measured);
-    let (after, spent) = (count()?, started.elapsed());
-    Ok((after - before) as f64 / spent.as_secs_f64() / 1e6)
+    let (after, spent) = (count(), started.elapsed());
+    let count = after.trim().parse::<u64>()? - before.trim().parse::<u64>()?;
+    Ok(count as f64 / spent.as_secs_f64() / 1e6)
 }
 
-/// Joins two namespaces by interfaces of one queue each, with the offloads that the CNI plugin
-/// leaves on.
-fn join(node: &Namespace, interface: &str, pod: &Namespace, name: &str, mtu: u32) {
+/// Joins two namespaces by interfaces of one queue each.
+fn join(node: &Namespace, interface: &str, pod: &Namespace, mtu: u32) {
     node.exec(words(&format!(
         "ip link add {interface} mtu {mtu} numrxqueues 1 numtxqueues 1 type veth \
-         peer name {name} mtu {mtu} numrxqueues 1 numtxqueues 1 netns {}",
+         peer name eth0 mtu {mtu} numrxqueues 1 numtxqueues 1 netns {}",
         pod.name()
     )));
-    for (namespace, interface) in [(node, interface), (pod, name)] {
-        // No messages of the kernel's own between the measured ones.
-        namespace.exec(["sysctl", "-qw", &format!("net.ipv6.conf.{interface}.disable_ipv6=1")]);
-        namespace.exec(words(&format!("ip link set {interface} up")));
-        let is_pod = !std::ptr::eq(namespace, node);
-        let line = offloads(if is_pod { sums(mtu) } else { "on" });
-        namespace.try_exec(words(&format!("ethtool -K {interface} {line}")));
-    }
+    set_up(node, interface);
+    set_up(pod, "eth0");
 }
 
-/// As the CNI plugin does: pods finish their checksums, unless packets may be long.
-fn sums(mtu: u32) -> &'static str {
-    if mtu > 3500 { "on" } else { "off" }
+/// Sets an interface up, without messages of the kernel's own between the measured ones.
+fn set_up(namespace: &Namespace, interface: &str) {
+    namespace.exec(["sysctl", "-qw", &format!("net.ipv6.conf.{interface}.disable_ipv6=1")]);
+    namespace.exec(words(&format!("ip link set {interface} up")));
 }
 
 /// Words for `ethtool -K`: the checksum offload and the handing over in pieces `sums` ("on", "off"), no
@@ -243,17 +226,8 @@ pub(crate) fn mac_of(namespace: &Namespace, interface: &str) -> String {
 }
 
 /// A MAC address from its text.
-pub fn mac(text: &str) -> Result<Mac, Box<dyn Error>> {
-    let bytes: Result<Vec<u8>, _> =
-        text.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect();
-    bytes?.try_into().map_err(|_| format!("{text} is no MAC address").into())
-}
-
-/// Keeps the calling thread on one core.
-pub fn pin(core: usize) -> Result<(), Box<dyn Error>> {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(core);
-    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+pub(crate) fn mac(text: &str) -> Result<Mac, Box<dyn Error>> {
+    Ok(text.parse::<linux_net::MacAddress>()?.0)
 }
 
 /// Loads the programs of flow offload, with `trunk` as the switch's port of what they leave to it.
@@ -263,16 +237,34 @@ pub(crate) fn kernel(
     trunk: PortId,
 ) -> Result<(Kernel, PuntLink), Box<dyn Error>> {
     let link = punt::set_up(1, linux_net::MAX_MTU)?;
-    let kernel = Kernel::load(flow_offload::Options::default().entries)?;
-    let port = umem.open(punt::SWITCH_END, &filled_with(2048))?;
+    let kernel = Kernel::load(Options::default().entries)?;
+    let port = umem.open(punt::SWITCH_END, &filled())?;
     switch.add_port(trunk, kernel.punt_queue(0, Box::new(port)));
     kernel.set_punt(link.kernel.index)?;
     Ok((kernel, link))
 }
 
-/// A port where so many frames wait for packets.
-pub(crate) fn filled_with(fill: u32) -> PortOptions {
-    PortOptions { fill, ..PortOptions::default() }
+/// Starts flow offload for pods' ports with their interfaces and MAC addresses.
+pub(crate) fn offload(
+    kernel: Kernel,
+    switch: &Arc<Switch>,
+    trunk: PortId,
+    pods: &[(PortId, &str, Mac)],
+) -> Result<Offload, Box<dyn Error>> {
+    let mut netlink = Netlink::open()?;
+    let offload = Offload::start(kernel, Arc::clone(switch), Options::default())?;
+    for (id, interface, mac) in pods {
+        let tag = switch.add_member(*id, trunk);
+        let index = netlink.link(interface)?.index;
+        offload.add_port(*id, index, tag, *mac)?;
+        offload.attach_ports(&[(*id, index)]).into_iter().collect::<Result<(), _>>()?;
+    }
+    Ok(offload)
+}
+
+/// Ports where many frames wait for packets.
+pub(crate) fn filled() -> PortOptions {
+    PortOptions { fill: 2048, ..PortOptions::default() }
 }
 
 /// Publishes the only snapshot, and says so once all workers have it.
@@ -291,53 +283,4 @@ pub(crate) fn put_in_force(
     }
     println!("in force");
     Ok(())
-}
-
-/// An AF_XDP port with frames of its own, driven by hand.
-pub struct End {
-    _umem: Umem,
-    /// Where its frames stand.
-    pub memory: Arc<Memory>,
-    /// Those that are free.
-    pub free: FreeList,
-    port: Option<Box<dyn Port>>,
-}
-
-impl End {
-    /// Opens a port in the namespace where the caller is; `fill` frames wait for packets.
-    pub fn open(interface: &str, frames: u32, fill: u32) -> Result<Self, Box<dyn Error>> {
-        let (umem, memory, frames) = Umem::create(&UmemConfig { frames, hugepages: false })?;
-        let port = umem.open(interface, &filled_with(fill))?;
-        let free = FreeList::new(&memory, frames);
-        let mut end = Self { _umem: umem, memory, free, port: Some(Box::new(port)) };
-        end.receive(&mut Vec::new())?;
-        Ok(end)
-    }
-
-    /// A packet in free frames, if there are enough.
-    pub fn filled(&mut self, packet: &[u8]) -> Option<Frame> {
-        Buffers { memory: &self.memory, free: &mut self.free }.filled(packet)
-    }
-
-    /// Appends what has arrived.
-    pub fn receive(&mut self, frames: &mut Vec<Frame>) -> Result<(), Box<dyn Error>> {
-        let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
-        let port = self.port.as_mut().expect("there until it is dropped");
-        Ok(port.receive(&mut buffers, 64, frames)?)
-    }
-
-    /// Sends what there is room for; the rest stays.
-    pub fn send(&mut self, frames: &mut Vec<Frame>) -> Result<(), Box<dyn Error>> {
-        let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
-        let port = self.port.as_mut().expect("there until it is dropped");
-        Ok(port.send(&mut buffers, frames)?)
-    }
-}
-
-impl Drop for End {
-    fn drop(&mut self) {
-        if let Some(port) = self.port.take() {
-            port.close(&mut Buffers { memory: &self.memory, free: &mut self.free });
-        }
-    }
 }

@@ -103,10 +103,10 @@ impl Graph {
         self.vpp.in_huge_pages()
     }
 
-    /// A round, kept if it `counts`; clocks a packet. The generator works all the time, so that caches are
+    /// A round, kept if it `counts`. The generator works all the time, so that caches are
     /// as warm as they get; the median of some stretches leaves out those that the operating system
     /// interrupted.
-    pub fn measure(&mut self, counts: bool) -> Result<f64> {
+    pub fn measure(&mut self, counts: bool) -> Result<()> {
         self.vpp.tell("clear node counters\npacket-generator enable-stream all")?;
         thread::sleep(STRETCH);
         let stretches: Vec<_> = (0..STRETCHES).map(|_| self.stretch()).collect::<Result<_>>()?;
@@ -123,14 +123,13 @@ impl Graph {
         let median = |of: &dyn Fn(&[f64; NODES.len()]) -> f64| {
             stretches.iter().map(of).collect::<Samples>().median()
         };
-        let clocks = median(&|nodes| nodes.iter().sum());
         if counts {
-            self.clocks.add(clocks);
+            self.clocks.add(median(&|nodes| nodes.iter().sum()));
             for (node, samples) in self.nodes.iter_mut().enumerate() {
                 samples.add(median(&|nodes| nodes[node]));
             }
         }
-        Ok(clocks)
+        Ok(())
     }
 
     /// Clocks of the nodes that count during a moment, for each packet.

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use bench::print_table;
+use bench::{argument, print_table};
 use clap::Parser as _;
 use cli::commands::Cli;
 use local_api::Verdict;
@@ -21,7 +21,6 @@ use observe::verdicts::{End, Event, Protocol, TcpFlags};
 use serde_json::json;
 use testkit::TempDir;
 
-const OPENINGS: usize = 1_000_000;
 /// Bytes that the journal may take, as suggested; an hour half of them, before it is compressed.
 const SIZE: u64 = 256 << 20;
 const PODS: usize = 1_000;
@@ -31,10 +30,7 @@ const HOURS: usize = 24;
 const BEGIN: u64 = 1_764_000_000;
 
 pub(crate) fn main(args: &[String]) -> Result<(), Box<dyn Error>> {
-    run(args.get(1).map_or(Ok(OPENINGS), |text| text.parse())?)
-}
-
-fn run(openings: usize) -> Result<(), Box<dyn Error>> {
+    let openings = argument(args, 1, 1_000_000)?;
     let folder = TempDir::new("bench-journal");
     let manifests = folder.path().join("manifests.json");
     fs::write(&manifests, cluster())?;

@@ -1,15 +1,11 @@
-//! Costs of a switch with many pods: starts, attachments, sessions, paced connections, the journal, memory, idle
-//! pods, names.
+//! Costs of a switch with many pods: starts, attachments, the journal, memory, names.
 
 mod attach;
 mod journal;
 mod memory;
 mod names;
-mod paced;
 mod plugin;
-mod pods;
 mod restart;
-mod sessions;
 
 use std::process::ExitCode;
 
@@ -21,11 +17,8 @@ fn main() -> ExitCode {
             ("journal", journal::main),
             ("memory", memory::main),
             ("names", names::main),
-            ("paced", paced::main),
             ("plugin", plugin::main),
-            ("pods", pods::main),
             ("restart", restart::main),
-            ("sessions", sessions::main),
         ],
     )
 }

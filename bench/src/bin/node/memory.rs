@@ -11,33 +11,32 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
-use bench::attach::{self, PATIENCE, start_program};
-use bench::forwarder::own_path;
+use bench::attach::{self, PATIENCE};
 use bench::rig::needs_root;
-use bench::{print_table, process};
-use local_api::{AttachPod, Client};
+use bench::{argument, print_table, process};
+use local_api::Client;
 use serde_json::{Value, json};
 use testkit::api_server::ApiServer;
 use testkit::{Namespace, TempDir};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const PODS: usize = 250;
-const SERVICES: [usize; 3] = [0, 1_000, 6_000];
 const ENDPOINTS: usize = 20;
 /// Until all is quiet after the attachments, and what was saved is saved.
 const QUIET: Duration = Duration::from_secs(15);
 
 pub(crate) fn main(args: &[String]) -> Result<()> {
     needs_root()?;
-    let numbers = args[1..].iter().map(|text| text.parse::<usize>());
-    let numbers = numbers.collect::<std::result::Result<Vec<_>, _>>()?;
-    let (pods, services) = numbers.split_first().map_or((PODS, &[][..]), |(pods, it)| (*pods, it));
-    let services = if services.is_empty() { &SERVICES } else { services };
+    let pods = argument(args, 1, 250)?;
+    let services = args.iter().skip(2).map(|text| text.parse());
+    let mut services = services.collect::<std::result::Result<Vec<usize>, _>>()?;
+    if services.is_empty() {
+        services = vec![0, 1_000, 6_000];
+    }
     for from_manifests in [true, false] {
         let mut rows = Vec::<Vec<String>>::new();
         let mut first = None;
-        for count in services {
+        for count in &services {
             eprintln!("{count} services");
             let [all, own] = measure(pods, *count, from_manifests)?;
             let (least, without) = *first.get_or_insert((*count, own));
@@ -60,47 +59,24 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
 fn measure(pods: usize, services: usize, from_manifests: bool) -> Result<[f64; 2]> {
     let (node, others) = (Namespace::new("bench-node"), Namespace::new("bench-pods"));
     let folder = TempDir::new("bench-memory");
-    let mut objects = vec![json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
-        "spec": {"podCIDRs": ["10.88.0.0/16"]}})];
-    let mut requests = Vec::new();
-    for n in 0..pods {
-        let address = Ipv4Addr::from(0x0a58_0100 + n as u32);
-        let (near, far) = (format!("pg{n}"), format!("eth{n}"));
-        let request = attach::join(&node, near, &others, &far, &format!("p{n}"), address)?;
-        objects.push(pod(&request, address));
-        requests.push(request);
+    let (mut objects, requests) = attach::pods(&node, pods, |_| &others)?;
+    for object in (0..services).flat_map(service) {
+        // JSON is YAML, too.
+        writeln!(objects, "---\n{object}")?;
     }
-    (0..services).for_each(|n| objects.extend(service(n)));
-    let api_server = (!from_manifests).then(|| serve(&node, &objects));
+    let api_server = (!from_manifests).then(|| serve(&node, &objects)).transpose()?;
     let (option, source) = match &api_server {
-        Some(server) => ("--kubeconfig", server.kubeconfig()),
-        None => {
-            let path = folder.path().join("all.yaml");
-            let mut text = String::new();
-            for object in &objects {
-                // JSON is YAML, too.
-                writeln!(text, "---\n{object}")?;
-            }
-            std::fs::write(&path, text)?;
-            ("--manifests", path)
-        }
+        Some(server) => ("--kubeconfig", server.kubeconfig().display().to_string()),
+        None => ("--manifests", attach::write_manifests(folder.path(), &objects)?),
     };
     drop(objects);
-    let source = source.display().to_string();
     let arguments = ["--node-name", "n", "--listen", "127.0.0.1:0", option, &source];
-    let switch = start_program(&own_path()?, &node, folder.path(), &arguments);
-    switch.wait_for_line("local API at ", PATIENCE);
-    let mut api = Client::connect(&folder.path().join("socket"), PATIENCE)?;
+    let (switch, socket) = attach::start_with(&node, folder.path(), &arguments)?;
+    let mut api = Client::connect(&socket, PATIENCE)?;
     requests.iter().try_for_each(|request| api.attach_pod(request).map(drop))?;
     std::thread::sleep(QUIET);
     let bytes = |name: &str| process::memory(switch.id(), name).map(|bytes| bytes as f64);
     Ok([bytes("VmRSS")?, bytes("RssAnon")?])
-}
-
-fn pod(request: &AttachPod, address: Ipv4Addr) -> Value {
-    json!({"apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": request.name, "namespace": "default"},
-        "spec": {"nodeName": "n"}, "status": {"podIP": address.to_string()}})
 }
 
 /// A service and its slice, with endpoints on nodes elsewhere.
@@ -128,12 +104,14 @@ fn service(n: usize) -> [Value; 2] {
 }
 
 /// Serves objects inside the node.
-fn serve(node: &Namespace, objects: &[Value]) -> ApiServer {
+fn serve(node: &Namespace, objects: &str) -> Result<ApiServer> {
     let place = node.path().to_owned();
     let server = ApiServer::listening(move |address| {
         linux_net::in_namespace(&place, || TcpListener::bind(address))
             .map_err(std::io::Error::other)?
     });
-    objects.iter().for_each(|object| server.apply(object.clone()));
-    server
+    for object in objects.split("---\n").filter(|object| !object.is_empty()) {
+        server.apply(serde_saphyr::from_str(object)?);
+    }
+    Ok(server)
 }

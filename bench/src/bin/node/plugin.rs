@@ -1,5 +1,4 @@
-//! Pods that a container runtime attaches with the CNI plugin and host-local, some at a time; host-local alone, and
-//! the same changes of interfaces by `ip -batch` alone.
+//! Pods that a container runtime attaches with the CNI plugin and host-local, some at a time; and host-local alone.
 //!
 //! ```text
 //! cargo build --release -p cni
@@ -14,15 +13,14 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use bench::attach::{self, milliseconds};
 use bench::rig::needs_root;
-use bench::{Samples, attach, print_table};
+use bench::{Samples, argument, print_table};
 use serde_json::json;
-use testkit::{Namespace, TempDir, unique_name};
+use testkit::{Namespace, TempDir, manifests, unique_name};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const PODS: usize = 500;
-const ROUNDS: usize = 2;
 /// Calls at a time.
 const TOGETHER: usize = 16;
 /// Where distributions put the plugins of others.
@@ -30,41 +28,25 @@ const PLUGINS: &str = "/usr/lib/cni";
 
 pub(crate) fn main(args: &[String]) -> Result<()> {
     needs_root()?;
-    let number = |at: usize, default| args.get(at).map_or(Ok(default), |text| text.parse());
-    let (pods, rounds) = (number(1, PODS)?, number(2, ROUNDS)?);
+    let (pods, rounds) = (argument(args, 1, 500)?, argument(args, 2, 2)?);
     let own = std::env::current_exe()?.with_file_name("podgate-cni").display().to_string();
     let programs: Vec<String> = std::iter::once(own).chain(args.iter().skip(3).cloned()).collect();
     let mut figures: Vec<[Samples; 2]> = programs.iter().map(|_| Default::default()).collect();
-    let mut alone: [Samples; 2] = Default::default();
+    let mut alone = Samples::new();
     for round in 1..=rounds {
         for (program, [all, of_switch]) in programs.iter().zip(&mut figures) {
             eprintln!("round {round} of {rounds}: {program}");
-            let node = Node::new(pods)?;
-            node.attach(program, all, of_switch)?;
+            Node::new(pods)?.attach(program, all, of_switch)?;
         }
-        for (kind, samples) in ["host-local", "interfaces"].into_iter().zip(&mut alone) {
-            eprintln!("round {round} of {rounds}: {kind} alone");
-            let node = Node::new(pods)?;
-            let one = |pod: &str| match kind {
-                "host-local" => node.call(&format!("{PLUGINS}/host-local"), "ADD", pod),
-                _ => node.change_interfaces(pod),
-            };
-            node.each(samples, one)?;
-        }
+        eprintln!("round {round} of {rounds}: host-local alone");
+        Node::new(pods)?.each(&format!("{PLUGINS}/host-local"), &mut alone)?;
     }
-    let row = |what: String, samples: &Samples| {
-        let figures = [0.5, 0.99].map(|share| samples.quantile(share)).into_iter();
-        let figures = figures.chain([samples.most()]).map(|ms| format!("{ms:.0}"));
-        std::iter::once(what).chain(figures).collect::<Vec<_>>()
-    };
     let mut rows = Vec::new();
     for (program, [all, of_switch]) in programs.iter().zip(&figures) {
-        rows.push(row(format!("{program}: ADD with host-local"), all));
-        rows.push(row("… of which the switch".to_owned(), of_switch));
+        rows.push(all.tail(format!("{program}: ADD with host-local"), 0));
+        rows.push(of_switch.tail("… of which the switch", 0));
     }
-    let [host_local, interfaces] = &alone;
-    rows.push(row("host-local alone".to_owned(), host_local));
-    rows.push(row("the changes of interfaces alone, by ip -batch".to_owned(), interfaces));
+    rows.push(alone.tail("host-local alone", 0));
     let head = format!("{pods} pods, {TOGETHER} at a time: milliseconds");
     print_table(&[head.as_str(), "median", "p99", "most"], &rows);
     Ok(())
@@ -83,55 +65,43 @@ impl Node {
         Ok(Self { folder, namespace: Namespace::new("bench-node"), pods: Pods::new(pods)? })
     }
 
-    /// Calls `one` for each pod; how long each took.
-    fn each(
-        &self,
-        samples: &mut Samples,
-        one: impl Fn(&str) -> std::result::Result<(), String> + Sync,
-    ) -> Result<()> {
-        let (next, one) = (AtomicUsize::new(0), &one);
+    /// Calls ADD of a plugin for each pod; how long each took.
+    fn each(&self, program: &str, samples: &mut Samples) -> Result<()> {
+        let next = AtomicUsize::new(0);
         let work = || {
             let mut times = Vec::new();
             while let Some(pod) = self.pods.0.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let began = Instant::now();
-                one(pod)?;
-                times.push(began.elapsed().as_secs_f64() * 1e3);
+                self.add(program, pod)?;
+                times.push(milliseconds(began.elapsed()));
             }
             Ok::<_, String>(times)
         };
-        let times = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let threads: Vec<_> = (0..TOGETHER).map(|_| scope.spawn(work)).collect();
-            let times = threads.into_iter().map(|it| it.join().expect("a thread"));
-            times.collect::<std::result::Result<Vec<_>, _>>()
-        })?;
-        times.into_iter().flatten().for_each(|ms| samples.add(ms));
-        Ok(())
+            for thread in threads {
+                samples.extend(thread.join().map_err(|_| "a panic")??);
+            }
+            Ok(())
+        })
     }
 
     /// Attaches all pods to a switch.
     fn attach(&self, program: &str, all: &mut Samples, of_switch: &mut Samples) -> Result<()> {
-        let mut objects =
-            "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nspec: {podCIDRs: [10.88.0.0/16]}\n"
-                .to_owned();
-        for pod in &self.pods.0 {
-            objects += &format!(
-                "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}, namespace: default}}\n\
-                 spec: {{nodeName: n}}\n"
-            );
-        }
+        let pod = |pod: &String| manifests::pod(&format!("default/{pod}"), "", "n", "", "");
+        let objects = attach::node_object() + &self.pods.0.iter().map(pod).collect::<String>();
         let arguments = ["--listen", "127.0.0.1:0"];
         let (switch, _) = attach::start(&self.namespace, self.folder.path(), &objects, &arguments)?;
-        self.each(all, |pod| self.call(program, "ADD", pod))?;
+        self.each(program, all)?;
         for line in switch.output() {
             let time = line.split_once("milliseconds=").map(|(_, rest)| rest);
-            let time = time.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-            time.into_iter().for_each(|ms| of_switch.add(ms));
+            of_switch.extend(time.and_then(|rest| rest.split_whitespace().next()?.parse().ok()));
         }
         Ok(())
     }
 
     /// Calls a plugin as a runtime does.
-    fn call(&self, program: &str, command: &str, pod: &str) -> std::result::Result<(), String> {
+    fn add(&self, program: &str, pod: &str) -> std::result::Result<(), String> {
         let path = |name: &str| self.folder.path().join(name);
         let config = json!({
             "cniVersion": "1.0.0",
@@ -148,7 +118,7 @@ impl Node {
         let mut child = self
             .namespace
             .command([program])
-            .env("CNI_COMMAND", command)
+            .env("CNI_COMMAND", "ADD")
             .env("CNI_CONTAINERID", pod)
             .env("CNI_NETNS", format!("/run/netns/{pod}"))
             .env("CNI_IFNAME", "eth0")
@@ -169,21 +139,6 @@ impl Node {
             true => Ok(()),
             false => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stdout))),
         }
-    }
-
-    /// The plugin's changes, by two calls of `ip`: at the switch's end and at the pod's.
-    fn change_interfaces(&self, pod: &str) -> std::result::Result<(), String> {
-        let near = format!("pg{}", pod.rsplit('-').next().unwrap_or_default());
-        let queues = "numtxqueues 1 numrxqueues 1";
-        let here = format!(
-            "link add {near} {queues} type veth peer name eth0 netns {pod} {queues}\n\
-             link set {near} alias podgate:pods:{pod}:eth0\nlink set {near} arp off\n\
-             link set {near} up\n"
-        );
-        let there = "link set eth0 up\naddress add 10.88.0.2/32 dev eth0\n\
-                     route add 169.254.1.1 dev eth0\nroute add default via 169.254.1.1 dev eth0\n";
-        batch(self.namespace.name(), &here)?;
-        batch(pod, there)
     }
 }
 
@@ -209,17 +164,9 @@ impl Drop for Pods {
     }
 }
 
-fn batch(namespace: &str, lines: &str) -> std::result::Result<(), String> {
-    ip(&["-n", namespace, "-batch", "-"], lines)
-}
-
-fn ip(arguments: &[&str], lines: &str) -> std::result::Result<(), String> {
-    let text = |error: std::io::Error| format!("ip: {error}");
-    let mut child =
-        Command::new("ip").args(arguments).stdin(Stdio::piped()).spawn().map_err(text)?;
-    let mut input = child.stdin.take().ok_or("ip: no input")?;
-    input.write_all(lines.as_bytes()).map_err(text)?;
-    drop(input);
-    let status = child.wait().map_err(text)?;
-    status.success().then_some(()).ok_or_else(|| format!("ip {}: {status}", arguments.join(" ")))
+fn ip(arguments: &[&str], lines: &str) -> Result<()> {
+    let mut child = Command::new("ip").args(arguments).stdin(Stdio::piped()).spawn()?;
+    child.stdin.take().ok_or("ip: no input")?.write_all(lines.as_bytes())?;
+    let status = child.wait()?;
+    status.success().then_some(()).ok_or_else(|| format!("ip {arguments:?}: {status}").into())
 }

@@ -13,10 +13,10 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bench::attach::{self, PATIENCE, start_program};
+use bench::attach::{self, PATIENCE, address, milliseconds, start_program};
 use bench::forwarder::own_path;
 use bench::rig::{needs_root, words};
-use bench::{Samples, print_table, process};
+use bench::{Samples, argument, in_turns, print_table, process};
 use local_api::Client;
 use testkit::{Namespace, Process, TempDir};
 
@@ -25,8 +25,6 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// Names and values of `--flow-offload`, and one in how many of the pods there are: without it the kernel
 /// sets aside memory for the whole UMEM with each port.
 const MODES: [(&str, &str, usize); 2] = [("flow offload", "on", 1), ("AF_XDP ports", "off", 5)];
-const PODS: usize = 500;
-const ROUNDS: usize = 3;
 const PORT: u16 = 7000;
 /// Pause between two probes.
 const PACE: Duration = Duration::from_millis(1);
@@ -37,83 +35,53 @@ const LATE: usize = 256;
 /// Time before and after a takeover, in which nothing happens.
 const QUIET: Duration = Duration::from_secs(1);
 
+/// Figures of a build in one mode, in milliseconds.
+const FIGURES: [&str; 5] = [
+    "a start with all pods, after a kill",
+    "its processor time",
+    "a takeover, from the signal to readiness",
+    "new connections closed meanwhile",
+    "longest pause of a stream",
+];
+
 pub(crate) fn main(args: &[String]) -> Result<()> {
-    compare(&args[1..])
-}
-
-/// Figures of one build in one mode, in milliseconds.
-#[derive(Default)]
-struct Figures {
-    start: Samples,
-    processor: Samples,
-    takeover: Samples,
-    closed: Samples,
-    pause: Samples,
-}
-
-fn compare(args: &[String]) -> Result<()> {
     needs_root()?;
-    let number = |at: usize, default| args.get(at).map_or(Ok(default), |text| text.parse());
-    let (pods, rounds) = (number(0, PODS)?, number(1, ROUNDS)?);
-    let others = args.iter().skip(2).cloned();
+    let (pods, rounds) = (argument(args, 1, 500)?, argument(args, 2, 3)?);
+    let others = args.iter().skip(3).cloned();
     let programs: Vec<String> = std::iter::once(own_path()?).chain(others).collect();
-    let cases: Vec<_> =
-        programs.iter().flat_map(|program| MODES.map(|mode| (program, mode))).collect();
-    let mut figures: Vec<Figures> = cases.iter().map(|_| Figures::default()).collect();
-    for round in 1..=rounds {
-        for ((program, (name, mode, part)), all) in cases.iter().zip(&mut figures) {
-            eprintln!("round {round} of {rounds}: {program}, {name}");
-            measure(program, pods / part, mode, all)?;
-        }
-    }
-    for ((program, (name, _, part)), all) in cases.iter().zip(&figures) {
-        let pods = pods / part;
-        let row = |what: &str, samples: &Samples| {
-            let figures = [samples.median(), samples.least(), samples.most()];
-            let figures = figures.map(|ms| format!("{ms:.0}")).into_iter();
-            std::iter::once(what.to_owned()).chain(figures).collect::<Vec<_>>()
+    let cases = programs.iter().flat_map(|program| MODES.map(|mode| (program, mode)));
+    let cases: Vec<_> = cases.collect();
+    let name = |(program, (name, _, part)): &(&String, (&str, &str, usize))| {
+        format!("{program}, {name}, {} pods", pods / part)
+    };
+    let names: Vec<String> = cases.iter().map(name).collect();
+    let all = in_turns(rounds, &names, |n| {
+        let (program, (_, mode, part)) = cases[n];
+        measure(program, pods / part, mode)
+    })?;
+    for (name, figures) in names.iter().zip(&all) {
+        let row = |(what, samples): (&&str, &Samples)| {
+            let figures = [0.5, 0.0, 1.0].map(|share| format!("{:.0}", samples.quantile(share)));
+            std::iter::once((*what).to_owned()).chain(figures).collect()
         };
-        let rows = [
-            row(&format!("a start with {pods} pods, after a kill"), &all.start),
-            row("its processor time", &all.processor),
-            row("a takeover, from the signal to readiness", &all.takeover),
-            row("new connections closed meanwhile", &all.closed),
-            row("longest pause of a stream", &all.pause),
-        ];
-        print_table(&[&format!("{program}, {name}: ms"), "median", "least", "most"], &rows);
+        let rows: Vec<Vec<String>> = FIGURES.iter().zip(figures).map(row).collect();
+        print_table(&[&format!("{name}: ms"), "median", "least", "most"], &rows);
         println!();
     }
     Ok(())
 }
 
-fn measure(program: &str, pods: usize, mode: &str, all: &mut Figures) -> Result<()> {
-    let node = Namespace::new("bench-node");
-    let (idle, folder) = (Namespace::new("bench-pods"), TempDir::new("bench-restart"));
-    let (client, server) = (Namespace::new("bench-a"), Namespace::new("bench-b"));
-    let address = |n: usize| Ipv4Addr::from(0x0a58_0100 + n as u32);
-    let mut objects =
-        "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nspec: {podCIDRs: [10.88.0.0/16]}\n"
-            .to_owned();
-    let mut requests = Vec::new();
-    for n in 0..pods {
-        objects += &format!(
-            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: p{n}, namespace: default}}\nspec: \
-             {{nodeName: n}}\n"
-        );
-        let pod = *[&client, &server].get(n).unwrap_or(&&idle);
-        let far = format!("eth{n}");
-        let request =
-            attach::join(&node, format!("pg{n}"), pod, &far, &format!("p{n}"), address(n))?;
-        requests.push(request);
-        if n < 2 {
-            pod.exec(words(&format!("ip addr add {}/32 dev {far}", address(n))));
-            pod.exec(words(&format!("ip route add default via 10.88.0.1 dev {far} onlink")));
-        }
+fn measure(program: &str, pods: usize, mode: &str) -> Result<[f64; FIGURES.len()]> {
+    let [node, idle, client, server] =
+        ["bench-node", "bench-pods", "bench-a", "bench-b"].map(Namespace::new);
+    let folder = TempDir::new("bench-restart");
+    let (objects, requests) =
+        attach::pods(&node, pods, |n| [&client, &server].get(n).unwrap_or(&&idle))?;
+    for (n, pod) in [&client, &server].into_iter().enumerate() {
+        pod.exec(words(&format!("ip addr add {}/32 dev eth{n}", address(n))));
+        pod.exec(words(&format!("ip route add default via 10.88.0.1 dev eth{n} onlink")));
     }
-    let manifests = folder.path().join("manifests");
-    std::fs::create_dir(&manifests)?;
-    std::fs::write(manifests.join("all.yaml"), objects)?;
-    let manifests = manifests.display().to_string();
+    let manifests = attach::write_manifests(folder.path(), &objects)?;
     let run = |further: &[&str]| {
         let common = ["--node-name", "n", "--manifests", &manifests, "--listen", "127.0.0.1:0"];
         let arguments = [&common[..], &["--flow-offload", mode], further].concat();
@@ -132,12 +100,12 @@ fn measure(program: &str, pods: usize, mode: &str, all: &mut Figures) -> Result<
     let began = Instant::now();
     switch = run(&[]);
     ready(&switch);
-    all.start.add(milliseconds(began.elapsed()));
-    all.processor.add(milliseconds(process::processor_time(switch.id())?));
+    let start = milliseconds(began.elapsed());
+    let processor = milliseconds(process::processor_time(switch.id())?);
 
     let socket = server.enter(|| UdpSocket::bind(("0.0.0.0", PORT)))?;
     let (is_over, to) = (AtomicBool::new(false), address(1));
-    std::thread::scope(|scope| -> Result<()> {
+    let [takeover, closed, pause] = std::thread::scope(|scope| -> Result<[f64; 3]> {
         scope.spawn(|| echo(&socket, &is_over));
         let fresh = scope.spawn(|| client.enter(|| longest_gap(to, true, &is_over)));
         let stream = scope.spawn(|| client.enter(|| longest_gap(to, false, &is_over)));
@@ -150,16 +118,15 @@ fn measure(program: &str, pods: usize, mode: &str, all: &mut Figures) -> Result<
         assert!(ended.success());
         switch.wait(PATIENCE);
         ready(&next);
-        all.takeover.add(milliseconds(began.elapsed()));
+        let takeover = milliseconds(began.elapsed());
         switch = next;
         std::thread::sleep(QUIET);
         is_over.store(true, Ordering::Relaxed);
-        all.closed.add(fresh.join().expect("a thread")?);
-        all.pause.add(stream.join().expect("a thread")?);
-        Ok(())
+        let [fresh, stream] = [fresh, stream].map(|it| it.join().map_err(|_| "a panic"));
+        Ok([takeover, fresh??, stream??])
     })?;
     switch.kill();
-    Ok(())
+    Ok([start, processor, takeover, closed, pause])
 }
 
 fn echo(socket: &UdpSocket, is_over: &AtomicBool) {
@@ -214,8 +181,4 @@ fn longest_gap(
     let lost = answered.windows(2).filter(|pair| pair[1] > pair[0] + 1);
     let gaps = lost.map(|pair| milliseconds(sent[pair[1]] - sent[pair[0]]));
     Ok(gaps.fold(0.0, f64::max))
-}
-
-fn milliseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
 }

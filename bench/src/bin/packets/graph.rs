@@ -16,9 +16,6 @@
 //! A refused packet makes no session, so that the policy node stands alone: by a rule of a port, or
 //! by a rule of a port and a peer set of eight addresses, which packets come from by the uplink.
 
-#[path = "../../../../dataplane/benches/traffic/mod.rs"]
-mod traffic;
-
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,13 +23,14 @@ use std::time::Instant;
 
 use acl::{Action, AddressMapBuilder};
 use bench::vpp;
-use bench::{Samples, SessionFile, end_progress, print_table, show_progress};
+use bench::{Samples, SessionFile, in_turns, print_table};
 use clap::Parser;
 use dataplane::graph::{NODES, Node};
 use dataplane::session::{Sessions, Timeouts};
 use dataplane::{Counters, Frame, Graph, Memory, Now, Outcome, Packet, Snapshot, VECTOR};
 use fastrand::Rng;
-use traffic::{Kind, Rules, Traffic};
+
+use super::traffic::{Kind, Rules, Traffic};
 
 #[derive(Parser)]
 struct Args {
@@ -100,7 +98,6 @@ pub(crate) fn main(args: &[String]) -> Result<(), Box<dyn Error>> {
     cases.retain(|(name, ..)| name.contains(&args.only));
     let mut rigs = Vec::new();
     for (name, kind, rules, finds) in cases {
-        show_progress(&format!("preparing: {name}"));
         let vectors = args.vectors * (args.rounds + 1);
         let mut rig = Rig::new(name, Traffic::new(kind, rules, args.pods), finds, vectors)?;
         if let (Some(program), Kind::Udp) = (&args.vpp, kind) {
@@ -109,27 +106,39 @@ pub(crate) fn main(args: &[String]) -> Result<(), Box<dyn Error>> {
         rigs.push(rig);
     }
     // The first round warms caches and predictors.
-    for round in 0..=args.rounds {
-        for rig in &mut rigs {
-            show_progress(&format!("round {round} of {}: {}", args.rounds, rig.name));
-            rig.measure(args.vectors, round > 0);
-            rig.measure_peer(round > 0);
-        }
+    for rig in &mut rigs {
+        rig.measure(args.vectors);
+        rig.measure_peer(false);
     }
-    end_progress();
-    let plain = rigs.first().map_or(0.0, |rig| rig.clocks.median());
+    let names: Vec<String> = rigs.iter().map(|rig| rig.name.clone()).collect();
+    let all = in_turns(args.rounds, &names, |n| {
+        let figures = rigs[n].measure(args.vectors);
+        rigs[n].measure_peer(true);
+        Ok(figures)
+    })?;
+    let plain = all.first().map_or(0.0, |[_, clocks, ..]| clocks.median());
     let mut head = vec!["case", "Mpps", "clocks a packet", "of the first row"];
     head.extend(SHOWN.map(Node::name));
     head.push("others");
-    print_table(&head, &rigs.iter().map(|rig| rig.row(plain)).collect::<Vec<_>>());
+    let rows = names.iter().zip(&all).map(|(name, [rate, clocks, nodes @ ..])| {
+        let mut row = vec![name.clone(), rate.to_string(), clocks.to_string()];
+        row.push(format!("{:.2}", clocks.median() / plain));
+        row.extend(nodes.iter().map(|samples| format!("{:.1}", samples.median())));
+        row
+    });
+    print_table(&head, &rows.collect::<Vec<_>>());
     if args.vpp.is_some() {
         println!();
         let mut head = vec!["case", "podgate", "VPP", "VPP : podgate", "pages"];
         head.extend(vpp::NODES);
-        print_table(&head, &rigs.iter().filter_map(Rig::peer_row).collect::<Vec<_>>());
+        let rows = rigs.iter().zip(&all).filter_map(|(rig, [_, clocks, ..])| rig.peer_row(clocks));
+        print_table(&head, &rows.collect::<Vec<_>>());
     }
     Ok(())
 }
+
+/// Rate in millions a second, clocks, and the clocks of the nodes in [`SHOWN`] and of all others.
+type Figures = [f64; SHOWN.len() + 3];
 
 /// The state that packets meet.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -157,15 +166,8 @@ struct Rig {
     rng: Rng,
     /// Connections opened so far.
     opened: u32,
-    rate: Samples,
-    clocks: Samples,
-    nodes: [Samples; SHOWN.len() + 1],
     /// VPP, or why it is not measured (any longer).
     peer: Option<Result<vpp::Graph, String>>,
-    /// Its clocks, of those of this graph in the same round.
-    ratio: Samples,
-    /// Clocks of the latest round.
-    latest: f64,
 }
 
 impl Rig {
@@ -198,12 +200,7 @@ impl Rig {
             packets: Vec::with_capacity(VECTOR),
             rng: Rng::with_seed(SEED),
             opened: 0,
-            rate: Samples::new(),
-            clocks: Samples::new(),
-            nodes: std::array::from_fn(|_| Samples::new()),
             peer: None,
-            ratio: Samples::new(),
-            latest: 0.0,
         };
         if let Finds::Established(count) | Finds::Reevaluated(count) = finds {
             while rig.opened < count {
@@ -221,10 +218,9 @@ impl Rig {
         Node::ALL.map(|node| self.counters.node(node).clocks.value())
     }
 
-    /// Sends vectors through the graph.
-    fn measure(&mut self, vectors: usize, counts: bool) {
-        let (mut seconds, mut clocks) = (Samples::new(), Samples::new());
-        let mut nodes: [Samples; SHOWN.len() + 1] = std::array::from_fn(|_| Samples::new());
+    /// Sends vectors through the graph; medians of them.
+    fn measure(&mut self, vectors: usize) -> Figures {
+        let mut figures = [const { Samples::new() }; SHOWN.len() + 3];
         for _ in 0..vectors {
             let before = self.clocks();
             let spent = match self.finds {
@@ -241,31 +237,17 @@ impl Rig {
                     self.run(Outcome::PolicyDenied, |rig| Some((rig.rng.u32(..), true)))
                 }
             };
-            seconds.push(spent / VECTOR as f64);
-            let after = self.clocks();
-            let each = |node: Node| {
-                let node = node as usize;
-                (after[node] - before[node]) as f64 / VECTOR as f64
-            };
-            let (mut all, mut others) = (0.0, 0.0);
-            for node in Node::ALL {
-                all += each(node);
-                match SHOWN.iter().position(|it| *it == node) {
-                    Some(column) => nodes[column].push(each(node)),
-                    None => others += each(node),
-                }
+            let (after, mut of_vector) = (self.clocks(), [0.0; SHOWN.len() + 3]);
+            of_vector[0] = VECTOR as f64 / spent / 1e6;
+            for (n, node) in Node::ALL.into_iter().enumerate() {
+                let clocks = (after[n] - before[n]) as f64 / VECTOR as f64;
+                let place = SHOWN.iter().position(|it| *it == node).unwrap_or(SHOWN.len());
+                of_vector[1] += clocks;
+                of_vector[2 + place] += clocks;
             }
-            nodes[SHOWN.len()].push(others);
-            clocks.push(all);
+            figures.iter_mut().zip(of_vector).for_each(|(samples, value)| samples.add(value));
         }
-        self.latest = clocks.sorted().median();
-        if counts {
-            self.rate.add(1e-6 / seconds.sorted().median());
-            self.clocks.add(self.latest);
-            for (samples, round) in self.nodes.iter_mut().zip(nodes) {
-                samples.add(round.sorted().median());
-            }
-        }
+        figures.map(|samples| samples.median())
     }
 
     /// VPP with the same rules, for the same packets, if it can have the case.
@@ -307,18 +289,16 @@ impl Rig {
         let Some(Ok(peer)) = &mut self.peer else {
             return;
         };
-        match peer.measure(counts) {
-            Ok(clocks) if counts => self.ratio.add(clocks / self.latest),
-            Ok(_) => {}
-            Err(error) => self.peer = Some(Err(error.to_string())),
+        if let Err(error) = peer.measure(counts) {
+            self.peer = Some(Err(error.to_string()));
         }
     }
 
-    fn peer_row(&self) -> Option<Vec<String>> {
-        let mut row = vec![self.name.clone(), self.clocks.to_string()];
+    fn peer_row(&self, clocks: &Samples) -> Option<Vec<String>> {
+        let mut row = vec![self.name.clone(), clocks.to_string()];
         match self.peer.as_ref()? {
             Ok(peer) => {
-                row.extend([peer.clocks.to_string(), self.ratio.to_string()]);
+                row.extend([peer.clocks.to_string(), peer.clocks.over(clocks).to_string()]);
                 row.push(if peer.in_huge_pages() { "huge" } else { "small" }.to_owned());
                 row.extend(peer.nodes.iter().map(|samples| format!("{:.1}", samples.median())));
             }
@@ -353,12 +333,5 @@ impl Rig {
             self.frames.push(packet.frame);
         }
         spent
-    }
-
-    fn row(&self, plain: f64) -> Vec<String> {
-        let mut row = vec![self.name.clone(), self.rate.to_string(), self.clocks.to_string()];
-        row.push(format!("{:.2}", self.clocks.median() / plain));
-        row.extend(self.nodes.iter().map(|samples| format!("{:.1}", samples.median())));
-        row
     }
 }

@@ -3,9 +3,9 @@
 mod forwarding;
 mod graph;
 mod growth;
-mod latency;
 mod pktgen;
-mod sweep;
+#[path = "../../../../dataplane/benches/traffic/mod.rs"]
+mod traffic;
 
 use std::process::ExitCode;
 
@@ -16,9 +16,7 @@ fn main() -> ExitCode {
             ("forwarding", forwarding::main),
             ("graph", graph::main),
             ("growth", growth::main),
-            ("latency", latency::main),
             ("pktgen", pktgen::main),
-            ("sweep", sweep::main),
         ],
     )
 }

@@ -14,77 +14,65 @@ mod rig;
 
 use std::error::Error;
 use std::fmt::Display;
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bench::{Samples, print_table};
+use clap::Parser;
+use cli::commands::Cli;
+use tokio::runtime::Builder;
 
 use measures::{dials, latency, memory, slow, stalled, throughput};
-use rig::{Programs, Rig};
+use rig::Rig;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-const HELP: &str = "\
-The API server network proxy: dials a second, throughput of 1 and 100 connections, memory for
-10,000 idle ones, 100 slow readers, a stalled one beside 100 busy ones, added latency.
-
-Usage: proxy [--rounds N] [--seconds N] [--connections N]
-             [--peer-server PROGRAM --peer-agent PROGRAM]
-
-  --rounds N             rounds of each measurement [3]
-  --seconds N            length of a round [3]
-  --connections N        idle connections [10000]
-  --peer-server PROGRAM  a server to measure beside this one, with the original's flags
-  --peer-agent PROGRAM   the agent that goes with it
-
-Example:
-  cargo run --release -p bench --bin proxy -- --rounds 5
-";
+/// The API server network proxy: dials a second, throughput of 1 and 100 connections, memory of idle ones, 100 slow
+/// readers, a stalled one beside 100 busy ones, added latency.
+#[derive(Parser)]
+#[command(after_help = "Example:\n  cargo run --release -p bench --bin proxy -- --rounds 5")]
+struct Args {
+    /// Rounds of each measurement
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: usize,
+    /// Length of a round
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    seconds: u64,
+    /// Idle connections
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    connections: usize,
+    /// Server to measure beside this one, with the original's flags
+    #[arg(long, value_name = "PROGRAM", requires = "peer_agent")]
+    peer_server: Option<PathBuf>,
+    /// Agent that goes with it
+    #[arg(long, value_name = "PROGRAM", requires = "peer_server")]
+    peer_agent: Option<PathBuf>,
+}
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn main() -> Result<()> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = args.iter().map(String::as_str).collect();
-    match words[..] {
-        ["--help" | "-h"] => {
-            print!("{HELP}");
-            Ok(())
+fn main() -> ExitCode {
+    let done = match std::env::args().nth(1).as_deref() {
+        Some("konnectivity-server" | "konnectivity-agent") => {
+            return Cli::parse_from(konnectivity::commands::arguments(std::env::args_os())).run();
         }
-        ["server", folder] => role(rig::serve(folder.to_owned())),
-        ["agent", folder, server] => role(rig::dial(folder.to_owned(), server.parse()?)),
-        ["target"] => role(rig::target()),
-        _ => {
-            let (mut rounds, mut seconds, mut connections) = (3, 3, 10_000);
-            let (mut server, mut agent) = (None, None);
-            let mut rest = words.iter();
-            while let Some(word) = rest.next() {
-                let value = rest.next().ok_or(HELP)?;
-                match *word {
-                    "--rounds" => rounds = value.parse().map_err(|_| HELP)?,
-                    "--seconds" => seconds = value.parse().map_err(|_| HELP)?,
-                    "--connections" => connections = value.parse().map_err(|_| HELP)?,
-                    "--peer-server" => server = Some(value.into()),
-                    "--peer-agent" => agent = Some(value.into()),
-                    _ => return Err(HELP.into()),
-                }
-            }
-            let peer = match (server, agent) {
-                (Some(server), Some(agent)) => Some(Programs { server, agent }),
-                (None, None) => None,
-                _ => return Err(HELP.into()),
-            };
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            let length = Duration::from_secs(seconds);
-            runtime.block_on(measure(rounds, length, connections, peer.as_ref()))
+        Some("target") => run(Builder::new_current_thread(), rig::target()),
+        _ => run(Builder::new_multi_thread(), measure(Args::parse())),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("proxy: {error}");
+            ExitCode::FAILURE
         }
     }
 }
 
-/// Runs one of the processes, on one thread.
-fn role(future: impl Future<Output = Result<()>>) -> Result<()> {
+fn run(mut runtime: Builder, future: impl Future<Output = Result<()>>) -> Result<()> {
     files_limit()?;
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future)
+    runtime.enable_all().build()?.block_on(future)
 }
 
 /// Every connection is a file.
@@ -103,17 +91,24 @@ struct Run {
 }
 
 impl Run {
-    /// Each proxy in turn, and at last none; with its place in a row.
-    fn ways(&self) -> Vec<(usize, Arc<Rig>, bool)> {
-        let rigs = self.rigs.iter().map(|rig| (Arc::clone(rig), true));
-        let direct = (Arc::clone(&self.rigs[0]), false);
-        let ways = rigs.chain([direct]).enumerate();
-        ways.map(|(at, (rig, proxied))| (at, rig, proxied)).collect()
-    }
-
-    /// Samples for each proxy, and for none.
-    fn samples(&self) -> Vec<Samples> {
-        vec![Samples::new(); self.rigs.len() + 1]
+    /// Measures each proxy and at last none in turns, a row for each figure.
+    async fn each<const N: usize>(
+        &mut self,
+        what: &str,
+        rows: [impl Into<String>; N],
+        measure: impl AsyncFn(Arc<Rig>, bool) -> Result<[f64; N]>,
+    ) -> Result<()> {
+        let mut all = [(); N].map(|()| vec![Samples::new(); self.rigs.len() + 1]);
+        for round in 1..=self.rounds {
+            let proxies = self.rigs.iter().map(|rig| (rig, true)).chain([(&self.rigs[0], false)]);
+            for (way, (rig, proxied)) in proxies.enumerate() {
+                eprintln!("{what}, round {round} of {}", self.rounds);
+                let figures = measure(Arc::clone(rig), proxied).await?;
+                all.iter_mut().zip(figures).for_each(|(row, figure)| row[way].add(figure));
+            }
+        }
+        rows.into_iter().zip(&all).for_each(|(name, cells)| self.row(name, cells));
+        Ok(())
     }
 
     /// A row of figures; those that are missing are dashes.
@@ -125,24 +120,19 @@ impl Run {
     }
 }
 
-async fn measure(
-    rounds: usize,
-    length: Duration,
-    connections: usize,
-    peer: Option<&Programs>,
-) -> Result<()> {
-    files_limit()?;
+async fn measure(args: Args) -> Result<()> {
     let mut rigs = vec![Arc::new(Rig::new()?)];
     let mut head = vec!["measure", "podgate"];
-    if let Some(peer) = peer {
-        rigs.push(Arc::new(Rig::of(peer)?));
+    if let (Some(server), Some(agent)) = (&args.peer_server, &args.peer_agent) {
+        rigs.push(Arc::new(Rig::of(server, agent)?));
         head.push("peer");
     }
     head.push("direct");
-    let mut run = Run { rigs, rounds, length, rows: Vec::new() };
+    let length = Duration::from_secs(args.seconds);
+    let mut run = Run { rigs, rounds: args.rounds, length, rows: Vec::new() };
     dials(&mut run).await?;
     latency(&mut run).await?;
-    memory(&mut run, connections).await?;
+    memory(&mut run, args.connections).await?;
     throughput(&mut run, 1).await?;
     // At last: a peer may not survive that its readers go away in the middle of their downloads.
     throughput(&mut run, 100).await?;

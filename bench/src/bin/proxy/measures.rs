@@ -23,47 +23,44 @@ const AFTERWARDS: Duration = Duration::from_secs(3);
 const DIALLERS: usize = 16;
 
 pub(crate) async fn dials(run: &mut Run) -> Result<()> {
-    let mut rates = run.samples();
-    let mut costs = [vec![Samples::new(); run.rigs.len()], vec![Samples::new(); run.rigs.len()]];
-    let unanswered: Vec<Arc<AtomicU64>> = run.ways().iter().map(|_| Arc::default()).collect();
-    for round in 1..=run.rounds {
-        for (way, rig, proxied) in run.ways() {
-            eprintln!("dials, round {round} of {}", run.rounds);
-            let (before, begin, length) = (rig.time()?, Instant::now(), run.length);
-            let count = Arc::new(AtomicU64::new(0));
-            let mut tasks = JoinSet::new();
-            for _ in 0..DIALLERS {
-                let (rig, count) = (Arc::clone(&rig), Arc::clone(&count));
-                let unanswered = Arc::clone(&unanswered[way]);
-                tasks.spawn(async move {
-                    while begin.elapsed() < length {
-                        match tokio::time::timeout(ANSWER, dial(&rig, proxied)).await {
-                            Ok(done) => drop((done?, count.fetch_add(1, Ordering::Relaxed))),
-                            Err(_) => drop(unanswered.fetch_add(1, Ordering::Relaxed)),
-                        }
+    let rows = [
+        "dials and closes a second",
+        "dials and closes without an answer within 5 s",
+        "processor time a dial, server (µs)",
+        "processor time a dial, agent (µs)",
+    ];
+    let length = run.length;
+    run.each("dials", rows, async |rig, proxied| {
+        let (before, begin) = (rig.time()?, Instant::now());
+        let [count, unanswered]: [Arc<AtomicU64>; 2] = Default::default();
+        let mut tasks = JoinSet::new();
+        for _ in 0..DIALLERS {
+            let (rig, count, unanswered) = (rig.clone(), count.clone(), unanswered.clone());
+            tasks.spawn(async move {
+                while begin.elapsed() < length {
+                    match tokio::time::timeout(ANSWER, dial(&rig, proxied)).await {
+                        Ok(done) => drop((done?, count.fetch_add(1, Ordering::Relaxed))),
+                        Err(_) => drop(unanswered.fetch_add(1, Ordering::Relaxed)),
                     }
-                    Result::Ok(())
-                });
-            }
-            while let Some(done) = tasks.join_next().await {
-                done??;
-            }
-            let count = count.load(Ordering::Relaxed) as f64;
-            rates[way].add(count / length.as_secs_f64());
-            if proxied {
-                for (cost, (after, before)) in costs.iter_mut().zip(rig.time()?.iter().zip(before))
-                {
-                    cost[way].add((after - before) / count * 1e6);
                 }
-            }
+                Result::Ok(())
+            });
         }
-    }
-    run.row("dials and closes a second", &rates);
-    let unanswered: Vec<u64> = unanswered.iter().map(|it| it.load(Ordering::Relaxed)).collect();
-    run.row("dials and closes without an answer within 5 s", &unanswered);
-    run.row("processor time a dial, server (µs)", &costs[0]);
-    run.row("processor time a dial, agent (µs)", &costs[1]);
-    Ok(())
+        while let Some(done) = tasks.join_next().await {
+            done??;
+        }
+        let [count, unanswered] = [count, unanswered].map(|it| it.load(Ordering::Relaxed) as f64);
+        let [server, agent] = spent(&rig, before, proxied, count / 1e6)?;
+        Ok([count / length.as_secs_f64(), unanswered, server, agent])
+    })
+    .await
+}
+
+/// Processor time of server and agent since then, for each of `count`; none without a proxy.
+fn spent(rig: &Rig, before: [f64; 2], proxied: bool, count: f64) -> Result<[f64; 2]> {
+    let after = rig.time()?;
+    let cost = |n: usize| if proxied { (after[n] - before[n]) / count } else { f64::NAN };
+    Ok([cost(0), cost(1)])
 }
 
 /// Opens a connection to the target and closes it, to the answer.
@@ -154,60 +151,49 @@ async fn received(
 }
 
 pub(crate) async fn throughput(run: &mut Run, count: usize) -> Result<()> {
-    let proxies = || vec![Samples::new(); run.rigs.len()];
-    let (mut rates, mut spreads) = (run.samples(), run.samples());
-    let (mut costs, mut memory) = ([proxies(), proxies()], [proxies(), proxies()]);
-    for round in 1..=run.rounds {
-        for (way, rig, proxied) in run.ways() {
-            eprintln!("throughput of {count}, round {round} of {}", run.rounds);
-            let (before, begin) = (rig.time()?, Instant::now());
-            let Received { rate, spread, memory: during } =
-                received(&rig, proxied, count, run.length, Duration::ZERO).await?;
-            spreads[way].add(spread);
-            rates[way].add(rate / 1e6);
-            if proxied {
-                let gigabytes = rate * begin.elapsed().as_secs_f64() / 1e9;
-                for (cost, (after, before)) in costs.iter_mut().zip(rig.time()?.iter().zip(before))
-                {
-                    cost[way].add((after - before) / gigabytes);
-                }
-                // The connections' ends reach the server, and it has time to give memory back.
-                tokio::time::sleep(AFTERWARDS).await;
-                memory[0][way].add(during / 1e6);
-                memory[1][way].add(rig.memory()?[0] / 1e6);
-            }
+    let rows = [
+        format!("throughput of {count} (MB/s)"),
+        format!("most over least bytes of {count}"),
+        format!("server's memory during the throughput of {count} (MB)"),
+        format!("server's memory three seconds after the throughput of {count} (MB)"),
+        format!("processor time a gigabyte of {count}, server (s)"),
+        format!("processor time a gigabyte of {count}, agent (s)"),
+    ];
+    let length = run.length;
+    run.each(&format!("throughput of {count}"), rows, async |rig, proxied| {
+        let (before, begin) = (rig.time()?, Instant::now());
+        let Received { rate, spread, memory } =
+            received(&rig, proxied, count, length, Duration::ZERO).await?;
+        let gigabytes = rate * begin.elapsed().as_secs_f64() / 1e9;
+        let [server, agent] = spent(&rig, before, proxied, gigabytes)?;
+        if !proxied {
+            return Ok([rate / 1e6, spread, f64::NAN, f64::NAN, server, agent]);
         }
-    }
-    run.row(format!("throughput of {count} (MB/s)"), &rates);
-    run.row(format!("most over least bytes of {count}"), &spreads);
-    for (memory, when) in memory.iter().zip(["during", "three seconds after"]) {
-        run.row(format!("server's memory {when} the throughput of {count} (MB)"), memory);
-    }
-    for (cost, name) in costs.iter().zip(["server", "agent"]) {
-        run.row(format!("processor time a gigabyte of {count}, {name} (s)"), cost);
-    }
-    Ok(())
+        // The connections' ends reach the server, and it has time to give memory back.
+        tokio::time::sleep(AFTERWARDS).await;
+        Ok([rate / 1e6, spread, memory / 1e6, rig.memory()?[0] / 1e6, server, agent])
+    })
+    .await
 }
 
 /// Downloads whose readers do not keep up: their bytes wait in the proxy.
 pub(crate) async fn slow(run: &mut Run) -> Result<()> {
     const PAUSE: Duration = Duration::from_millis(20);
-    let rows = || vec![Samples::new(); run.rigs.len()];
-    let (mut during, mut after, mut spreads) = (rows(), rows(), rows());
-    for round in 1..=run.rounds {
-        for (way, rig, proxied) in run.ways().into_iter().filter(|(_, _, proxied)| *proxied) {
-            eprintln!("100 slow readers, round {round} of {}", run.rounds);
-            let received = received(&rig, proxied, 100, run.length, PAUSE).await?;
-            tokio::time::sleep(AFTERWARDS).await;
-            during[way].add(received.memory / 1e6);
-            after[way].add(rig.memory()?[0] / 1e6);
-            spreads[way].add(received.spread);
+    let rows = [
+        "server's memory during 100 slow downloads (MB)",
+        "server's memory three seconds after them (MB)",
+        "most over least bytes of the slow ones",
+    ];
+    let length = run.length;
+    run.each("100 slow readers", rows, async |rig, proxied| {
+        if !proxied {
+            return Ok([f64::NAN; 3]);
         }
-    }
-    run.row("server's memory during 100 slow downloads (MB)", &during);
-    run.row("server's memory three seconds after them (MB)", &after);
-    run.row("most over least bytes of the slow ones", &spreads);
-    Ok(())
+        let Received { spread, memory, .. } = received(&rig, proxied, 100, length, PAUSE).await?;
+        tokio::time::sleep(AFTERWARDS).await;
+        Ok([memory / 1e6, rig.memory()?[0] / 1e6, spread])
+    })
+    .await
 }
 
 pub(crate) async fn stalled(run: &mut Run) -> Result<()> {
@@ -229,38 +215,28 @@ pub(crate) async fn stalled(run: &mut Run) -> Result<()> {
 
 pub(crate) async fn latency(run: &mut Run) -> Result<()> {
     const TURNS: usize = 5_000;
-    let mut samples = [run.samples(), run.samples()];
-    for round in 1..=run.rounds {
-        eprintln!("latency, round {round} of {}", run.rounds);
-        for (way, rig, proxied) in run.ways() {
-            let (mut tunnel, connection) = rig.open(b"e").await?;
-            let mut stream = TcpStream::connect(rig.target()).await?;
-            stream.set_nodelay(true)?;
-            stream.write_all(b"e").await?;
-            let message = [0x5a; 64];
-            let mut times = Vec::with_capacity(TURNS);
-            for _ in 0..TURNS {
-                let begin = Instant::now();
-                if proxied {
-                    tunnel.send_data(connection, &message);
-                    tunnel.receive_data(message.len()).await?;
-                } else {
-                    let mut answer = [0; 64];
-                    stream.write_all(&message).await?;
-                    stream.read_exact(&mut answer).await?;
-                }
-                times.push(begin.elapsed());
+    let rows = ["p50", "p99"].map(|name| format!("64 bytes there and back, {name} (µs)"));
+    run.each("latency", rows, async |rig, proxied| {
+        let (mut tunnel, connection) = rig.open(b"e").await?;
+        let mut stream = TcpStream::connect(rig.target()).await?;
+        stream.set_nodelay(true)?;
+        stream.write_all(b"e").await?;
+        let (message, mut answer) = ([0x5a; 64], [0; 64]);
+        let mut times = Samples::new();
+        for _ in 0..TURNS {
+            let begin = Instant::now();
+            if proxied {
+                tunnel.send_data(connection, &message);
+                tunnel.receive_data(message.len()).await?;
+            } else {
+                stream.write_all(&message).await?;
+                stream.read_exact(&mut answer).await?;
             }
-            times.sort();
-            for (sample, at) in samples.iter_mut().zip([TURNS / 2, TURNS * 99 / 100]) {
-                sample[way].add(times[at].as_secs_f64() * 1e6);
-            }
+            times.add(begin.elapsed().as_secs_f64() * 1e6);
         }
-    }
-    for (samples, name) in samples.iter().zip(["p50", "p99"]) {
-        run.row(format!("64 bytes there and back, {name} (µs)"), samples);
-    }
-    Ok(())
+        Ok([0.5, 0.99].map(|share| times.quantile(share)))
+    })
+    .await
 }
 
 pub(crate) async fn memory(run: &mut Run, count: usize) -> Result<()> {

@@ -1,22 +1,17 @@
 //! The processes of a run: server, agent and target, of this project or of another one with the
 //! original's flags.
 
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::TcpListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bench::process;
-use konnectivity::agent::{self, Agent, ServerCount};
-use konnectivity::audit::{Audit, Format};
 use konnectivity::client::Tunnel;
-use konnectivity::server::{self, Frontend, Mode, Server, Strategy};
-use konnectivity::{TlsFiles, TlsPolicy};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use testkit::{Process, TempDir};
-use tokio::io::AsyncReadExt;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use crate::{PATIENCE, Result};
@@ -31,36 +26,30 @@ pub(crate) struct Rig {
     turn: AtomicU64,
 }
 
-/// Programs with the original's flags.
-#[derive(Clone, Debug)]
-pub(crate) struct Programs {
-    pub(crate) server: PathBuf,
-    pub(crate) agent: PathBuf,
-}
-
 impl Rig {
     /// Starts this program's roles.
     pub(crate) fn new() -> Result<Self> {
-        let folder = TempDir::new("bench-konnectivity");
-        certificates(folder.path())?;
-        let path = folder.path().to_string_lossy().into_owned();
-        let start = |args: &[&str]| -> Result<Process> { Ok(Process::spawn(&mut own(args)?)) };
-        let server = start(&["server", &path])?;
-        let agents = last(&server.wait_for_line("agents at", PATIENCE));
-        let agent = start(&["agent", &path, &agents])?;
-        server.wait_for_line("ready", PATIENCE);
-        Self::with(folder, server, agent)
+        let own = std::env::current_exe()?;
+        let role = |name: &str| {
+            let mut command = Command::new(&own);
+            // Not the audit's lines in the log.
+            command.args([name, "--audit-log=/dev/null"]);
+            command
+        };
+        Self::start(role("konnectivity-server"), role("konnectivity-agent"))
     }
 
-    /// Starts other programs.
-    pub(crate) fn of(programs: &Programs) -> Result<Self> {
+    /// Starts other programs with the original's flags.
+    pub(crate) fn of(server: &Path, agent: &Path) -> Result<Self> {
+        Self::start(Command::new(server), Command::new(agent))
+    }
+
+    fn start(mut server: Command, mut agent: Command) -> Result<Self> {
         let folder = TempDir::new("bench-konnectivity");
         certificates(folder.path())?;
         let path = |name: &str| folder.path().join(name).display().to_string();
         let [agents, health, admin, agent_health, agent_admin] = free_ports()?;
-        let mut command = Command::new(&programs.server);
-        command.args(["--mode=grpc", "--server-port=0", "--health-bind-address=127.0.0.1"]);
-        command.args([
+        server.args(["--mode=grpc", "--server-port=0", "--health-bind-address=127.0.0.1"]).args([
             format!("--uds-name={}", path("server.sock")),
             format!("--cluster-cert={}", path("server.crt")),
             format!("--cluster-key={}", path("server.key")),
@@ -69,10 +58,7 @@ impl Rig {
             format!("--health-port={health}"),
             format!("--admin-port={admin}"),
         ]);
-        let server = Process::spawn(one_thread(&mut command));
-        let mut command = Command::new(&programs.agent);
-        command.args(["--proxy-server-host=127.0.0.1", "--sync-interval=100ms"]);
-        command.args([
+        agent.args(["--proxy-server-host=127.0.0.1", "--sync-interval=100ms"]).args([
             format!("--proxy-server-port={agents}"),
             format!("--agent-cert={}", path("agent.crt")),
             format!("--agent-key={}", path("agent.key")),
@@ -80,14 +66,12 @@ impl Rig {
             format!("--health-server-port={agent_health}"),
             format!("--admin-server-port={agent_admin}"),
         ]);
-        let agent = Process::spawn(one_thread(&mut command));
+        let server = Process::spawn(one_thread(&mut server));
+        let agent = Process::spawn(one_thread(&mut agent));
         wait_until_ready(health)?;
-        Self::with(folder, server, agent)
-    }
-
-    fn with(folder: TempDir, server: Process, agent: Process) -> Result<Self> {
-        let target = Process::spawn(&mut own(&["target"])?);
-        let port = last(&target.wait_for_line("listening at", PATIENCE));
+        let target = Process::spawn(Command::new(std::env::current_exe()?).arg("target"));
+        let port = target.wait_for_line("listening at", PATIENCE);
+        let port = port.rsplit(' ').next().unwrap_or_default().to_owned();
         Ok(Self { folder, server, agent, _target: target, port, turn: AtomicU64::new(0) })
     }
 
@@ -103,12 +87,14 @@ impl Rig {
 
     /// Resident memory of server and agent, in bytes.
     pub(crate) fn memory(&self) -> Result<[f64; 2]> {
+        let resident = |id: u32| process::memory(id, "VmRSS").map(|bytes| bytes as f64);
         Ok([resident(self.server.id())?, resident(self.agent.id())?])
     }
 
     /// Processor time of server and agent, in seconds.
     pub(crate) fn time(&self) -> Result<[f64; 2]> {
-        Ok([processor(self.server.id())?, processor(self.agent.id())?])
+        let time = |id: u32| process::processor_time(id).map(|time| time.as_secs_f64());
+        Ok([time(self.server.id())?, time(self.agent.id())?])
     }
 
     /// Dials the target and sends it these bytes.
@@ -122,20 +108,9 @@ impl Rig {
     }
 }
 
-/// This program with other arguments.
-fn own(args: &[&str]) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(args);
-    Ok(command)
-}
-
-fn last(line: &str) -> String {
-    line.rsplit(' ').next().unwrap_or_default().to_owned()
-}
-
-/// As this program's roles: a Go program runs its goroutines on one thread.
+/// Each role has one thread: of a Go program's goroutines, and of tokio's tasks.
 fn one_thread(command: &mut Command) -> &mut Command {
-    command.env("GOMAXPROCS", "1")
+    command.env("GOMAXPROCS", "1").env("TOKIO_WORKER_THREADS", "1")
 }
 
 /// Ports that are free now; the original's server takes none above 49151.
@@ -167,14 +142,6 @@ fn wait_until_ready(port: u16) -> Result<()> {
     Err("the server is not ready".into())
 }
 
-fn resident(process: u32) -> Result<f64> {
-    Ok(process::memory(process, "VmRSS")? as f64)
-}
-
-fn processor(process: u32) -> Result<f64> {
-    Ok(process::processor_time(process)?.as_secs_f64())
-}
-
 fn certificates(folder: &Path) -> Result<()> {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -188,67 +155,6 @@ fn certificates(folder: &Path) -> Result<()> {
         std::fs::write(folder.join(format!("{name}.key")), key.serialize_pem())?;
     }
     Ok(())
-}
-
-fn files(folder: &Path, name: &str) -> TlsFiles {
-    TlsFiles {
-        cert: Some(folder.join(format!("{name}.crt"))),
-        key: Some(folder.join(format!("{name}.key"))),
-        ca: Some(folder.join("ca.crt")),
-    }
-}
-
-/// The role `server`, with its files in this folder.
-pub(crate) async fn serve(folder: String) -> Result<()> {
-    let folder = Path::new(&folder);
-    let options = server::Options {
-        mode: Mode::Grpc,
-        frontend: Frontend::Unix { path: folder.join("server.sock"), delete_existing: true },
-        agents: ([127, 0, 0, 1], 0).into(),
-        agent_files: files(folder, "server"),
-        tls: TlsPolicy::default(),
-        tokens: None,
-        server_id: "bench".to_owned(),
-        server_count: 1,
-        leases: None,
-        strategies: vec![Strategy::Default],
-        keepalive: Duration::from_secs(3600),
-        limits: server::Limits::default(),
-        rules: None,
-        audit: Audit::new(None, Format::Text).expect("a thread"),
-    };
-    let server = Server::start(options).await?;
-    println!("agents at {}", server.agent_address());
-    while server.agents() == 0 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    println!("ready");
-    std::future::pending().await
-}
-
-/// The role `agent`.
-pub(crate) async fn dial(folder: String, server: SocketAddr) -> Result<()> {
-    let folder = Path::new(&folder);
-    let _agent = Agent::start(agent::Options {
-        server_host: server.ip().to_string(),
-        server_port: server.port(),
-        proxy: None,
-        files: files(folder, "agent"),
-        alpn: Vec::new(),
-        token: None,
-        agent_id: "bench".to_owned(),
-        identifiers: String::new(),
-        sync_interval: Duration::from_millis(100),
-        sync_interval_cap: Duration::from_secs(1),
-        probe_interval: Duration::from_secs(1),
-        sync_forever: false,
-        server_count: ServerCount::Reported,
-        keepalive: Duration::from_secs(3600),
-        limits: agent::Limits::default(),
-        rules: None,
-        audit: Audit::new(None, Format::Text).expect("a thread"),
-    })?;
-    std::future::pending().await
 }
 
 /// The first byte says what a connection is for: `e` echo, `s` send without end.

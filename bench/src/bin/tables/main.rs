@@ -1,10 +1,9 @@
-//! Costs of tables of rules: lookups, compiling, and swaps under traffic.
+//! Costs of tables of rules: the classifier beside its peers.
 
 mod acl;
-mod swap;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    bench::run_program("tables", &[("acl", acl::main), ("swap", swap::main)])
+    bench::run_program("tables", &[("acl", acl::main)])
 }

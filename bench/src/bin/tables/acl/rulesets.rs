@@ -6,9 +6,11 @@ use std::process::Command;
 
 use acl::{Action, AddressMapBuilder, Block, End, Key, PeerSetId, PortRange, Rule};
 use anyhow::{Context, ensure};
-use ipnet::Ipv4Net;
+use fastrand::Rng;
+use ipnet::{IpNet, Ipv4Net};
 
 use super::networks::Networks;
+use super::shapes::{self, Order, Shape};
 
 /// The header fields of one packet, IPv4, in host byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,30 +84,35 @@ fn filter(line: &str) -> Option<Filter> {
     Some(Filter { source: net(source)?, destination: net(destination)?, rule })
 }
 
-/// Pseudo-random numbers that are the same in every run (xorshift64*, Vigna 2016).
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-}
-
 /// The rules in an order without a pattern.
 pub(crate) fn shuffled(rules: &[Filter]) -> Vec<Filter> {
-    let mut random = Random(0x0b5e_55ed);
     let mut rules = rules.to_vec();
-    for at in (1..rules.len()).rev() {
-        rules.swap(at, random.below(at as u64 + 1) as usize);
-    }
+    Rng::with_seed(0x0b5e_55ed).shuffle(&mut rules);
     rules
+}
+
+const SHAPES: [Shape; 6] =
+    [Shape::OneEnd, Shape::Hosts, Shape::Nested, Shape::Stars, Shape::Joined, Shape::Ports];
+
+/// Sets of so many rules by the generator of `cargo bench -p acl`, in shapes and orders other than ClassBench's.
+pub(crate) fn generated(count: u32) -> impl Iterator<Item = (String, Vec<Filter>)> {
+    let orders = [Order::Sorted, Order::Reversed, Order::Shuffled];
+    SHAPES.into_iter().flat_map(move |shape| {
+        orders.map(|order| {
+            let name = format!("{shape:?} {order:?} {count}").to_lowercase();
+            let (rules, networks) = shapes::rules(shape, count, order, true);
+            let net = |end: End| match networks.net(end) {
+                Some(IpNet::V4(net)) => Some(net),
+                _ => None,
+            };
+            let filter = |rule: Rule| Filter {
+                source: net(rule.source),
+                destination: net(rule.destination),
+                rule: rule.source(End::Any).destination(End::Any),
+            };
+            (name, rules.into_iter().map(filter).collect())
+        })
+    })
 }
 
 /// Both sets in one, a rule of each in turn.
@@ -117,72 +124,59 @@ pub(crate) fn in_turns(some: &[Filter], others: &[Filter]) -> Vec<Filter> {
 /// Headers for a rule set: for each a rule picked uniformly, then a point inside it picked
 /// uniformly; with `misses`, one in ten is any header instead.
 pub(crate) fn headers(filters: &[Filter], count: usize, misses: bool) -> Vec<Header> {
-    let mut random = Random(0x5eed_ac1b_e4c4);
-    let address = |random: &mut Random, net: Option<Ipv4Net>| {
-        let any = random.next() as u32;
+    let mut rng = Rng::with_seed(0x5eed_ac1b_e4c4);
+    let address = |rng: &mut Rng, net: Option<Ipv4Net>| {
+        let any = rng.u32(..);
         net.map_or(any, |net| u32::from(net.network()) | any & u32::from(net.hostmask()))
     };
-    let port = |random: &mut Random, range: PortRange| {
-        range.first + random.below(u64::from(range.last - range.first) + 1) as u16
+    let header = |_| {
+        if misses && rng.u8(..10) == 0 {
+            return Header {
+                source: rng.u32(..),
+                destination: rng.u32(..),
+                source_port: rng.u16(..),
+                destination_port: rng.u16(..),
+                protocol: if rng.bool() { 6 } else { 17 },
+            };
+        }
+        let Filter { source, destination, rule } = &filters[rng.usize(..filters.len())];
+        Header {
+            source: address(&mut rng, *source),
+            destination: address(&mut rng, *destination),
+            source_port: rng.u16(rule.source_ports.first..=rule.source_ports.last),
+            destination_port: rng.u16(rule.destination_ports.first..=rule.destination_ports.last),
+            protocol: rule.protocol.unwrap_or_else(|| rng.u8(..)),
+        }
     };
-    (0..count)
-        .map(|_| {
-            if misses && random.below(10) == 0 {
-                let ports = random.next();
-                return Header {
-                    source: random.next() as u32,
-                    destination: random.next() as u32,
-                    source_port: ports as u16,
-                    destination_port: (ports >> 16) as u16,
-                    protocol: if ports >> 32 & 1 == 0 { 6 } else { 17 },
-                };
-            }
-            let Filter { source, destination, rule } =
-                &filters[random.below(filters.len() as u64) as usize];
-            Header {
-                source: address(&mut random, *source),
-                destination: address(&mut random, *destination),
-                source_port: port(&mut random, rule.source_ports),
-                destination_port: port(&mut random, rule.destination_ports),
-                protocol: rule.protocol.unwrap_or_else(|| random.next() as u8),
-            }
-        })
-        .collect()
+    (0..count).map(header).collect()
 }
 
-/// A one-sided rule set in peer-set form.
-pub(crate) struct PeerSets {
-    pub(crate) rules: Vec<Rule>,
-    pub(crate) addresses: AddressMapBuilder,
-}
-
-/// Peers of equal prefix length with equal lists of services form one set. Sets of longer
-/// prefixes come first.
-pub(crate) fn peer_sets(filters: &[Filter]) -> PeerSets {
+/// A one-sided rule set in peer-set form: the rules, and the addresses of their sets. Peers of equal prefix length with
+/// equal lists of services form one set. Sets of longer prefixes come first.
+pub(crate) fn peer_sets(filters: &[Filter]) -> (Vec<Rule>, AddressMapBuilder) {
     let mut lists: BTreeMap<Ipv4Net, Vec<&Rule>> = BTreeMap::new();
     for filter in filters {
         if let Some(net) = filter.source {
             lists.entry(net).or_default().push(&filter.rule);
         }
     }
-    let service = |rule: &Rule| (rule.protocol, rule.source_ports, rule.destination_ports);
+    let service = |rule: &&Rule| (rule.protocol, rule.source_ports, rule.destination_ports);
     let mut groups: BTreeMap<_, Vec<(Ipv4Net, Vec<&Rule>)>> = BTreeMap::new();
     for (net, list) in lists {
-        let services: Vec<_> = list.iter().map(|rule| service(rule)).collect();
+        let services: Vec<_> = list.iter().map(service).collect();
         groups.entry((u8::MAX - net.prefix_len(), services)).or_default().push((net, list));
     }
-    let mut sets = PeerSets { rules: Vec::new(), addresses: AddressMapBuilder::default() };
+    let (mut rules, mut addresses) = (Vec::new(), AddressMapBuilder::default());
     for (number, members) in groups.values().enumerate() {
         let set = PeerSetId(number as u32);
-        let blocks =
-            members.iter().map(|(net, _)| Block { net: (*net).into(), except: Vec::new() });
-        sets.addresses.add(set, blocks);
+        let block = |net: &Ipv4Net| Block { net: (*net).into(), except: Vec::new() };
+        addresses.add(set, members.iter().map(|(net, _)| block(net)));
         let of_set = |rule: &&Rule| Rule { source: End::Set(set), ..(*rule).clone() };
-        sets.rules.extend(members[0].1.iter().map(of_set));
+        rules.extend(members[0].1.iter().map(of_set));
     }
     let others = filters.iter().filter(|filter| filter.source.is_none());
-    sets.rules.extend(others.map(|filter| filter.rule.clone()));
-    sets
+    rules.extend(others.map(|filter| filter.rule.clone()));
+    (rules, addresses)
 }
 
 impl Header {
