@@ -9,6 +9,7 @@ mod dns;
 mod floods;
 mod fragments;
 mod generations;
+mod load;
 mod long;
 mod overlay;
 mod rejects;

@@ -1,15 +1,12 @@
 //! The sessions of a node whose pods ask resolvers and open short connections for ten minutes, at a hundredth of
-//! the rates and of the table's size that `bench --bin node -- sessions` has.
-
-#[path = "../../benches/load/mod.rs"]
-mod load;
+//! the rates and of the table's size of a busy node.
 
 use std::collections::BTreeMap;
 
 use dataplane::Parts;
 use dataplane::session::{Evicted, Sessions, Timeouts};
-use load::{Flood, Load};
 
+use crate::nodes::load::{Flood, Load};
 use crate::nodes::rig::Rig;
 
 const PODS: u16 = 100;
