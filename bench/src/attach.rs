@@ -29,9 +29,12 @@ pub fn run() -> ExitCode {
     Cli::parse().run()
 }
 
-/// The node `n` as a manifest.
+/// The node of the switch, and of its pods.
+pub const NODE: &str = "node1";
+
+/// The node as a manifest.
 pub fn node_object() -> String {
-    manifests::node("n", "192.0.2.1", "10.88.0.0/16")
+    manifests::node(NODE, "192.0.2.1", "10.88.0.0/16")
 }
 
 /// Writes objects below `folder`, and says where.
@@ -45,7 +48,7 @@ pub fn write_manifests(folder: &Path, objects: &str) -> Result<String> {
     Ok(manifests.display().to_string())
 }
 
-/// Starts `podgate run` for the node `n` with these objects and further arguments, and waits
+/// Starts `podgate run` for [`NODE`] with these objects and further arguments, and waits
 /// until it is ready; returns its local API's socket, too.
 ///
 /// # Errors
@@ -57,7 +60,7 @@ pub fn start(
     arguments: &[&str],
 ) -> Result<(Process, PathBuf)> {
     let manifests = write_manifests(folder, objects)?;
-    let arguments = [&["--node-name", "n", "--manifests", &manifests], arguments].concat();
+    let arguments = [&["--node-name", NODE, "--manifests", &manifests], arguments].concat();
     start_with(node, folder, &arguments)
 }
 
@@ -135,7 +138,7 @@ pub fn pods<'a>(
     for n in 0..count {
         let (name, address) = (format!("p{n}"), address(n));
         requests.push(join(node, format!("pg{n}"), place(n), &format!("eth{n}"), &name, address)?);
-        objects += &manifests::pod(&format!("default/{name}"), "", "n", &address.to_string(), "");
+        objects += &manifests::pod(&format!("default/{name}"), "", NODE, &address.to_string(), "");
     }
     Ok((objects, requests))
 }

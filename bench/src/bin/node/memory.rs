@@ -70,7 +70,7 @@ fn measure(pods: usize, services: usize, from_manifests: bool) -> Result<[f64; 2
         None => ("--manifests", attach::write_manifests(folder.path(), &objects)?),
     };
     drop(objects);
-    let arguments = ["--node-name", "n", "--listen", "127.0.0.1:0", option, &source];
+    let arguments = ["--node-name", attach::NODE, "--listen", "127.0.0.1:0", option, &source];
     let (switch, socket) = attach::start_with(&node, folder.path(), &arguments)?;
     let mut api = Client::connect(&socket, PATIENCE)?;
     requests.iter().try_for_each(|request| api.attach_pod(request).map(drop))?;

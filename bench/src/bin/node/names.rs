@@ -68,7 +68,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
             pod.exec(words(&command));
         }
         let (pod, labels) = (format!("default/{name}"), format!("role: {name}"));
-        objects += &manifests::pod(&pod, &labels, "n", &address.to_string(), "");
+        objects += &manifests::pod(&pod, &labels, attach::NODE, &address.to_string(), "");
     }
     let (_switch, socket) = attach::start(&node, folder.path(), &objects, &["--listen", METRICS])?;
     let mut client = Client::connect(&socket, PATIENCE)?;

@@ -88,7 +88,8 @@ impl Node {
 
     /// Attaches all pods to a switch.
     fn attach(&self, program: &str, all: &mut Samples, of_switch: &mut Samples) -> Result<()> {
-        let pod = |pod: &String| manifests::pod(&format!("default/{pod}"), "", "n", "", "");
+        let pod =
+            |pod: &String| manifests::pod(&format!("default/{pod}"), "", attach::NODE, "", "");
         let objects = attach::node_object() + &self.pods.0.iter().map(pod).collect::<String>();
         let arguments = ["--listen", "127.0.0.1:0"];
         let (switch, _) = attach::start(&self.namespace, self.folder.path(), &objects, &arguments)?;

@@ -52,12 +52,12 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     let cases = programs.iter().flat_map(|program| MODES.map(|mode| (program, mode)));
     let cases: Vec<_> = cases.collect();
     let name = |(program, (name, _, part)): &(&String, (&str, &str, usize))| {
-        format!("{program}, {name}, {} pods", pods / part)
+        format!("{program}, {name}, {} pods", (pods / part).max(2))
     };
     let names: Vec<String> = cases.iter().map(name).collect();
     let all = in_turns(rounds, &names, |n| {
         let (program, (_, mode, part)) = cases[n];
-        measure(program, pods / part, mode)
+        measure(program, (pods / part).max(2), mode)
     })?;
     for (name, figures) in names.iter().zip(&all) {
         let row = |(what, samples): (&&str, &Samples)| {
@@ -83,7 +83,8 @@ fn measure(program: &str, pods: usize, mode: &str) -> Result<[f64; FIGURES.len()
     }
     let manifests = attach::write_manifests(folder.path(), &objects)?;
     let run = |further: &[&str]| {
-        let common = ["--node-name", "n", "--manifests", &manifests, "--listen", "127.0.0.1:0"];
+        let common =
+            ["--node-name", attach::NODE, "--manifests", &manifests, "--listen", "127.0.0.1:0"];
         let arguments = [&common[..], &["--flow-offload", mode], further].concat();
         start_program(program, &node, folder.path(), &arguments)
     };
