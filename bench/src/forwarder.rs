@@ -22,6 +22,8 @@ use crate::vpp::{self, Vpp};
 
 /// The port that the policy lets through.
 pub const SERVER_PORT: u16 = 5201;
+/// Another one, that of a resolver.
+pub const RESOLVER_PORT: u16 = 53;
 const RULES: u16 = 100;
 /// Beginning of the switch's line that counts frames forwarded by programs and frames left to the switch.
 const COUNTED: &str = "counted";
@@ -322,21 +324,22 @@ fn policy() -> Vec<Rule> {
                 .destination_ports(PortRange::one(SERVER_PORT + RULES / 2 - n))
         })
         .collect();
+    let questions = Rule::new(Action::Permit, "bench").protocol(protocol::UDP);
+    rules.push(questions.destination_ports(PortRange::one(RESOLVER_PORT)));
     rules.push(Rule::new(Action::Deny, "the rest"));
     rules
 }
 
 /// The receiver behind a cluster address.
 fn services() -> Result<Services, Box<dyn Error>> {
-    let backend = Backend { address: Address::from_v4_bits(0x0a58_0003), port: SERVER_PORT };
-    let backends = Backends::new(vec![backend]);
-    let (internal, any) = (backends.clone(), backends);
-    let port = Arc::new(ServicePort { internal, any, ..ServicePort::default() });
     let address = Address::from(SERVICE.parse::<std::net::IpAddr>()?);
     let mut services = Services::default();
-    for protocol in [protocol::TCP, protocol::UDP] {
-        let entry = Entry { port: Arc::clone(&port), scope: Scope::Cluster };
-        services.add(address, protocol, SERVER_PORT, entry);
+    for (protocol, port) in [(protocol::TCP, SERVER_PORT), (protocol::UDP, RESOLVER_PORT)] {
+        let backend = Backend { address: Address::from_v4_bits(0x0a58_0003), port };
+        let internal = Backends::new(vec![backend]);
+        let any = internal.clone();
+        let of_port = Arc::new(ServicePort { internal, any, ..ServicePort::default() });
+        services.add(address, protocol, port, Entry { port: of_port, scope: Scope::Cluster });
     }
     services.claim(address);
     Ok(services)

@@ -263,7 +263,7 @@ pub(crate) fn offload(
 }
 
 /// Ports where many frames wait for packets.
-pub(crate) fn filled() -> PortOptions {
+pub fn filled() -> PortOptions {
     PortOptions { fill: 2048, ..PortOptions::default() }
 }
 

@@ -1,11 +1,13 @@
-//! Costs of a switch with many pods: starts, attachments, the journal, memory, names.
+//! Costs of a switch with many pods: starts, attachments, connections, the journal, memory, names.
 
 mod attach;
 mod journal;
 mod memory;
 mod names;
+mod paced;
 mod plugin;
 mod restart;
+mod sessions;
 
 use std::process::ExitCode;
 
@@ -17,8 +19,10 @@ fn main() -> ExitCode {
             ("journal", journal::main),
             ("memory", memory::main),
             ("names", names::main),
+            ("paced", paced::main),
             ("plugin", plugin::main),
             ("restart", restart::main),
+            ("sessions", sessions::main),
         ],
     )
 }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bench::Samples;
-use bench::forwarder::SERVER_PORT;
+use bench::forwarder::{RESOLVER_PORT, SERVER_PORT};
 use bench::process::busy_time;
 use bench::rig::{PATIENCE, RECEIVER, rate, words};
 use testkit::{Namespace, TempDir};
@@ -82,19 +82,21 @@ pub(super) fn small_datagrams(a: &Namespace, b: &Namespace) -> Result<f64> {
     })
 }
 
+fn echo(server: &UdpSocket, stop: &AtomicBool) {
+    let mut bytes = [0; 64];
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok((length, from)) = server.recv_from(&mut bytes) {
+            let _ = server.send_to(&bytes[..length], from);
+        }
+    }
+}
+
 /// Microseconds of round trips between sockets of two pods.
 pub(super) fn round_trips(a: &Namespace, b: &Namespace) -> Result<Samples> {
     let [client, server] = joined_sockets(a, b)?;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut bytes = [0; 64];
-            while !stop.load(Ordering::Relaxed) {
-                if let Ok((length, from)) = server.recv_from(&mut bytes) {
-                    let _ = server.send_to(&bytes[..length], from);
-                }
-            }
-        });
+        scope.spawn(|| echo(&server, &stop));
         let (mut times, started) = (Samples::new(), Instant::now());
         while started.elapsed() < WARM_UP + MEASURED {
             let sent = Instant::now();
@@ -108,15 +110,16 @@ pub(super) fn round_trips(a: &Namespace, b: &Namespace) -> Result<Samples> {
     })
 }
 
-/// Requests to an nginx of one worker, each over a connection of its own: the number answered each second; microseconds
-/// that all cores together spent on one; microseconds from connecting to the end of the answer, which 99 in 100 need
-/// at most; and the number of all.
+/// Requests to a server: the number answered each second; microseconds that all cores together spent on one;
+/// microseconds from the first call to the end of the answer, which 99 in 100 need at most; and the number of all.
+pub(super) type Requests = [f64; 4];
+
+/// Requests to an nginx of one worker, each over a connection of its own.
 pub(super) fn requests_between(
     from: &Namespace,
     to: &Namespace,
     address: &str,
-) -> Result<[f64; 4]> {
-    from.exec(["sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65000"]);
+) -> Result<Requests> {
     let folder = TempDir::new("bench-nginx");
     let at = folder.path().display();
     let config = folder.path().join("nginx.conf");
@@ -133,16 +136,39 @@ pub(super) fn requests_between(
     )?;
     let _nginx = to.spawn(["nginx", "-c", &config.display().to_string()]);
     let to = SocketAddr::new(address.parse()?, SERVER_PORT);
+    measured(from, || request(to))
+}
+
+/// Questions to a resolver, each from a port of its own.
+pub(super) fn questions_between(
+    from: &Namespace,
+    to: &Namespace,
+    address: &str,
+) -> Result<Requests> {
+    let server = to.enter(|| UdpSocket::bind(("0.0.0.0", RESOLVER_PORT)))?;
+    server.set_read_timeout(Some(LOST))?;
+    let (to, stop) = (SocketAddr::new(address.parse()?, RESOLVER_PORT), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| echo(&server, &stop));
+        let measured = measured(from, || question(to));
+        stop.store(true, Ordering::Relaxed);
+        measured
+    })
+}
+
+/// Has clients in `from` ask, each as soon as the last answer is there.
+fn measured(from: &Namespace, ask: impl Fn() -> std::io::Result<()> + Sync) -> Result<Requests> {
+    from.exec(["sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65000"]);
     let before = busy_time()?;
-    let [rate, all, p99] = from.enter(|| requests(to))?;
+    let [rate, all, p99] = from.enter(|| requests(&ask))?;
     let spent = (busy_time()? - before).as_secs_f64();
     Ok([rate, spent * 1e6 / all, p99, all])
 }
 
 /// The rate of requests, their number, and the p99 of their times.
-fn requests(to: SocketAddr) -> std::io::Result<[f64; 3]> {
+fn requests(request: &(impl Fn() -> std::io::Result<()> + Sync)) -> std::io::Result<[f64; 3]> {
     let deadline = Instant::now() + Duration::from_secs(5);
-    while let Err(error) = request(to) {
+    while let Err(error) = request() {
         if Instant::now() > deadline {
             return Err(error);
         }
@@ -153,7 +179,7 @@ fn requests(to: SocketAddr) -> std::io::Result<[f64; 3]> {
         let mut times = Vec::new();
         while !stop.load(Ordering::Relaxed) {
             let connecting = Instant::now();
-            if request(to).is_ok() {
+            if request().is_ok() {
                 done.fetch_add(1, Ordering::Relaxed);
                 if connecting >= warm {
                     times.push(connecting.elapsed().as_secs_f64() * 1e6);
@@ -173,6 +199,14 @@ fn requests(to: SocketAddr) -> std::io::Result<[f64; 3]> {
         (rate, times.flatten().collect::<Samples>())
     });
     Ok([rate, done.into_inner() as f64, times.quantile(0.99)])
+}
+
+fn question(to: SocketAddr) -> std::io::Result<()> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.connect(to)?;
+    socket.set_read_timeout(Some(LOST))?;
+    socket.send(&PAYLOAD)?;
+    socket.recv(&mut [0; 64]).map(drop)
 }
 
 fn request(to: SocketAddr) -> std::io::Result<()> {

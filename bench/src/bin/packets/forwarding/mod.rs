@@ -6,7 +6,7 @@
 //! cargo run --release -p bench --bin packets -- forwarding large cubic
 //! cargo run --release -p bench --bin packets -- forwarding tcp ROUNDS [PROGRAM…]
 //! cargo run --release -p bench --bin packets -- forwarding offload [ROUNDS [PICTURE.svg]]
-//! cargo run --release -p bench --bin packets -- forwarding http [ROUNDS]
+//! cargo run --release -p bench --bin packets -- forwarding http|dns [ROUNDS]
 //! cargo run --release -p bench --bin packets -- forwarding nodes [http|encrypted] [ROUNDS]
 //! ```
 //!
@@ -36,6 +36,7 @@ use dataplane::port::af_xdp::Umem;
 use testkit::has_program;
 
 use measure::stream_between;
+use offload::Asks;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -65,12 +66,14 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         ["tcp", rounds, ref programs @ ..] => tcp(vpp, rounds.parse()?, programs),
         ["offload", rounds, picture] => offload::compare(rounds.parse()?, picture),
         ["offload"] | ["offload", _] => offload::compare(rounds(), "flow-offload.svg"),
-        ["http"] | ["http", _] => offload::print_requests(rounds()),
+        ["http"] | ["http", _] => offload::print_requests(Asks::Http, rounds()),
+        ["dns"] | ["dns", _] => offload::print_requests(Asks::Dns, rounds()),
         ["nodes", "http"] | ["nodes", "http", _] => offload::print_requests_of_nodes(rounds()),
         ["nodes", "encrypted"] | ["nodes", "encrypted", _] => offload::print_encrypted(rounds()),
         ["nodes"] | ["nodes", _] => offload::print_nodes(rounds()),
         _ => {
-            let words = "[--vpp PROGRAM] [usual|large|tcp|offload|nodes|http] [CONGESTION-CONTROL]";
+            let words =
+                "[--vpp PROGRAM] [usual|large|tcp|offload|nodes|http|dns] [CONGESTION-CONTROL]";
             Err(format!("forwarding takes {words}").into())
         }
     }

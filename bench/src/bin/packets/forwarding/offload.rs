@@ -12,7 +12,9 @@ use bench::rig::{RECEIVER, Rig, SERVICE, joined};
 use bench::{Group, Samples, draw, in_turns, print_table};
 use testkit::has_program;
 
-use super::measure::{requests_between, round_trips, small_datagrams, stream_between};
+use super::measure::{
+    questions_between, requests_between, round_trips, small_datagrams, stream_between,
+};
 use super::{Result, WARM_UP};
 
 /// Rounds, where nothing else is said: about two minutes each.
@@ -112,7 +114,16 @@ fn every_row(forwarder: Forwarder) -> Result<[f64; ROWS.len()]> {
     let trips = round_trips(&rig.a, &rig.b)?;
     drop(running);
     let [p50, p99] = [0.5, 0.99].map(|share| trips.quantile(share));
-    Ok([bbr, of_bbr, cubic, of_cubic, datagrams, p50, p99, requests(forwarder, RECEIVER)?[0]])
+    Ok([
+        bbr,
+        of_bbr,
+        cubic,
+        of_cubic,
+        datagrams,
+        p50,
+        p99,
+        requests(forwarder, RECEIVER, Asks::Http)?[0],
+    ])
 }
 
 fn ratio(one: &Samples, other: &Samples) -> String {
@@ -121,19 +132,32 @@ fn ratio(one: &Samples, other: &Samples) -> String {
 
 /// Requests a second, microseconds of processor time and the p99 of one, and packets of one that programs of flow
 /// offload forwarded and that they left to the switch.
-fn requests(forwarder: Forwarder, to: &str) -> Result<[f64; 5]> {
+fn requests(forwarder: Forwarder, to: &str, asks: Asks) -> Result<[f64; 5]> {
     let rig = Rig::new(1500);
     let running = forwarder.start(&rig)?;
-    let [rate, spent, p99, all] = requests_between(&rig.a, &rig.b, to)?;
+    let measure = match asks {
+        Asks::Http => requests_between,
+        Asks::Dns => questions_between,
+    };
+    let [rate, spent, p99, all] = measure(&rig.a, &rig.b, to)?;
     // The last counters are of a moment later.
     std::thread::sleep(WARM_UP);
     let [forwarded, punted] = running.counted().unwrap_or([f64::NAN; 2]).map(|it| it / all);
     Ok([rate, spent, p99, forwarded, punted])
 }
 
+/// What clients ask.
+#[derive(Clone, Copy)]
+pub(super) enum Asks {
+    /// A web server, each time over a connection of its own.
+    Http,
+    /// A resolver, each time from a port of its own.
+    Dns,
+}
+
 /// Connections of one request, with flow offload, by the kernel's bridge and router, and without either; where there are
 /// services through a ClusterIP too.
-pub(super) fn print_requests(rounds: usize) -> Result<()> {
+pub(super) fn print_requests(asks: Asks, rounds: usize) -> Result<()> {
     let ways = [
         ("flow offload", Forwarder::Offload, RECEIVER),
         ("flow offload, a ClusterIP", Forwarder::Offload, SERVICE),
@@ -146,7 +170,7 @@ pub(super) fn print_requests(rounds: usize) -> Result<()> {
         (Forwarder::Redirect.name(), Forwarder::Redirect, RECEIVER),
     ];
     let names = ways.map(|(name, ..)| name);
-    let all = in_turns(rounds, &names, |way| requests(ways[way].1, ways[way].2))?;
+    let all = in_turns(rounds, &names, |way| requests(ways[way].1, ways[way].2, asks))?;
     let bridge = &all[2];
     let line = |(name, figures): (&&str, &[Samples; 5])| {
         let ratios = [0, 2].map(|n| figures[n].over(&bridge[n]));
@@ -156,7 +180,10 @@ pub(super) fn print_requests(rounds: usize) -> Result<()> {
     let lines: Vec<Vec<String>> = names.iter().zip(&all).map(line).collect();
     println!();
     let head = [
-        "HTTP, a connection a request",
+        match asks {
+            Asks::Http => "HTTP, a connection a request",
+            Asks::Dns => "DNS, a port a question",
+        },
         "1/s",
         "processor time (µs)",
         "p99, connect to answer (µs)",
