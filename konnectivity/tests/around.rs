@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::common::api::{address_of, api, get, has_lease, leases_of};
+use crate::common::api::{address_of, api, get, has_lease, kubeconfig, leases_of};
 use crate::common::*;
 use konnectivity::agent::Agent;
 use konnectivity::audit::{Audit, Format};
@@ -13,7 +13,8 @@ use konnectivity::kubernetes::{Cluster, LeaseOptions};
 use konnectivity::packet::Packet;
 use konnectivity::rules::Rules;
 use konnectivity::server::{Frontend, Server, Strategy, TokenAuth};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 #[tokio::test]
 async fn readiness_follows_the_other_role() {
@@ -312,6 +313,39 @@ async fn a_server_that_ends_waits_for_its_connections() {
     drop(tunnel);
     soon(stopped).await.unwrap();
     until("its end", || pair.agent.servers().is_empty()).await;
+}
+
+/// What the API server says may have no end; its status is kept.
+#[tokio::test]
+async fn an_error_of_the_api_server_without_an_end_refuses_an_agent() {
+    let world = World::new("endless");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let cluster = kubeconfig(&world, listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let head =
+                    "HTTP/1.1 503 Away\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n";
+                let mut sent = stream.write_all(head.as_bytes()).await;
+                while sent.is_ok() {
+                    sent = stream.write_all(&[b'x'; 4096]).await;
+                }
+            });
+        }
+    });
+    let mut options = world.server_options();
+    options.agent_files.ca = None;
+    options.tokens = Some(TokenAuth {
+        cluster: Arc::new(Cluster::connect(Some(&cluster)).await.unwrap()),
+        audience: "konn".to_owned(),
+        namespace: "kube-system".to_owned(),
+        service_account: "konnectivity-agent".to_owned(),
+    });
+    let server = Server::start(options).await.unwrap();
+    let metadata = [("agentid", "a"), ("authorization", "Bearer good")];
+    let refused = soon(plain::agent(&world, server.agent_address(), &metadata)).await;
+    let refused = refused.err().unwrap_or_default();
+    assert!(refused.contains("tokenreviews: 503"), "{refused}");
 }
 
 #[tokio::test]
