@@ -9,6 +9,7 @@ use dataplane::Outcome;
 use ipnet::IpNet;
 use local_api::{AnyOf, ApiError, ErrorKind, ObserveFilters};
 
+use super::workload::KINDS;
 use super::{End, Event, Pattern, Protocol, Selector, TcpFlags};
 use crate::time;
 
@@ -142,8 +143,15 @@ fn of_workload(field: &str, text: &str) -> Result<OfWorkload, ApiError> {
     };
     match name.is_empty() || name.contains('/') || kind.as_ref().is_some_and(String::is_empty) {
         true => Err(bad(field, text, "is neither NAME nor KIND/NAME")),
+        false if kind.as_ref().is_some_and(|kind| !is_workload(kind)) => {
+            Err(bad(field, text, &format!("has a kind that is none of {}", KINDS.join(", "))))
+        }
         false => Ok(OfWorkload { kind, name: name.to_owned() }),
     }
+}
+
+fn is_workload(kind: &str) -> bool {
+    KINDS.iter().any(|it| it.eq_ignore_ascii_case(kind))
 }
 
 fn service(field: &str, text: &str) -> Result<String, ApiError> {
@@ -481,6 +489,7 @@ mod tests {
         let cases = [
             ("from_label", ObserveFilters { from_label: "a b".into(), ..usual() }),
             ("workload", ObserveFilters { workload: "a/b/c".into(), ..usual() }),
+            ("workload", ObserveFilters { workload: "Deploiment/web".into(), ..usual() }),
             ("tcp_flags", ObserveFilters { tcp_flags: "SIN".into(), ..usual() }),
             ("direction", ObserveFilters { direction: "both".into(), ..usual() }),
             ("service", ObserveFilters { service: "db".into(), ..usual() }),

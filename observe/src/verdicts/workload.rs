@@ -1,5 +1,9 @@
 //! Workloads of pods, known by the labels that their controllers set.
 
+/// The kinds of workloads.
+pub(super) const KINDS: [&str; 6] =
+    ["CronJob", "DaemonSet", "Deployment", "Job", "Pod", "StatefulSet"];
+
 /// Owner of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload<'a> {
