@@ -8,13 +8,14 @@ mod cases;
 mod node;
 mod probe;
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use agent::run::Table;
 use cli_runtime::{NO, Output, Socket, UNUSABLE, fail, print};
 use serde::Serialize;
+use serde_json::json;
 
 use super::Ended;
 
@@ -95,28 +96,25 @@ pub(super) fn run(args: &Args) -> Ended {
 }
 
 fn table(rows: &[Row], failed: usize, began: Instant) -> String {
-    let mut text = String::new();
-    let width = rows.iter().map(|row| row.policies.len()).max().unwrap_or(0);
-    let head = ("POLICIES", "FROM", "TO", "PROTOCOL", "PORT", "EXPECTED", "FOUND");
-    let (policies, from, to, protocol, port, expected, found) = head;
-    let _ = writeln!(
-        text,
-        "{policies:width$}  {from:12} {to:8} {protocol:9} {port:5} {expected:9} {found}"
-    );
-    for row in rows {
-        let Row { policies, from, to, protocol, family, port, expected, found, .. } = row;
-        let protocol = format!("{protocol} {family}");
-        let mark = if expected == found { "" } else { "  ← WRONG" };
-        let _ = writeln!(
-            text,
-            "{policies:width$}  {from:12} {to:8} {protocol:9} {port:<5} {expected:9} {found}{mark}"
-        );
-    }
-    let seconds = began.elapsed().as_secs_f64();
-    let count = rows.len();
-    let _ = match failed {
-        0 => writeln!(text, "\n{count} of {count} passed in {seconds:.1} s"),
-        _ => writeln!(text, "\n{failed} of {count} failed, in {seconds:.1} s"),
+    let cells = |row: &Row| {
+        let mark = if row.expected == row.found { "" } else { "  ← WRONG" };
+        vec![
+            json!(row.policies),
+            json!(row.from),
+            json!(row.to),
+            json!(format!("{} {}", row.protocol, row.family)),
+            json!(row.port),
+            json!(row.expected),
+            json!(format!("{}{mark}", row.found)),
+        ]
     };
-    text
+    let columns = ["policies", "from", "to", "protocol", "port", "expected", "found"];
+    let columns = columns.map(str::to_owned).to_vec();
+    let table = Table { columns, rows: rows.iter().map(cells).collect(), left_out: 0 };
+    let (count, seconds) = (rows.len(), began.elapsed().as_secs_f64());
+    let summary = match failed {
+        0 => format!("{count} of {count} passed in {seconds:.1} s"),
+        _ => format!("{failed} of {count} failed, in {seconds:.1} s"),
+    };
+    format!("{table}\n{summary}\n")
 }
