@@ -57,17 +57,9 @@
 //!
 //! `cargo bench -p acl` measures the time to compile.
 //!
-//! # How it works
-//!
-//! An array by identity leads from each end of a key to a record: all that is known of this end beforehand. The
-//! address map, which changes, has a trie by bytes for IPv4 and exact matches by length for IPv6, in one flat
-//! memory that versions share. Rules over one end, of which local policy consists, are decided by
-//! the key's transport class: a row of cells holds the first rule for each. Rules over both ends are held
-//! by pairs of equivalence classes in a two-dimensional tuple space with tuple pruning. Vectors go through each
-//! step together, without branches that depend on the data, so that cache misses overlap and little is mispredicted.
-//! The loops are compiled for AVX2 beside the portable form, with AVX-512 tables of lists take a step for sixteen
-//! keys at once, and the processor's best form is picked at run time. `docs/classifier.md` follows one lookup
-//! through these structures.
+//! Addresses become identities by a trie (IPv4) and exact matches by length (IPv6); rules over one end are decided
+//! by rows of transport classes, rules over both by a two-dimensional tuple space. `docs/classifier.md` follows one
+//! lookup through these structures.
 
 #[cfg(test)]
 extern crate self as acl;
