@@ -61,6 +61,10 @@ impl<K: Copy + Hash + Ord, V> CompactMap<K, V> {
         Some(value)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// All entries, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(K, V)> {
         self.parts.iter().flatten()
@@ -113,7 +117,7 @@ mod tests {
                 prop_assert_eq!(before, known);
             }
             let all: BTreeMap<u16, u32> = map.iter().copied().collect();
-            prop_assert_eq!(map.iter().count(), expected.len());
+            prop_assert_eq!((map.len(), map.iter().count()), (expected.len(), expected.len()));
             prop_assert_eq!(all, expected);
         }
     }

@@ -46,6 +46,10 @@ impl<T> ByAddress<T> {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.v4.len() + self.v6.len()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (IpAddr, &T)> {
         let v4 = self.v4.iter().map(|(address, value)| (IpAddr::V4(*address), value));
         v4.chain(self.v6.iter().map(|(address, value)| (IpAddr::V6(*address), value)))

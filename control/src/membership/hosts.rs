@@ -10,6 +10,7 @@ use super::{Membership, Sets};
 use crate::PodKey;
 use crate::cache::Cache;
 use crate::model::Pod;
+use crate::objects::shared_sets;
 
 impl Membership {
     /// The pod that an address is taken for.
@@ -24,7 +25,7 @@ impl Membership {
 
     /// The sets that an address is in by its pod, sorted.
     pub(super) fn sets_of_host(&self, address: IpAddr) -> &[PeerSetId] {
-        self.inside.get(&address).map_or(&[], |sets| sets)
+        self.inside.get(address).map_or(&[], |sets| sets)
     }
 
     /// A pod changed in the cache; it had the addresses `before` and has `now`.
@@ -103,7 +104,7 @@ impl Membership {
                     })
                     .collect();
                 sets.sort_unstable();
-                sets.into_boxed_slice()
+                sets.into()
             }
             None => Sets::default(),
         };
@@ -135,10 +136,12 @@ impl Membership {
             return;
         }
         let before = match sets.is_empty() {
-            true => self.inside.remove(&address),
-            false => self.inside.insert(address, sets),
+            true => self.inside.remove(address),
+            false => self.inside.insert(address, shared_sets(&sets)),
         };
-        self.dirty.entry(address).or_insert(before.unwrap_or_default());
+        if self.dirty.get(address).is_none() {
+            self.dirty.insert(address, before.unwrap_or_default());
+        }
     }
 
     /// Adds an address to a set or removes it.

@@ -64,7 +64,7 @@ pub(crate) struct Membership {
     /// Other pods that claim an address.
     rivals: HashMap<IpAddr, Vec<PodKey>, RandomState>,
     /// The addresses of pods that are in any set.
-    inside: HashMap<IpAddr, Sets, RandomState>,
+    inside: ByAddress<Sets>,
     /// The numbers each pod gives to the tracked names.
     published_numbers: HashMap<PodKey, Vec<(NameId, u16)>, RandomState>,
     /// The addresses of nodes that are in any set.
@@ -73,7 +73,7 @@ pub(crate) struct Membership {
     /// Addresses of names whose sets came or went.
     stale_domains: BTreeSet<IpAddr>,
     /// Addresses that changed, with the sets the editor still has for them.
-    dirty: HashMap<IpAddr, Sets, RandomState>,
+    dirty: ByAddress<Sets>,
     editor: AddressMapEditor,
     /// The content of every set; only where a renderer writes sets out.
     content: Option<Content>,
@@ -84,7 +84,7 @@ pub(crate) struct Membership {
 }
 
 /// Sorted.
-type Sets = Box<[PeerSetId]>;
+type Sets = Arc<[PeerSetId]>;
 
 #[derive(Debug)]
 struct Used<T> {
@@ -107,12 +107,12 @@ impl Membership {
             }
             return Some(self.versions());
         }
-        for (address, before) in dirty {
-            let now = self.inside.get(&address).map_or(&[][..], |sets| sets);
-            if *before != *now {
-                self.editor.move_host(address, &before, now);
+        for (address, before) in dirty.iter() {
+            let now = self.inside.get(address).map_or(&[][..], |sets| sets);
+            if **before != *now {
+                self.editor.move_host(address, before, now);
                 if let Some(content) = &mut self.content {
-                    content.move_host(address, &before, now);
+                    content.move_host(address, before, now);
                 }
                 self.edited = true;
             }
@@ -124,13 +124,14 @@ impl Membership {
     pub(crate) fn list_content(&mut self) {
         let mut content = Content::default();
         self.sets.iter().for_each(|(id, entry)| content.add(*id, block_of(&entry.it)));
-        for (address, sets) in &self.inside {
+        for (address, sets) in self.inside.iter() {
             // The next version moves these in the editor and in the content.
             let sets = self.dirty.get(address).unwrap_or(sets);
-            content.move_host(*address, &[], sets);
+            content.move_host(address, &[], sets);
         }
-        for (address, before) in self.dirty.iter().filter(|(it, _)| !self.inside.contains_key(it)) {
-            content.move_host(*address, &[], before);
+        let is_gone = |(address, _): &(IpAddr, &Sets)| self.inside.get(*address).is_none();
+        for (address, before) in self.dirty.iter().filter(is_gone) {
+            content.move_host(address, &[], before);
         }
         for (address, sets) in self.published_nodes.values().flatten() {
             content.move_host(*address, &[], sets);
@@ -154,23 +155,28 @@ impl Membership {
                 nets.entry(*id).or_default().push((*net, except.clone()));
             }
         }
-        let nodes = self.published_nodes.values().flatten().map(|(address, sets)| (address, sets));
-        for (address, sets) in self.inside.iter().chain(nodes).chain(&self.domains.published) {
-            sets.iter().for_each(|id| nets.entry(*id).or_default().push(host(*address)));
+        for (address, sets) in self.hosts() {
+            sets.iter().for_each(|id| nets.entry(*id).or_default().push(host(address)));
         }
         nets
     }
 
+    /// The addresses of pods, nodes and names that are in any set.
+    fn hosts(&self) -> impl Iterator<Item = (IpAddr, &Sets)> {
+        let nodes = self.published_nodes.values().flatten().map(|(address, sets)| (*address, sets));
+        let names = self.domains.published.iter().map(|(address, sets)| (*address, sets));
+        self.inside.iter().chain(nodes).chain(names)
+    }
+
     fn build(&self) -> AddressMapBuilder {
         let mut builder = AddressMapBuilder::default();
-        let single = |address: &IpAddr| Block { net: IpNet::from(*address), except: Vec::new() };
+        let single = |address| Block { net: IpNet::from(address), except: Vec::new() };
         for (id, entry) in &self.sets {
             if let PeerSet::Block(net, except) = &*entry.it {
                 builder.add(*id, [Block { net: *net, except: except.clone() }]);
             }
         }
-        let nodes = self.published_nodes.values().flatten().map(|(address, sets)| (address, sets));
-        for (address, sets) in self.inside.iter().chain(nodes).chain(&self.domains.published) {
+        for (address, sets) in self.hosts() {
             sets.iter().for_each(|id| builder.add(*id, [single(address)]));
         }
         builder

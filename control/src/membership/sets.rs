@@ -69,7 +69,7 @@ impl Membership {
     /// The pods that are in a set now, sorted.
     pub(crate) fn pods_of(&self, id: PeerSetId) -> Vec<PodKey> {
         let inside = self.inside.iter().filter(|(_, sets)| sets.binary_search(&id).is_ok());
-        let pods = inside.filter_map(|(address, _)| self.owner(*address).cloned());
+        let pods = inside.filter_map(|(address, _)| self.owner(address).cloned());
         let pods: BTreeSet<PodKey> = pods.collect();
         pods.into_iter().collect()
     }

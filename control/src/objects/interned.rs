@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
+use acl::PeerSetId;
 use ahash::RandomState;
 
 use crate::model::{Labels, PodPorts, Topology};
@@ -14,6 +15,7 @@ type Pool<T> = LazyLock<Mutex<Known<T>>>;
 static NAMES: Pool<str> = LazyLock::new(Mutex::default);
 static PORTS: Pool<PodPorts> = LazyLock::new(Mutex::default);
 static TOPOLOGIES: Pool<Topology> = LazyLock::new(Mutex::default);
+static SETS: Pool<[PeerSetId]> = LazyLock::new(Mutex::default);
 static LABELS: LazyLock<Mutex<LabelSets>> = LazyLock::new(Mutex::default);
 
 /// The shared form of a name: of nodes every pod and every endpoint has one, of namespaces and ports many objects.
@@ -32,6 +34,12 @@ pub(crate) fn shared_ports(ports: PodPorts) -> Arc<PodPorts> {
 pub(crate) fn shared_topology(topology: Topology) -> Arc<Topology> {
     let known = &mut TOPOLOGIES.lock().unwrap_or_else(PoisonError::into_inner);
     shared(known, &topology, || Arc::new(topology.clone()))
+}
+
+/// The shared form of a list of peer sets: many addresses are in the same ones.
+pub(crate) fn shared_sets(sets: &[PeerSetId]) -> Arc<[PeerSetId]> {
+    let known = &mut SETS.lock().unwrap_or_else(PoisonError::into_inner);
+    shared(known, sets, || Arc::from(sets))
 }
 
 /// The shared form of the label set with these labels, which are sorted by key.

@@ -38,7 +38,7 @@ mod selector;
 mod service;
 mod staging;
 
-pub(crate) use interned::{shared_name, shared_ports, shared_set};
+pub(crate) use interned::{shared_name, shared_ports, shared_set, shared_sets};
 pub(crate) use pod::read_pod;
 
 use std::sync::Arc;
