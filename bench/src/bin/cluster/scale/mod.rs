@@ -324,7 +324,7 @@ async fn aggregated_changes(
         ("bytes of a change", format!("{:.0}", share(of(2) as f64 / watches as f64))),
         ("processor time of a change, µs", format!("{:.0}", share(used.as_secs_f64() * 1e6))),
         ("sent until in the tables, ms, median, longest", delays),
-        ("the same by a direct watch (aim: 1,000 less)", direct),
+        ("the same by a direct watch (aim: less by 1,000 at most)", direct),
     ])
 }
 
