@@ -1,10 +1,10 @@
-//! Work for an instruction counter: `packets CASE VECTORS` sends vectors of packets through the
+//! Work for an instruction counter: `count-packets CASE VECTORS` sends vectors of packets through the
 //! graph alone, or through a whole worker. What more vectors add is what their packets cost.
 //!
 //! Without arguments, prints the cases, one a line, with the packets of a vector. The generator is
 //! one function, `generate`, so that a counter can leave it out.
 
-#[path = "../benches/traffic/mod.rs"]
+#[path = "../../../dataplane/benches/traffic/mod.rs"]
 mod traffic;
 
 use std::error::Error;
@@ -69,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         WORKER.iter().for_each(|case| println!("worker-{case} {VECTOR}"));
         return Ok(());
     };
-    let vectors: u32 = arguments.next().ok_or("usage: packets CASE VECTORS")?.parse()?;
+    let vectors: u32 = arguments.next().ok_or("usage: count-packets CASE VECTORS")?.parse()?;
     // Where keys collide depends on the seed, and what a lookup costs on that.
     acl::fix_seed(NonZeroU64::new(0x9e37_79b9_7f4a_7c15).ok_or("a seed")?);
     let (through, case) = name.split_once('-').ok_or("graph-CASE or worker-CASE")?;

@@ -1,11 +1,11 @@
-//! Work for an instruction counter: `instructions CASE ROUNDS` looks the same keys up again
+//! Work for an instruction counter: `count-lookups CASE ROUNDS` looks the same keys up again
 //! and again, or compiles the same rules. What more rounds add is what that costs.
 //!
 //! Without arguments, prints the cases, one a line, with the lookups or rules of a round.
 
-#[path = "../benches/lookup/networks.rs"]
+#[path = "../../../acl/benches/lookup/networks.rs"]
 mod networks;
-#[path = "../benches/lookup/rulesets.rs"]
+#[path = "../../../acl/benches/lookup/rulesets.rs"]
 mod rulesets;
 
 use std::num::NonZeroU64;
@@ -58,7 +58,7 @@ fn main() -> anyhow::Result<()> {
         COMPILED.iter().for_each(|(case, _)| println!("{case} {RULES_COMPILED}"));
         return Ok(());
     };
-    let rounds: usize = arguments.next().context("usage: instructions CASE ROUNDS")?.parse()?;
+    let rounds: usize = arguments.next().context("usage: count-lookups CASE ROUNDS")?.parse()?;
     // Where keys collide depends on the seed, and what a lookup costs on that.
     acl::fix_seed(NonZeroU64::new(0x9e37_79b9_7f4a_7c15).context("a seed")?);
     let mut random = Random(0x5eed);
