@@ -63,12 +63,18 @@ async fn an_agent_whose_switch_does_not_run_is_not_ready_and_gets_no_dials() {
     options.rules = Some(Arc::new(Rules::new(None, Some(&socket)).unwrap()));
     let mut agent = Agent::start(options).unwrap();
     let health = agent.serve_health(([127, 0, 0, 1], 0).into()).unwrap();
+    let page = async || loop {
+        let page = get(health, "/readyz").await;
+        if page.contains("switch.sock") {
+            return page;
+        }
+    };
+    let page = soon(page()).await;
+    assert!(page.starts_with("HTTP/1.1 503 "), "{page}");
+    assert!(page.contains("[-]session-rules failed: "), "{page}");
     // Long enough for several attempts to connect.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!((server.agents(), agent.servers().len()), (0, 0));
-    let page = get(health, "/readyz").await;
-    assert!(page.starts_with("HTTP/1.1 503 "), "{page}");
-    assert!(page.contains("[-]session-rules failed: ") && page.contains("switch.sock"), "{page}");
     let mut tunnel = Tunnel::unix(&world.socket()).await.unwrap();
     let target = echo().await.to_string();
     assert_eq!(soon(tunnel.dial(&target)).await, Err("No agent available".to_owned()));
@@ -305,7 +311,7 @@ async fn a_server_that_ends_waits_for_its_connections() {
     let target = echo().await.to_string();
     let mut tunnel = Tunnel::unix(&pair.socket()).await.unwrap();
     let connection = soon(tunnel.dial(&target)).await.unwrap();
-    let stopped = tokio::spawn(pair.server.stop(Duration::from_secs(20)));
+    let stopped = tokio::spawn(pair.server.stop(PATIENCE));
     tokio::time::sleep(Duration::from_millis(100)).await;
     tunnel.send_data(connection, b"still");
     assert_eq!(soon(tunnel.receive_data(5)).await.unwrap(), b"still");

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::{World, metric, plain, soon, until};
 use konnectivity::kubernetes::Cluster;
@@ -169,9 +169,14 @@ async fn connections_without_a_request_are_closed() {
         peer.write_all(&PREFACE[..sent]).await.unwrap();
         let _closed = soon(peer.read_to_end(&mut Vec::new())).await;
     }
-    // An agent that is admitted stays.
+    // An agent that is admitted stays. (A busy machine may admit it too late.)
     let metadata = [("agentid", "a")];
-    let _agent = soon(plain::agent(&world, server.agent_address(), &metadata)).await.unwrap();
+    let agent = async || loop {
+        if let Ok(agent) = plain::agent(&world, server.agent_address(), &metadata).await {
+            return agent;
+        }
+    };
+    let _agent = soon(agent()).await;
     tokio::time::sleep(Duration::from_millis(700)).await;
     assert_eq!(server.agents(), 1);
 }
@@ -186,11 +191,11 @@ async fn an_agent_that_waits_too_long_for_its_review_is_closed() {
     peer.write_all(PREFACE).await.unwrap();
     peer.write_all(&hello(1)).await.unwrap();
     until("the review", || open.load(Ordering::SeqCst) == 1).await;
-    let begun = Instant::now();
-    let _closed = peer.read_to_end(&mut Vec::new()).await;
-    // Well before the request to the API server is given up.
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    let _closed = soon(peer.read_to_end(&mut Vec::new())).await;
     until("no review", || open.load(Ordering::SeqCst) == 0).await;
+    // The request to the API server did not come to its end, which would have refused the agent.
+    let refused = "server_agents_refused_total{reason=\"token\"}";
+    assert_eq!(metric(&server.metrics(), refused), 0.0);
 }
 
 #[tokio::test]
