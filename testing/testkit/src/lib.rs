@@ -60,7 +60,7 @@ mod unique;
 
 pub use binary::workspace_binary;
 pub use boringtun::{BORINGTUN, Boringtun, mounting};
-pub use eventually::{PATIENCE, eventually};
+pub use eventually::{PATIENCE, eventually, transit};
 pub use namespace::{Namespace, pings};
 pub use process::Process;
 pub use raw::{RawReceiver, RawSender};

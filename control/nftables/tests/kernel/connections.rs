@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use testkit::packet::{Packet, icmp_error, neighbour_advertisement, ping, pong, sctp, tcp, udp};
 
 use crate::common::{control, object, pod, policy, reference_of};
-use crate::lab::{Lab, Network};
+use crate::lab::{Lab, Network, until_forgotten};
 
 const A: &str = "10.0.0.1";
 const B: &str = "10.0.0.2";
@@ -143,7 +143,7 @@ fn a_connection_that_conntrack_forgot_is_nobody_elses() {
         let data = |packet: Packet| packet.data(b"abc");
         assert!(there([100, 0], Packet::syn) && back([500, 101], Packet::syn_ack));
         assert!(there([101, 501], data) && back([501, 104], data), "{network:?}");
-        let forget = || std::thread::sleep(Duration::from_secs(2));
+        let forget = || until_forgotten(&lab.node);
         change(&lab, &mut control, &mut state, only("2"));
         assert!(!there([104, 504], data) && !back([504, 104], data));
         assert!(!there([104, 504], Packet::rst), "a reset");
@@ -202,7 +202,7 @@ fn a_new_pod_at_an_old_address_inherits_no_connection() {
         let passes = |from: &str, to: &str, packet: &Packet| {
             lab.received(to);
             lab.send_frame(from, to, packet);
-            std::thread::sleep(Duration::from_millis(30));
+            testkit::transit(Duration::from_millis(30));
             let protocol_at = |packet: &[u8]| if packet[0] >> 4 == 4 { 9 } else { 6 };
             lab.received(to).iter().any(|packet| packet[protocol_at(packet)] == 17)
         };
@@ -288,7 +288,7 @@ fn denied_packets_are_logged_with_the_deciding_policy() {
         for (from, to) in [(A, B), ("fd00::1", "fd00::2")] {
             let packet = udp(&socket(from, 1000), &socket(to, 53)).payload(&[7; 500]);
             assert!(!lab.arrives("x/a", "x/b", &packet));
-            let logged = log.receive(Duration::from_secs(5)).unwrap().remove(0);
+            let logged = log.receive(Duration::from_secs(60)).unwrap().remove(0);
             assert_eq!(logged.prefix, "default-deny of NetworkPolicy x/p");
             assert_eq!(logged.bytes.len(), LOG_BYTES as usize);
             let source = if from == A { &logged.bytes[12..16] } else { &logged.bytes[8..24] };
@@ -302,7 +302,7 @@ fn denied_packets_are_logged_with_the_deciding_policy() {
         // A flood is denied whole, and logged in part.
         let flood = udp(&socket(A, 1000), &socket(B, 53));
         (0..500).for_each(|_| lab.send_frame("x/a", "x/b", &flood));
-        std::thread::sleep(Duration::from_millis(100));
+        testkit::transit(Duration::from_millis(100));
         assert_eq!(
             lab.received("x/b").iter().filter(|it| it[0] >> 4 == 4 && it[9] == 17).count(),
             0
@@ -473,7 +473,7 @@ fn no_change_opens_what_is_denied_or_loses_more_than_packets_under_way() {
         ended.store(true, Ordering::Relaxed);
         traffic.join().unwrap()
     });
-    std::thread::sleep(Duration::from_millis(50));
+    testkit::transit(Duration::from_millis(50));
     for packet in lab.received("x/b") {
         match packet.get(12..16) {
             Some([10, 0, 0, 1]) => received += 1,

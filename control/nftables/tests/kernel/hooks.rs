@@ -14,7 +14,7 @@ use testkit::packet::{
 };
 
 use crate::common::{control, object, pod, policy};
-use crate::lab::{Lab, Network};
+use crate::lab::{Lab, Network, until_forgotten};
 
 const A: &str = "10.0.0.1";
 const B: &str = "10.0.0.2";
@@ -339,7 +339,7 @@ fn no_pod_speaks_to_the_tunnels_of_a_node() {
     let arrives = |case: &Case, by: &str, packet: &Packet| {
         case.lab.received("x/b");
         case.lab.send_frame(by, "x/b", packet);
-        std::thread::sleep(Duration::from_millis(60));
+        testkit::transit(Duration::from_millis(60));
         case.lab.has_arrived("x/b", &forged)
     };
     tunnels(&mut case, &[]);
@@ -432,7 +432,7 @@ fn a_pods_rules_count_towards_its_own_cluster_node() {
     node.exec(["ip", "link", "set", "lo", "up"]);
     node.exec(["ip", "address", "add", &format!("{BRIDGE}/32"), "dev", "lo"]);
     let server = node.enter(|| UdpSocket::bind((BRIDGE, 53)).unwrap());
-    server.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    server.set_nonblocking(true).unwrap();
     case.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"},
         "status": {"addresses": [{"type": "InternalIP", "address": NODE},
             {"type": "InternalIP", "address": "2001:db8::1"}]}}));
@@ -440,13 +440,14 @@ fn a_pods_rules_count_towards_its_own_cluster_node() {
     let question = to_port(A, BRIDGE, 53);
     let asks = |case: &Case| {
         case.lab.send_frame("x/a", "x/b", &question);
+        testkit::transit(Duration::from_millis(30));
         server.recv_from(&mut [0; 8]).ok().map(|(_, from)| from)
     };
     let hears = |case: &Case, peer| {
         case.lab.received("x/a");
         // The kernel reports a packet that a rule drops.
         let _ = server.send_to(b"answer", peer);
-        std::thread::sleep(Duration::from_millis(30));
+        testkit::transit(Duration::from_millis(30));
         let is_it = |packet: &Vec<u8>| packet.ends_with(b"answer");
         case.lab.received("x/a").iter().any(is_it)
     };
@@ -500,7 +501,7 @@ fn a_connection_that_conntrack_forgot_is_the_pods() {
             [tcp.sequence_number, tcp.acknowledgment_number] = at;
         });
         case.lab.send_frame("x/a", "x/b", &packet);
-        std::thread::sleep(Duration::from_millis(30));
+        testkit::transit(Duration::from_millis(30));
     };
     let heard =
         |case: &Case| case.lab.received("x/a").into_iter().rfind(|it| it.starts_with(&[0x45]));
@@ -510,19 +511,18 @@ fn a_connection_that_conntrack_forgot_is_the_pods() {
     send(&case, [101, begin], Packet::ack);
     let (mut stream, _) = server.accept().unwrap();
     stream.set_nonblocking(true).unwrap();
-    let forget = || std::thread::sleep(Duration::from_secs(2));
     let mut says = |case: &Case, text: &str| {
         stream.write_all(text.as_bytes()).unwrap();
-        std::thread::sleep(Duration::from_millis(30));
+        testkit::transit(Duration::from_millis(30));
         heard(case).is_some_and(|it| it.ends_with(text.as_bytes()))
     };
-    forget();
+    until_forgotten(&case.lab.node);
     assert!(says(&case, "news"), "it is permitted");
     let end = begin.wrapping_add(4);
     send(&case, [101, end], |packet| packet.data(b"abc"));
     case.apply(denies("172.17.0.0/16"));
     case.enforce();
-    forget();
+    until_forgotten(&case.lab.node);
     assert!(!says(&case, "more"), "the node");
     send(&case, [104, end], |packet| packet.data(b"def"));
     let mut bytes = [0; 8];

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use testkit::{Namespace, RawSender, packet};
 
 use crate::common::{faulty, object, reference_of};
+use crate::lab::until_forgotten;
 
 const NODE: &str = "192.0.2.1";
 const OUTSIDE: &str = "192.0.2.9";
@@ -186,7 +187,7 @@ fn neighbour_discovery_is_no_way_around() {
             packet::icmp("fd00::9", "fd00::1", kind, 0).payload(&vec![7; length]).ttl(hops);
         let before = received();
         sender.send(&packet.from_mac(own).to_mac(to).build()).unwrap();
-        std::thread::sleep(Duration::from_millis(30));
+        testkit::transit(Duration::from_millis(30));
         received() > before
     };
     for kind in [130, 131, 132, 133, 134, 135, 136, 137, 143] {
@@ -429,10 +430,9 @@ fn a_connection_that_conntrack_forgot_is_not_the_cluster_nodes() {
     let mut live = [9000, 9001].map(|port| Live::open(&hosts, true, NODE, port));
     let mut ssh = connect(&hosts.outside, NODE, 22).unwrap();
     assert!(live.iter_mut().all(|it| it.arrives(false) == [true; 2]) && answers(&mut ssh));
-    let forget = || std::thread::sleep(Duration::from_secs(2));
-    forget();
+    until_forgotten(&hosts.node);
     assert!(live.iter_mut().all(|it| it.arrives(false) == [true; 2]), "both ways are permitted");
-    forget();
+    until_forgotten(&hosts.node);
     hosts.enforce(&[deny("192.0.2.0/24")]);
     let [denied, other] = &mut live;
     assert_eq!(denied.arrives(false), [false; 2]);
@@ -441,7 +441,7 @@ fn a_connection_that_conntrack_forgot_is_not_the_cluster_nodes() {
     hosts.enforce(&[deny_all()]);
     assert_eq!(other.arrives(false), [false; 2]);
     // A failsafe port stays open.
-    forget();
+    until_forgotten(&hosts.node);
     assert!(answers(&mut ssh));
 }
 

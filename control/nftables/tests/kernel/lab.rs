@@ -52,9 +52,9 @@ struct End {
     _namespace: Namespace,
 }
 
-/// Time in which frames arrive; those that are late are sent again.
+/// Time in which frames arrive; a busy machine takes longer.
 const TRANSIT: Duration = Duration::from_millis(30);
-/// Time in which a frame arrives on a busy machine too.
+/// The same where that is seldom.
 const LATE: Duration = Duration::from_millis(100);
 const BRIDGE: &str = "cni0";
 /// Difference of a service's port and its endpoint's.
@@ -263,7 +263,7 @@ impl Lab {
             end.sender.send(&packet.from_mac(end.mac).to_mac(to).build()).unwrap();
             marks.insert((protocol_of(question), self.next), *question);
         }
-        std::thread::sleep(TRANSIT);
+        testkit::transit(TRANSIT);
         let mut arrived = BTreeSet::new();
         for (index, end) in self.ends.iter().enumerate() {
             while let Some(frame) = end.receiver.receive().unwrap() {
@@ -279,19 +279,26 @@ impl Lab {
     }
 }
 
+/// Waits until conntrack has forgotten the connections of TCP in a namespace where it does after a second.
+pub(crate) fn until_forgotten(node: &Namespace) {
+    std::thread::sleep(Duration::from_secs(1));
+    testkit::eventually("the end of conntrack's entries", || {
+        let entries = node.exec(["cat", "/proc/net/nf_conntrack"]);
+        (!entries.contains("tcp")).then_some(())
+    });
+}
+
 /// Whether something happens while a packet may be under way.
 fn within_transit(mut happens: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + LATE;
-    loop {
-        let is_over = Instant::now() >= end;
+    while Instant::now() < end {
         if happens() {
             return true;
         }
-        if is_over {
-            return false;
-        }
         std::thread::sleep(Duration::from_millis(1));
     }
+    testkit::transit(Duration::ZERO);
+    happens()
 }
 
 fn interface(index: usize) -> String {

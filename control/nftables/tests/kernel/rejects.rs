@@ -65,7 +65,7 @@ fn objects(reply: &str, admitted: &str) -> Vec<Value> {
 fn replies(lab: &Lab, from: &str, to: &str, packet: &Packet) -> [Vec<Vec<u8>>; 2] {
     ["x/a", "x/b"].iter().for_each(|end| drop(lab.received(end)));
     lab.send_frame(from, to, packet);
-    std::thread::sleep(Duration::from_millis(60));
+    testkit::transit(Duration::from_millis(60));
     ["x/a", "x/b"].map(|end| {
         let all = lab.received(end).into_iter();
         // Neighbour discovery and listener reports (behind a hop-by-hop header) are no replies.
@@ -126,7 +126,7 @@ fn denials_are_replied_to_as_the_namespace_says() {
         let told = |port: u16| {
             drop(lab.received("world"));
             lab.send_frame("world", "x/b", &syn(port));
-            std::thread::sleep(Duration::from_millis(60));
+            testkit::transit(Duration::from_millis(60));
             lab.received("world").iter().any(|it| what(it).1 == "tcp 14")
         };
         assert!(!told(1000), "{network:?}");
@@ -167,7 +167,7 @@ fn denials_are_replied_to_as_the_namespace_says() {
         for n in 0..400 {
             lab.send_frame("x/a", "x/b", &tcp(&format!("10.0.0.1:{}", 3000 + n), b).syn());
         }
-        std::thread::sleep(Duration::from_millis(60));
+        testkit::transit(Duration::from_millis(60));
         let count = lab.received("x/a").len();
         assert!((50..400).contains(&count), "{count}");
         // What the kernel notes about senders is no change by another program.

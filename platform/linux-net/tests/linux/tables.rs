@@ -60,30 +60,41 @@ fn the_kernel_routes_no_forged_sources_to_pods_and_no_tunnel_packets() {
     // The kernel would look for it from an address that is the node's own.
     outside.exec(words("ip neigh add 2001:db8::100 lladdr 02:00:00:00:00:01 dev eth0"));
     // Behind the filter, what the kernel routes is counted.
+    let sources = ["2001:db8::1", "fd01::3", "2001:db8:7::7"];
+    let counters = sources.map(|source| format!("ip6 saddr {source} counter; ")).concat();
     node.exec([
         "nft",
-        "table inet count { chain routed { type filter hook forward priority 10; counter; }; }",
+        &format!(
+            "table inet count {{ chain routed {{ type filter hook forward priority 10; {counters} }}; }}"
+        ),
     ]);
+    // Datagrams that were routed, of each source.
     let routed = || {
         let table = node.exec(words("nft list table inet count"));
-        let mut words = table.split_whitespace().skip_while(|word| *word != "packets");
-        words.nth(1).and_then(|count| count.parse::<u64>().ok()).expect("a counter")
+        let counts = table.split("packets ").skip(1).map(|rest| rest.split(' ').next().unwrap());
+        let counts: Vec<u64> = counts.map(|count| count.parse().unwrap()).collect();
+        <[u64; 3]>::try_from(counts).expect("three counters")
     };
-    let is_routed = |source: &str| {
-        let before = routed();
+    let send = |source: &str| {
         outside.enter(|| {
             let socket = std::net::UdpSocket::bind((source, 0)).unwrap();
             socket.send_to(b"x", "[fd01::2]:80").unwrap();
         });
-        // The wire is a veth pair: a datagram is there when it is sent, but for the first one.
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        routed() > before
     };
-    let sources = ["2001:db8::1", "fd01::3", "2001:db8:7::7"];
+    // The last source is that of nobody, and its datagrams come behind those of the others.
+    let are_routed = || {
+        let before = routed();
+        sources.iter().for_each(|source| send(source));
+        testkit::eventually("the last datagram", || {
+            let now = routed();
+            (now[2] > before[2]).then(|| [0, 1, 2].map(|n| now[n] > before[n]))
+        })
+    };
     for forged in sources {
         outside.exec(words(&format!("ip address add {forged}/128 dev lo")));
     }
-    assert!(sources.iter().all(|source| is_routed(source)), "without the filter");
+    // The first ones wait for a neighbour.
+    testkit::eventually("all, without the filter", || (are_routed() == [true; 3]).then_some(()));
     let to_port = |port: u16| {
         node.enter(|| {
             let socket = std::net::UdpSocket::bind("[2001:db8::1]:0").unwrap();
@@ -94,13 +105,13 @@ fn the_kernel_routes_no_forged_sources_to_pods_and_no_tunnel_packets() {
     let rules = filter::Rules { tunnel_port: Some(4789), pods: networks };
     let mut filter = filter::Filter::default();
     node.enter(|| filter.set(&rules)).unwrap();
-    assert_eq!(sources.map(is_routed), [false, false, true]);
+    assert_eq!(are_routed(), [false, false, true]);
     assert_eq!(to_port(4789), Err(std::io::ErrorKind::PermissionDenied));
     assert_eq!(to_port(4790), Ok(()));
     // Somebody flushes it; setting it again restores it.
     node.exec(words("nft flush table inet podgate-filter"));
     node.enter(|| filter.set(&rules)).unwrap();
-    assert_eq!(sources.map(is_routed), [false, false, true]);
+    assert_eq!(are_routed(), [false, false, true]);
 }
 
 /// Somebody's VXLAN device on the port of the switch's overlay believes what comes to an address that the uplink's program
