@@ -242,13 +242,16 @@ pub(super) fn reconnect(
     eprintln!("podgate: the switch has ended; waiting for another one");
     let begin = Instant::now();
     std::thread::sleep(pause.min(patience));
-    while begin.elapsed() < patience {
+    // Once at least, however long a busy machine has slept.
+    loop {
         if let Ok(client) = socket.connect() {
             return Ok(client);
         }
+        if begin.elapsed() >= patience {
+            return Err(fail(NO, "the switch has ended, and no other one has begun"));
+        }
         std::thread::sleep(PAUSE);
     }
-    Err(fail(NO, "the switch has ended, and no other one has begun"))
 }
 
 fn filters(args: &Args) -> Result<ObserveFilters, String> {
