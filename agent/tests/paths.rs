@@ -9,7 +9,7 @@ use linux_net::MacAddress;
 use linux_net::{Netlink, NextHop, PathEvent, PathEvents, in_namespace};
 use testkit::Namespace;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A node and its router, joined by a wire.
 struct Rig {

@@ -153,12 +153,14 @@ fn a_stream_goes_on_until_it_ends() {
 
 #[test]
 fn a_stream_may_be_quiet_longer_than_a_call() {
-    let (_folder, socket) = server(|_, mut stream| {
-        std::thread::sleep(SHORT * 3);
+    // Long enough for the request to be sent on a busy machine.
+    let timeout = Duration::from_secs(2);
+    let (_folder, socket) = server(move |_, mut stream| {
+        std::thread::sleep(timeout.mul_f32(1.25));
         drop(stream.write_all(b"{\"result\":1}\n"));
     });
     let filters = Request::Observe(Box::default());
-    let mut stream = Client::connect(&socket, SHORT).unwrap().stream(&filters).unwrap();
+    let mut stream = Client::connect(&socket, timeout).unwrap().stream(&filters).unwrap();
     assert_eq!(stream.next().unwrap().unwrap(), json!(1));
 }
 

@@ -155,7 +155,15 @@ fn slow_readers_time_out() {
     // The read ends once the server has closed; before that it would wait for its timeout.
     let ended = silent.read(&mut [0; 512]);
     assert!(ended.is_ok(), "{ended:?}");
-    std::thread::sleep(Duration::from_secs(1));
+    // What is read before the server has closed makes room for more.
+    let (here, there) = (slow.local_addr().unwrap().port(), server.address().port());
+    testkit::eventually("the end of the slow one", || {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let ends = format!(":{there:04X} 0100007F:{here:04X} ");
+        let of_server = table.lines().find(|line| line.contains(&ends));
+        let is_open = of_server.is_some_and(|line| line.contains(&format!("{ends}01 ")));
+        (!is_open).then_some(())
+    });
     let mut body = Vec::new();
     // Cut off, with or without a reset: not everything came.
     let _cut = slow.read_to_end(&mut body);

@@ -38,7 +38,7 @@ pub(crate) fn start(files: &NodeFiles, server: &ApiServer, kernel: Kernel) -> No
     Node::start_on(files, kernel, |config| {
         config.manifests.clear();
         config.api_server = Some(access);
-        config.attach_timeout = Duration::from_secs(20);
+        config.attach_timeout = Duration::from_secs(60);
     })
 }
 

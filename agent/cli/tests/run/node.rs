@@ -32,7 +32,7 @@ spec:
 ";
 
 /// Whatever is waited for comes at once; this is for a machine that is busy.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// The node `node-a`, and pods on it that have no address yet; each one's role is its name.
 pub(crate) fn cluster(pods: &[&str]) -> String {

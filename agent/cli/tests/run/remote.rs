@@ -316,10 +316,14 @@ fn kubectl_podgate_asks_switches_through_the_api_server() {
     let text = stdout(&status);
     assert!(text.contains("node-a") && text.contains("node-b  unknown"), "{text}");
     assert!(text.contains("Attention:\n  node-b: 503 dial"), "{text}");
-    let late = run(&["wait", "networkpolicy/web", "-n", "default", "--timeout", "1s"]);
-    assert_eq!(late.status.code(), Some(1), "{late:?}");
-    let table = stdout(&late);
-    assert!(table.contains("node-b") && !table.contains("node-a"), "{table}");
+    // On a busy machine the other one may be late too.
+    until(|| {
+        let late = run(&["wait", "networkpolicy/web", "-n", "default", "--timeout", "1s"]);
+        assert_eq!(late.status.code(), Some(1), "{late:?}");
+        let table = stdout(&late);
+        assert!(table.contains("node-b"), "{table}");
+        !table.contains("node-a")
+    });
     assert_eq!(run(&["status", "-l", "zone=a"]).status.code(), Some(0));
 
     // The caller's own credentials stay with the API server; without its rights there is nothing.

@@ -6,7 +6,7 @@ use agent::run::StartError;
 use local_api::{Client, ObserveFilters, Request, Verdict};
 use testkit::packet;
 
-use crate::node::{Node, NodeFiles, POLICY, cluster, until};
+use crate::node::{LONG, Node, NodeFiles, POLICY, cluster, until};
 use crate::{API, DB, WEB, syn};
 
 #[test]
@@ -217,14 +217,16 @@ fn idle_connections_and_waiting_attachments_block_nobody() {
 fn a_connection_has_a_second_for_its_request() {
     let files = NodeFiles::new("fresh");
     let node = Node::start(&files);
-    let mut new: Vec<Client> = (0..128).map(|_| node.client()).collect();
-    let socket = files.socket();
-    let one_more = std::thread::spawn(move || {
-        Client::connect(&socket, Duration::from_secs(10)).unwrap().ready()
+    // A machine that is too busy to send all requests within that second is given another try.
+    until(|| {
+        let mut new: Vec<Client> = (0..128).map(|_| node.client()).collect();
+        let socket = files.socket();
+        let one_more =
+            std::thread::spawn(move || Client::connect(&socket, LONG).unwrap().ready().is_ok());
+        std::thread::sleep(Duration::from_millis(200));
+        let are_served = new.iter_mut().all(|it| it.ready().is_ok());
+        one_more.join().unwrap() && are_served
     });
-    std::thread::sleep(Duration::from_millis(200));
-    assert!(new.iter_mut().all(|it| it.ready().is_ok()));
-    one_more.join().unwrap().unwrap();
 }
 
 #[test]

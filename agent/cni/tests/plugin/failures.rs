@@ -38,7 +38,7 @@ fn the_agent_does_not_answer_in_time() {
     let mut node = Node::new("silent");
     let pod = Namespace::new("silentpod");
     let stand_in = node.stand_in(Manner::Silent);
-    node.config["timeout"] = json!(1);
+    node.config["timeout"] = json!(3);
     let message = node.add("db", &pod).err(11);
     assert!(message.contains("pod test/db") && message.contains("did not answer"), "{message}");
     assert!(message.contains("must exceed the switch's attach-timeout"), "{message}");

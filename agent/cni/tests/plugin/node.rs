@@ -49,7 +49,7 @@ impl Node {
             "type": "podgate-cni",
             "socket": folder.path().join("podgate.sock"),
             "mtu": 1400,
-            "timeout": 20,
+            "timeout": 60,
             "ipam": {
                 "type": "host-local",
                 "dataDir": folder.path().join("ipam"),
