@@ -72,10 +72,10 @@ fn tuning_sets_sysctls_and_mtu_and_a_changed_mac_cuts_the_pod_off() {
     let other = json!({"mac": "02:00:00:00:00:17"});
     tune("ADD", other.clone());
     assert_eq!(mac(&web), "02:00:00:00:00:17");
-    assert!(!web.asks_redis(&db), "the switch holds the pod to its own address");
+    assert!(web.is_kept_from_redis(&db), "the switch holds the pod to its own address");
     let refused = node.verdicts(&["--verdict", "dropped", "--from-pod", "default/web"]);
     assert!(refused.iter().any(|it| it["reason"] == "spoofed-mac"), "{refused:?}");
     tune("DEL", other);
     assert_eq!(mac(&web), own);
-    node.eventually("the way back", || web.asks_redis(&db).then_some(()));
+    node.eventually("the way back", || (!web.is_kept_from_redis(&db)).then_some(()));
 }

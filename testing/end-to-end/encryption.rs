@@ -33,7 +33,7 @@ fn saw(captures: &[RawReceiver], bytes: &[u8]) -> bool {
 fn talk(client: &Pod<'_>, server: &Pod<'_>, to: IpAddr) -> Option<(TcpStream, TcpStream)> {
     let address = SocketAddr::new(to, PORT);
     let listener = server.namespace.enter(|| TcpListener::bind(address).unwrap());
-    let mut near = client.connect(to, PORT).ok()?;
+    let mut near = client.try_connect(to, PORT).ok()?;
     let (mut far, _) = listener.accept().unwrap();
     says(&mut near, &mut far).then_some((near, far))
 }

@@ -48,7 +48,7 @@ fn host_ports_lead_to_pods_and_policies_see_the_client() {
     lan.apply("policy-too", &policy("world", "192.0.2.9/32"));
     assert!(asks(&lan.world, "192.0.2.1", 8080));
     // A pod that is denied gains nothing by the detour.
-    assert!(!other.asks_redis(&db) && !asks(&other.namespace, "192.0.2.1", 8080));
+    assert!(other.is_kept_from_redis(&db) && !asks(&other.namespace, "192.0.2.1", 8080));
 
     portmap(node, &db, "DEL", &mappings);
     assert!(!asks(&lan.world, "192.0.2.1", 8080));

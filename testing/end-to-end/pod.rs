@@ -1,6 +1,7 @@
 //! Pods attached by the plugin.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::{Namespace, Process};
@@ -74,9 +75,23 @@ impl Pod<'_> {
         format!("default/{}", self.name)
     }
 
-    /// A connection from inside the pod.
+    /// A connection from inside the pod that has to open, however busy the machine is.
     pub(crate) fn connect(&self, to: IpAddr, port: u16) -> std::io::Result<TcpStream> {
-        let connect = || TcpStream::connect_timeout(&SocketAddr::new(to, port), BLOCKED);
+        self.connect_within(to, port, PATIENCE)
+    }
+
+    /// A connection from inside the pod that may be denied.
+    pub(crate) fn try_connect(&self, to: IpAddr, port: u16) -> std::io::Result<TcpStream> {
+        self.connect_within(to, port, BLOCKED)
+    }
+
+    fn connect_within(
+        &self,
+        to: IpAddr,
+        port: u16,
+        patience: Duration,
+    ) -> std::io::Result<TcpStream> {
+        let connect = || TcpStream::connect_timeout(&SocketAddr::new(to, port), patience);
         let stream = linux_net::in_namespace(self.namespace.path(), connect).unwrap()?;
         stream.set_read_timeout(Some(BLOCKED))?;
         Ok(stream)
@@ -87,10 +102,19 @@ impl Pod<'_> {
         self.namespace.pings(&to.to_string())
     }
 
-    /// `redis-cli ping` from inside the pod.
+    /// Whether `redis-cli ping` from inside the pod is answered, which it has to be.
     pub(crate) fn asks_redis(&self, server: &Pod<'_>) -> bool {
+        self.asks_redis_within(server, PATIENCE)
+    }
+
+    /// Whether `redis-cli ping` from inside the pod is not answered.
+    pub(crate) fn is_kept_from_redis(&self, server: &Pod<'_>) -> bool {
+        !self.asks_redis_within(server, BLOCKED)
+    }
+
+    fn asks_redis_within(&self, server: &Pod<'_>, patience: Duration) -> bool {
         let server = server.v4().to_string();
-        let limit = BLOCKED.as_secs().to_string();
+        let limit = patience.as_secs().to_string();
         let command = ["timeout", limit.as_str(), "redis-cli", "-h", server.as_str(), "ping"];
         text(&self.namespace.try_exec(command).stdout).trim() == "PONG"
     }

@@ -37,7 +37,7 @@ fn namespace(reply: &str) -> Value {
 
 /// The result of a TCP connection.
 fn dial(from: &Pod<'_>, to: IpAddr) -> Option<ErrorKind> {
-    from.connect(to, 6379).err().map(|error| error.kind())
+    from.try_connect(to, 6379).err().map(|error| error.kind())
 }
 
 /// The result of a question over UDP.

@@ -173,7 +173,7 @@ fn a_staged_policy_denies_nothing_and_its_denials_are_shown() {
     assert!(refused.stdout.is_empty() && text(&refused.stderr).contains("default/web"));
     // Enforced, it says what it said; there is nothing to be shown any more.
     node.apply("policy", &admits("db", "cache", json!({})));
-    web.connect(db.v4(), 6379).unwrap_err();
+    web.try_connect(db.v4(), 6379).unwrap_err();
     assert_eq!(staged(&node, &[]), (vec![], Some(0)));
 }
 
@@ -187,7 +187,7 @@ fn the_next_version_of_a_policy_shows_what_it_would_open() {
     node.apply("policy", &admits("db", "cache", json!({})));
     node.apply("next", &admits("db-next", "web", json!({"podgate.io/stages": "db"})));
     cache.connect(db.v6(), 6379).unwrap();
-    web.connect(db.v6(), 6379).unwrap_err();
+    web.try_connect(db.v6(), 6379).unwrap_err();
     let rows = node.eventually("both connections are compared", || {
         let (rows, _) = staged(&node, &[]);
         (rows.len() == 2).then_some(rows)
@@ -209,7 +209,7 @@ fn a_first_rollout_enforces_nothing_but_what_says_so() {
     node.eventually("it is shown", || (staged(&node, &[]).1 == Some(1)).then_some(()));
     // What is no stage is a fault, and stages nothing.
     node.apply("policy", &admits("db", "cache", json!({"podgate.io/stage": "Staged"})));
-    web.connect(db.v4(), 6379).unwrap_err();
+    web.try_connect(db.v4(), 6379).unwrap_err();
     assert!(node.status()["faults"].to_string().contains("podgate.io/stage"));
     node.apply("policy", &admits("db", "web", json!({"podgate.io/stage": "enforced"})));
     web.connect(db.v4(), 6379).unwrap();
@@ -227,19 +227,19 @@ fn a_namespace_stages_its_policies_but_for_those_that_say_otherwise() {
         .to_string()
     };
     node.apply("policy", &admits("db", "cache", json!({})));
-    web.connect(db.v4(), 6379).unwrap_err();
+    web.try_connect(db.v4(), 6379).unwrap_err();
     node.apply("namespace", &namespace("staged"));
     web.connect(db.v4(), 6379).expect("nothing of it is enforced");
     node.eventually("it is shown", || (staged(&node, &["default/db"]).1 == Some(1)).then_some(()));
     node.apply("policy", &admits("db", "cache", json!({"podgate.io/stage": "enforced"})));
-    web.connect(db.v4(), 6379).unwrap_err();
+    web.try_connect(db.v4(), 6379).unwrap_err();
     node.apply("policy", &admits("db", "cache", json!({})));
     node.apply("namespace", &namespace("enforced"));
-    web.connect(db.v4(), 6379).unwrap_err();
+    web.try_connect(db.v4(), 6379).unwrap_err();
     // A slip in it enforces.
     node.write("namespace", &namespace("stagde"));
     node.eventually("it is a fault", || {
         node.status()["faults"].to_string().contains("podgate.io/stage").then_some(())
     });
-    web.connect(db.v4(), 6379).unwrap_err();
+    web.try_connect(db.v4(), 6379).unwrap_err();
 }

@@ -10,9 +10,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt;
+
 use crate::cluster_node::{ClusterNode, PODGATE, flow_offload};
 use crate::pod::Pod;
 use crate::requires_the_machine;
+use crate::storm::Raise;
 
 const ONLY_CLIENTS: &str = "
 apiVersion: networking.k8s.io/v1
@@ -120,15 +123,20 @@ fn an_upgrade_breaks_no_connection_and_opens_none_that_is_denied() {
             })
             .unwrap();
         });
-        std::thread::sleep(Duration::from_secs(2));
+        let _stopping = Raise(&stop);
+        let goes_on = |node: &ClusterNode| {
+            let counts = || [&opened, &streamed].map(|it| it.load(Ordering::Relaxed));
+            let before = counts();
+            node.eventually("connections and the stream", || {
+                counts().iter().zip(before).all(|(now, before)| *now >= before + 100).then_some(())
+            });
+        };
+        goes_on(&node);
         node.program = PODGATE.into();
         let (ended, without) = node.replace_switch();
-        std::thread::sleep(Duration::from_secs(3));
-        let before = streamed.load(Ordering::Relaxed);
-        std::thread::sleep(Duration::from_millis(500));
-        stop.store(true, Ordering::Relaxed);
         assert!(ended.success());
-        assert!(streamed.load(Ordering::Relaxed) > before, "the stream goes on after the upgrade");
+        goes_on(&node);
+        goes_on(&node);
         eprintln!("from the end of the one to the readiness of the other: {without:?}");
     });
     let count = |number: &AtomicU64| number.load(Ordering::Relaxed);
@@ -140,7 +148,6 @@ fn an_upgrade_breaks_no_connection_and_opens_none_that_is_denied() {
     );
     assert_eq!(count(&failed), 0, "connections that failed");
     assert_eq!(count(&let_in), 0, "connections that are denied");
-    assert!(count(&opened) > 200, "{} connections", count(&opened));
     for (_, _, namespace) in &pods {
         let deleted =
             std::process::Command::new("ip").args(["netns", "delete", namespace]).status();
@@ -163,13 +170,18 @@ fn an_upgrade_loses_no_datagram_of_a_connection_that_the_kernel_forwards() {
     let (echoing, sending) = (bind(&server), bind(&client));
     for socket in [&echoing, &sending] {
         socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        // Room for what arrives while a busy machine keeps the receiver waiting.
+        sockopt::set_socket_recv_buffer_size_force(socket, 8 << 20).unwrap();
     }
     sending.connect((server.v4(), PORT)).unwrap();
-    let (sent, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let [sent, answers] = [const { AtomicU64::new(0) }; 2];
+    let [stop, stop_receivers] = [const { AtomicBool::new(false) }; 2];
+    let count = |number: &AtomicU64| number.load(Ordering::Relaxed);
     std::thread::scope(|scope| {
+        let _stopping = [Raise(&stop), Raise(&stop_receivers)];
         scope.spawn(|| {
             let mut bytes = [0; 8];
-            while !stop.load(Ordering::Relaxed) {
+            while !stop_receivers.load(Ordering::Relaxed) {
                 if let Ok((_, from)) = echoing.recv_from(&mut bytes) {
                     echoing.send_to(&bytes, from).unwrap();
                 }
@@ -177,24 +189,27 @@ fn an_upgrade_loses_no_datagram_of_a_connection_that_the_kernel_forwards() {
         });
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                let number = sent.fetch_add(1, Ordering::Relaxed);
-                sending.send(&number.to_be_bytes()).unwrap();
+                sending.send(&count(&sent).to_be_bytes()).unwrap();
+                sent.fetch_add(1, Ordering::Relaxed);
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        let answers = scope.spawn(|| {
-            let (mut answers, mut bytes) = (0, [0; 8]);
-            // Ends half a second after the last one.
-            while sending.recv(&mut bytes).is_ok() {
-                answers += 1;
+        scope.spawn(|| {
+            while !stop_receivers.load(Ordering::Relaxed) {
+                if sending.recv(&mut [0; 8]).is_ok() {
+                    answers.fetch_add(1, Ordering::Relaxed);
+                }
             }
-            answers
         });
-        std::thread::sleep(Duration::from_secs(1));
+        let goes_on = || {
+            let before = count(&answers);
+            node.eventually("answers", || (count(&answers) >= before + 300).then_some(()));
+        };
+        goes_on();
         node.replace_switch();
-        std::thread::sleep(Duration::from_secs(1));
+        goes_on();
+        goes_on();
         stop.store(true, Ordering::Relaxed);
-        let (sent, answers) = (sent.load(Ordering::Relaxed), answers.join().unwrap());
-        assert!(sent > 500 && answers == sent, "{answers} answers to {sent} datagrams");
+        node.eventually("an answer to each", || (count(&answers) == count(&sent)).then_some(()));
     });
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{ON, arrived, asks, bytes, forwarded, wait_for_offload};
+use super::{ON, arrived, asks, bytes, forwarded, settled, wait_for_offload};
 use crate::cluster_node::{ClusterNode, PATIENCE};
 use crate::requires_the_machine;
 use crate::storm::Raise;
@@ -118,7 +118,7 @@ fn a_denial_holds_for_what_the_cluster_node_sends() {
                 (forwarded(&node) > before + 1000).then_some(())
             });
             node.apply("policy", NOTHING_OUT);
-            let then = arrived(&pod);
+            let then = settled(&pod);
             std::thread::sleep(Duration::from_millis(300));
             assert_eq!(arrived(&pod), then, "{to}: packets after the denial");
             end.shutdown(Shutdown::Both).unwrap();

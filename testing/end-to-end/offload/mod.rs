@@ -13,9 +13,10 @@ mod uplink;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt;
 use serde_json::Value;
 use testkit::Namespace;
 
@@ -52,41 +53,88 @@ fn connections(node: &ClusterNode) -> u64 {
     offload(node)["connections"].as_u64().unwrap()
 }
 
-/// Packets that a pod's kernel got, of both families.
+/// TCP segments that a pod's kernel got, of both families.
 fn arrived(pod: &Pod<'_>) -> u64 {
-    let v4 = pod.namespace.exec(["cat", "/proc/net/snmp"]);
-    let mut lines = v4.lines().filter(|line| line.starts_with("Ip:"));
-    let place = lines.next().unwrap().split(' ').position(|name| name == "InReceives").unwrap();
-    let v4: u64 = lines.next().unwrap().split(' ').nth(place).unwrap().parse().unwrap();
-    let v6 = pod.namespace.exec(["cat", "/proc/net/snmp6"]);
-    let v6 = v6.lines().find_map(|line| line.strip_prefix("Ip6InReceives")).unwrap();
-    v4 + v6.trim().parse::<u64>().unwrap()
+    let text = pod.namespace.exec(["cat", "/proc/net/snmp"]);
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+    let place = lines.next().unwrap().split(' ').position(|name| name == "InSegs").unwrap();
+    lines.next().unwrap().split(' ').nth(place).unwrap().parse().unwrap()
 }
 
-/// A stream of datagrams, as fast as the kernel can, for as long as `work` takes.
-fn while_streaming<T>(from: &Pod<'_>, to: IpAddr, work: impl FnOnce() -> T) -> T {
+/// The same once those that are under way have arrived.
+fn settled(pod: &Pod<'_>) -> u64 {
+    testkit::eventually("silence", || {
+        let before = arrived(pod);
+        std::thread::sleep(Duration::from_millis(50));
+        (arrived(pod) == before).then_some(before)
+    })
+}
+
+/// A stream of datagrams that carry the moment at which they were sent.
+struct Stream {
+    began: Instant,
+    /// The latest such moment among those that have arrived, in nanoseconds since the beginning.
+    last: AtomicU64,
+}
+
+impl Stream {
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    fn last(&self) -> u64 {
+        self.last.load(Ordering::Relaxed)
+    }
+
+    /// Checks for a moment that nothing arrives that was sent from now on. What is under way still does, however
+    /// long a busy machine keeps it.
+    fn assert_silence(&self, what: &str) {
+        let begin = self.now();
+        std::thread::sleep(Duration::from_millis(300));
+        let last = self.last();
+        assert!(last <= begin, "{what}: sent {} µs after the denial", (last - begin) / 1000);
+    }
+}
+
+/// Streams to an address of a pod, as fast as the kernel can, for as long as `work` takes.
+fn while_streaming<T>(
+    from: &Pod<'_>,
+    (to, address): (&Pod<'_>, IpAddr),
+    work: impl FnOnce(&Stream) -> T,
+) -> T {
     let stop = AtomicBool::new(false);
+    let stream = Stream { began: Instant::now(), last: AtomicU64::new(0) };
+    let at = SocketAddr::new(address, 9999);
+    let receiver = to.namespace.enter(|| UdpSocket::bind(at).unwrap());
+    receiver.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    sockopt::set_socket_recv_buffer_size_force(&receiver, 8 << 20).unwrap();
     std::thread::scope(|scope| {
         let _stopping = Raise(&stop);
         let inside: &Namespace = &from.namespace;
-        let stop = &stop;
+        let (stop, stream) = (&stop, &stream);
         scope.spawn(move || {
             inside.enter(|| {
-                let any: SocketAddr = match to {
+                let any: SocketAddr = match address {
                     IpAddr::V4(_) => "0.0.0.0:0".parse().unwrap(),
                     IpAddr::V6(_) => "[::]:0".parse().unwrap(),
                 };
                 let socket = UdpSocket::bind(any).unwrap();
-                socket.connect(SocketAddr::new(to, 9999)).unwrap();
-                let mut sequence = 0_u64;
+                socket.connect(at).unwrap();
                 while !stop.load(Ordering::Relaxed) {
-                    // Errors of a closed receiver or a full queue are expected.
-                    let _ = socket.send(&sequence.to_be_bytes());
-                    sequence += 1;
+                    // Errors of a full queue are expected.
+                    let _ = socket.send(&stream.now().to_be_bytes());
                 }
             });
         });
-        work()
+        scope.spawn(move || {
+            let mut sent = [0; 8];
+            while !stop.load(Ordering::Relaxed) {
+                if let Ok(8) = receiver.recv(&mut sent) {
+                    stream.last.fetch_max(u64::from_be_bytes(sent), Ordering::Relaxed);
+                }
+            }
+        });
+        work(stream)
     })
 }
 
@@ -162,7 +210,7 @@ ports: [{{name: any, port: 5201}}, {{name: udp, port: 5201, protocol: UDP}}]
     }
 }
 
-/// Counted by the receiver's kernel: once the snapshot is in force, nothing arrives.
+/// Once the snapshot is in force, nothing arrives that is sent.
 #[test]
 fn a_denial_holds_from_the_next_packet_of_a_stream_at_full_speed() {
     requires_the_machine!();
@@ -170,7 +218,7 @@ fn a_denial_holds_from_the_next_packet_of_a_stream_at_full_speed() {
     let (client, server) = (node.pod("client", "client"), node.pod("server", "server"));
     for round in 0..6 {
         let to = if round % 2 == 0 { server.v4() } else { server.v6() };
-        while_streaming(&client, to, || {
+        while_streaming(&client, (&server, to), |stream| {
             let before = forwarded(&node);
             node.eventually("the kernel's way", || {
                 (forwarded(&node) > before + 1000).then_some(())
@@ -182,11 +230,10 @@ fn a_denial_holds_from_the_next_packet_of_a_stream_at_full_speed() {
             assert_eq!(stale(), old, "a change elsewhere sends nothing to the switch");
             node.withdraw("elsewhere");
             node.apply("policy", &nothing_in("server"));
-            let then = arrived(&server);
-            std::thread::sleep(Duration::from_millis(300));
-            assert_eq!(arrived(&server), then, "round {round}: packets after the denial");
+            stream.assert_silence(&format!("round {round}"));
+            let then = stream.now();
             node.withdraw("policy");
-            node.eventually("packets again", || (arrived(&server) > then).then_some(()));
+            node.eventually("packets again", || (stream.last() > then).then_some(()));
         });
     }
     assert!(

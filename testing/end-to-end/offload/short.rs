@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::handshake::of_reasons;
 use super::uplink::{ROUTED, TUNNELS, policy};
-use super::{arrived, asks, connect_to_redis, connections, offload};
+use super::{arrived, asks, connect_to_redis, connections, offload, settled};
 use crate::cluster_node::PATIENCE;
 use crate::lan::Lan;
 use crate::pod::Pod;
@@ -20,13 +20,15 @@ fn opened(node: &ClusterNode) -> u64 {
     offload(node)["opened"].as_u64().unwrap()
 }
 
-/// Connects until templates of all these nodes open many connections in a row.
-fn await_templates(nodes: &[&ClusterNode], client: &Pod<'_>, to: IpAddr) {
+/// Connects until templates of all these nodes open many connections in a row; how often.
+fn await_templates(nodes: &[&ClusterNode], client: &Pod<'_>, to: IpAddr) -> u64 {
+    let mut made = 0;
     nodes[0].eventually("templates", || {
         let before: Vec<u64> = nodes.iter().map(|node| opened(node)).collect();
         (0..20).for_each(|_| asks(&mut connect_to_redis(client, to)).unwrap());
-        nodes.iter().zip(before).all(|(node, before)| opened(node) >= before + 19).then_some(())
-    });
+        made += 20;
+        nodes.iter().zip(before).all(|(node, before)| opened(node) >= before + 19).then_some(made)
+    })
 }
 
 /// Openings that a node's observers have seen.
@@ -38,12 +40,15 @@ fn shown(node: &ClusterNode, to: IpAddr) -> u64 {
 
 /// Each is opened by all these nodes, without the switch, and shown by each.
 fn are_short(nodes: &[&ClusterNode], client: &Pod<'_>, to: IpAddr) {
-    await_templates(nodes, client, to);
-    // The last ones are over, and shown.
-    std::thread::sleep(Duration::from_millis(500));
+    let made = await_templates(nodes, client, to);
+    // All of them are over, and shown.
+    for node in nodes {
+        node.eventually("the end of entries", || (connections(node) == 0).then_some(()));
+        node.eventually("their verdicts", || (shown(node, to) == made).then_some(()));
+    }
     let punted = |node: &&ClusterNode| of_reasons(&offload(node));
     let all = |of: &dyn Fn(&&ClusterNode) -> u64| nodes.iter().map(of).collect::<Vec<u64>>();
-    let before = (all(&|node| opened(node)), all(&punted), all(&|node| shown(node, to)));
+    let before = (all(&|node| opened(node)), all(&punted));
     for _ in 0..CONNECTIONS {
         asks(&mut connect_to_redis(client, to)).unwrap();
     }
@@ -51,9 +56,7 @@ fn are_short(nodes: &[&ClusterNode], client: &Pod<'_>, to: IpAddr) {
         let state = offload(node);
         assert!(opened(node) > before.0[n] + CONNECTIONS * 9 / 10, "{to}, {n}: {state}");
         assert!(punted(node) < before.1[n] + CONNECTIONS, "{to}, {n}: {state}");
-        node.eventually("all verdicts", || {
-            (shown(node, to) == before.2[n] + CONNECTIONS).then_some(())
-        });
+        node.eventually("all verdicts", || (shown(node, to) == made + CONNECTIONS).then_some(()));
         node.eventually("the end of entries", || (connections(node) == 0).then_some(()));
         assert!(node.is_well());
     }
@@ -73,7 +76,7 @@ fn between_nodes(arguments: &[&str]) {
         };
         // Where it arrives, counted by the server's kernel.
         policy(&lan, two, "server", &json!({"policyTypes": ["Ingress"], "ingress": []}));
-        let before = arrived(&server);
+        let before = settled(&server);
         assert!((0..10).all(|_| is_refused()), "{to}");
         assert_eq!(arrived(&server), before, "{to}: connections after the denial of what arrives");
         policy(&lan, two, "server", &json!({"policyTypes": ["Ingress"], "ingress": [{}]}));

@@ -1,15 +1,12 @@
 //! Connections between pods of two nodes take the kernel's way, on both nodes and in
 //! tunnels too; so do those with clients outside of the cluster.
 
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
-
 use serde_json::{Value, json};
+use std::net::{SocketAddr, TcpStream};
 
-use super::checksums::{VERIFY, counts_of};
+use super::checksums::{counts_of, look};
 use super::{
-    arrived, asks, bytes, connect_to_redis, forwarded, iperf3, offload, wait_for_offload,
-    while_streaming,
+    asks, bytes, connect_to_redis, forwarded, iperf3, offload, wait_for_offload, while_streaming,
 };
 use crate::cluster_node::{ClusterNode, PATIENCE};
 use crate::lan::Lan;
@@ -48,7 +45,7 @@ fn connections_of_two_cluster_nodes(arguments: &[&str]) {
                 );
             }
         }
-        while_streaming(&client, to, || {
+        while_streaming(&client, (&server, to), |stream| {
             let both = || forwarded(one).min(forwarded(two));
             let stream_takes_the_kernels_way = || {
                 let before = both();
@@ -57,18 +54,12 @@ fn connections_of_two_cluster_nodes(arguments: &[&str]) {
             stream_takes_the_kernels_way();
             // Where it arrives: not one packet more.
             policy(&lan, two, "server", &json!({"policyTypes": ["Ingress"], "ingress": []}));
-            let then = arrived(&server);
-            std::thread::sleep(Duration::from_millis(300));
-            assert_eq!(arrived(&server), then, "packets after the denial of what arrives");
+            stream.assert_silence("the denial of what arrives");
             policy(&lan, two, "server", &json!({"policyTypes": ["Ingress"], "ingress": [{}]}));
             stream_takes_the_kernels_way();
             // Where it leaves.
             policy(&lan, one, "client", &json!({"policyTypes": ["Egress"], "egress": []}));
-            // What had left is on its way through the other node.
-            std::thread::sleep(Duration::from_millis(500));
-            let then = arrived(&server);
-            std::thread::sleep(Duration::from_millis(300));
-            assert_eq!(arrived(&server), then, "packets after the denial of what leaves");
+            stream.assert_silence("the denial of what leaves");
         });
         policy(&lan, one, "client", &json!({"policyTypes": ["Egress"], "egress": [{}]}));
     }
@@ -99,8 +90,7 @@ fn long_segments_and_their_checksums_stay_what_they_are_between_cluster_nodes() 
         let (client, server) =
             (lan.nodes[0].pod("client", "client"), lan.nodes[1].pod("server", "server"));
         for to in [server.v4(), server.v6()] {
-            let look = server.namespace.spawn(["python3", "-c", VERIFY, "2.5"]);
-            look.wait_for_line("looking", PATIENCE);
+            let look = look(&server);
             iperf3(&client, &server, to, &["-b", "200M"]);
             let counts = counts_of(&look);
             assert_eq!(counts["wrong"], 0, "{to} {arguments:?}: {counts}");
