@@ -321,7 +321,7 @@ async fn a_server_that_ends_waits_for_its_connections() {
     until("its end", || pair.agent.servers().is_empty()).await;
 }
 
-/// What the API server says may have no end; its status is kept.
+/// An answer of the API server without an end is cut; its status is kept.
 #[tokio::test]
 async fn an_error_of_the_api_server_without_an_end_refuses_an_agent() {
     let world = World::new("endless");

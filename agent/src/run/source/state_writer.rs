@@ -36,7 +36,7 @@ pub(in crate::run) struct StateWriter {
     due: Option<Instant>,
     /// Policies are among the changes since the last write.
     has_policies: bool,
-    /// How long the last write took, and when it ended.
+    /// Duration of the last write, and its end.
     took: Duration,
     ended: Instant,
 }

@@ -61,7 +61,7 @@ pub(crate) fn main(args: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// What is measured, and the aim.
+/// A measure, and its aim.
 const MEASURES: [(&str, &str); 13] = [
     ("nodes", ""),
     ("policies", ""),

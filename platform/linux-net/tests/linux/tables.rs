@@ -81,7 +81,7 @@ fn the_kernel_routes_no_forged_sources_to_pods_and_no_tunnel_packets() {
             socket.send_to(b"x", "[fd01::2]:80").unwrap();
         });
     };
-    // The last source is that of nobody, and its datagrams come behind those of the others.
+    // No node or pod has the last source. Its datagrams arrive after those of the others.
     let are_routed = || {
         let before = routed();
         sources.iter().for_each(|source| send(source));

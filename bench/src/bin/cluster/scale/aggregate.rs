@@ -140,7 +140,7 @@ pub(super) async fn watch_directly(server: SocketAddr) -> Result<()> {
 #[derive(Default)]
 pub(super) struct Others {
     children: Vec<Child>,
-    /// Delays of the direct watch that nobody has taken.
+    /// Delays of the direct watch that are not in a figure yet.
     direct: Arc<Mutex<Vec<u64>>>,
 }
 

@@ -156,7 +156,7 @@ pub(super) fn questions_between(
     })
 }
 
-/// Has clients in `from` ask, each as soon as the last answer is there.
+/// Runs clients in `from`; each asks as soon as it has its last answer.
 fn measured(from: &Namespace, ask: impl Fn() -> std::io::Result<()> + Sync) -> Result<Requests> {
     from.exec(["sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65000"]);
     let before = busy_time()?;

@@ -146,7 +146,7 @@ fn requests(forwarder: Forwarder, to: &str, asks: Asks) -> Result<[f64; 5]> {
     Ok([rate, spent, p99, forwarded, punted])
 }
 
-/// What clients ask.
+/// The question of clients.
 #[derive(Clone, Copy)]
 pub(super) enum Asks {
     /// A web server, each time over a connection of its own.

@@ -153,7 +153,7 @@ impl PeerSetForm {
     }
 }
 
-/// What the scan finds that defines the meaning.
+/// The result of the scan, which defines the meaning.
 fn scan(table: &Table, map: &AddressMap, key: &Key) -> u32 {
     linear::lookup(table.rules(), map, key).map_or(Table::NONE, |at| at as u32)
 }
