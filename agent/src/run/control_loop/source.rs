@@ -1,5 +1,6 @@
 //! Applies the source's events.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -195,11 +196,16 @@ impl ControlLoop {
         };
         let all_pods = matches!(event, Event::Resync(Kind::Pod, ..));
         let before = self.effects.control.revision();
-        let mut addresses = pod.iter().flat_map(|pod| self.addresses(pod)).collect::<Vec<_>>();
+        let known = |it: &Self| pod.as_ref().and_then(|key| it.effects.control.pod(key)).cloned();
+        let earlier = known(self);
         self.effects.control.handle(event);
-        addresses.extend(pod.iter().flat_map(|pod| self.addresses(pod)));
+        let now = known(self);
+        let both = [&earlier, &now].into_iter().flatten();
+        let addresses: BTreeSet<IpAddr> = both.flat_map(|pod| pod.addresses.to_vec()).collect();
         addresses.into_iter().for_each(|address| self.rename(address));
-        pod.iter().for_each(|pod| self.relabel(pod));
+        if let Some(key) = &pod {
+            self.relabel(key, now.as_deref());
+        }
         if all_pods {
             self.rename_all();
         }
@@ -208,10 +214,6 @@ impl ControlLoop {
             let has_policies = !matches!(kind, Kind::Pod | Kind::EndpointSlice | Kind::Node);
             self.signal(&Signal::Changed { has_policies });
         }
-    }
-
-    fn addresses(&self, pod: &PodKey) -> Vec<IpAddr> {
-        self.effects.control.pod(pod).map(|pod| pod.addresses.to_vec()).unwrap_or_default()
     }
 
     fn rename(&self, address: IpAddr) {
@@ -243,12 +245,11 @@ impl ControlLoop {
     }
 
     /// Publishes whether a pod is on the host network, and its labels if they are asked for.
-    fn relabel(&self, key: &PodKey) {
+    fn relabel(&self, key: &PodKey, pod: Option<&Pod>) {
         let (directory, name) = (self.effects.shared.broker.directory(), key.to_string());
-        let pod = self.effects.control.pod(key);
-        directory.note_on_host(&name, pod.is_some_and(|pod| is_on_host(pod)));
+        directory.note_on_host(&name, pod.is_some_and(is_on_host));
         if directory.keeps_labels() {
-            directory.set_labels_of(&name, pod.map(|pod| labels_of(pod)));
+            directory.set_labels_of(&name, pod.map(labels_of));
         }
     }
 }
