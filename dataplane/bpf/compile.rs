@@ -12,8 +12,11 @@ pub(crate) fn compile(name: &str, headers: &[&str]) {
     }
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("set by cargo"));
+    let here = std::env::current_dir().expect("the package's folder");
     let status = Command::new(&clang)
         .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Werror"])
+        // The line information names files, and is part of `podgate`: the same in every folder.
+        .arg(format!("-ffile-prefix-map={}=.", here.display()))
         // Debian keeps asm/types.h in the folder of the architecture.
         .arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH))
         .args(["-c", &source, "-o"])
