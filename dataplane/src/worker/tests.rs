@@ -7,8 +7,8 @@ use crate::exchange::{self, Handoff, HandoffKind};
 use crate::port::PortGone;
 use crate::session::Timeouts;
 
-/// A port that always has packets, or copies of such that were forwarded already. It stores the number of packets
-/// that its worker asked for last.
+/// A port that always has packets, or copies of packets that were forwarded already. It stores how many packets
+/// its worker last asked for.
 #[derive(Default)]
 struct Endless {
     asked: Arc<AtomicUsize>,

@@ -10,7 +10,7 @@ pub(crate) const FAR: &str = "pgcheck1";
 
 pub(crate) const NOT_ALLOWED: &str = "not tried: a network namespace needs SYS_ADMIN";
 
-/// The failure of a trial, in words: a finding prints it, and no code tells kinds apart.
+/// The failure of a trial. A finding prints its text.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Runs `attempt` in a network namespace of its own; `None` without the capability that one needs.

@@ -108,13 +108,13 @@ fn the_kernel_routes_no_forged_sources_to_pods_and_no_tunnel_packets() {
     assert_eq!(are_routed(), [false, false, true]);
     assert_eq!(to_port(4789), Err(std::io::ErrorKind::PermissionDenied));
     assert_eq!(to_port(4790), Ok(()));
-    // Somebody flushes it; setting it again restores it.
+    // Another program flushes the table; setting the rules again restores it.
     node.exec(words("nft flush table inet podgate-filter"));
     node.enter(|| filter.set(&rules)).unwrap();
     assert_eq!(are_routed(), [false, false, true]);
 }
 
-/// Somebody's VXLAN device on the port of the switch's overlay believes what comes to an address that the uplink's program
+/// A VXLAN device of another program on the port of the switch's overlay believes what comes to an address that the uplink's program
 /// passes to the kernel.
 #[test]
 fn a_tunnel_device_on_the_overlays_port_gets_nothing() {

@@ -44,13 +44,13 @@ fn a_responder_can_tell_its_connections_apart() {
     // The same connection is found, not made twice.
     let again = sessions.open(&service(1), &opening(0), 0);
     assert!(matches!(again, Ok(Opened::Known(_))));
-    // As seen from another port it can be told apart.
+    // With another port of the responder it is another connection.
     let elsewhere = Flow { source_port: 999, ..direct };
     let tuples = Tuples { responder: elsewhere, ..Tuples::plain(direct) };
     assert!(matches!(sessions.open(&tuples, &opening(0), 0), Ok(Opened::New(_))));
     let found = find(&sessions, &direct, 0).unwrap();
     assert_eq!(sessions.tuples(&found), Some(tuples));
-    // What is idle is in nobody's way.
+    // An idle session gives way to a new one.
     let later = sessions.open(&Tuples::plain(direct), &opening(0), 100_000);
     assert!(matches!(later, Ok(Opened::New(_))));
 }
