@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use acl::PeerSetId;
 
+use super::Membership;
 use super::interests::Interest;
-use super::{Membership, Sets};
 use crate::PodKey;
 use crate::cache::Cache;
 use crate::model::Pod;
@@ -80,7 +80,7 @@ impl Membership {
             Some(next) => drop(self.owners.insert(address, Arc::clone(next))),
             None => {
                 self.owners.remove(address);
-                self.put_in(address, Sets::default());
+                self.put_in(address, &[]);
             }
         }
     }
@@ -91,7 +91,7 @@ impl Membership {
         let Some(owner) = self.owners.get_mut(address) else { return };
         let entry = cache.namespaces().get(&owner.key.namespace);
         let found = entry.and_then(|entry| Some((entry, entry.pods.get(&owner.key.name)?)));
-        let sets: Sets = match found {
+        let sets = match found {
             Some((entry, pod)) => {
                 // The pod as it was would be kept in memory with its last address.
                 *owner = Arc::clone(pod);
@@ -104,11 +104,11 @@ impl Membership {
                     })
                     .collect();
                 sets.sort_unstable();
-                sets.into()
+                sets
             }
-            None => Sets::default(),
+            None => Vec::new(),
         };
-        self.put_in(address, sets);
+        self.put_in(address, &sets);
     }
 
     /// An address that several pods claim belongs to the one bound here, else to the one created last.
@@ -131,13 +131,13 @@ impl Membership {
     }
 
     /// Sets the sets of an address; notes what the editor has for it.
-    fn put_in(&mut self, address: IpAddr, sets: Sets) {
-        if *sets == *self.sets_of_host(address) {
+    fn put_in(&mut self, address: IpAddr, sets: &[PeerSetId]) {
+        if sets == self.sets_of_host(address) {
             return;
         }
         let before = match sets.is_empty() {
             true => self.inside.remove(address),
-            false => self.inside.insert(address, shared_sets(&sets)),
+            false => self.inside.insert(address, shared_sets(sets)),
         };
         if self.dirty.get(address).is_none() {
             self.dirty.insert(address, before.unwrap_or_default());
@@ -152,7 +152,7 @@ impl Membership {
             (Ok(at), false) => drop(sets.remove(at)),
             _ => return,
         }
-        self.put_in(address, sets.into());
+        self.put_in(address, &sets);
     }
 
     /// The pod that owns an address, as it is now.
