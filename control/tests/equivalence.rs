@@ -101,7 +101,7 @@ proptest! {
             agree(&cluster, &all.view(), |_| true);
             agree(&cluster, &one.view(), |node| node == "n1");
             let mut counts = BTreeMap::new();
-            all.objects().for_each(|it| *counts.entry(it.reference().kind).or_default() += 1);
+            all.objects().for_each(|it| *counts.entry(it.kind()).or_default() += 1);
             prop_assert_eq!(all.counts(), counts);
         }
         // From nothing, all at once.

@@ -198,7 +198,7 @@ proptest! {
         }
         for event in parse_watch_protobuf(kind, &bytes) {
             let is_own = match event {
-                Event::Apply(object, _) => object.reference().kind == kind,
+                Event::Apply(object, _) => object.kind() == kind,
                 Event::Delete(reference) => reference.kind == kind,
                 _ => true,
             };

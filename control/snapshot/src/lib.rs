@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use control::{ClusterNode, PodAcl, PodKey, View, model};
+use control::{ClusterNode, PodAcl, PodKey, PodView, View, model};
 use dataplane::services::Services;
 use dataplane::wire::Mac;
 use dataplane::wire::vxlan::HOP_LIMIT;
@@ -113,8 +113,15 @@ pub fn snapshot(
 ) -> Snapshot {
     let most = ports.iter().map(|port| usize::from(port.id.0) + 1).max().unwrap_or(0);
     let mut states: Vec<Option<PortState>> = vec![None; most];
+    // Where ports are in the order of pods, one pass over both finds all.
+    let mut pods = view.pods.iter().peekable();
+    let mut find = |key: &PodKey| {
+        while pods.next_if(|(known, _)| *known < key).is_some() {}
+        let next = pods.next_if(|(known, _)| *known == key);
+        next.map(|(_, pod)| pod).or_else(|| view.pods.get(key))
+    };
     for port in ports {
-        states[usize::from(port.id.0)] = Some(state(view, node, port));
+        states[usize::from(port.id.0)] = Some(state(view, node, port, &mut find));
     }
     let cluster_node = view.nodes.get(node);
     Snapshot::new(Parts {
@@ -182,7 +189,12 @@ pub fn gateways(pod_networks: &[IpNet]) -> impl Iterator<Item = IpAddr> {
     has_networks.then(|| host_port::gateways(pod_networks)).into_iter().flatten()
 }
 
-fn state(view: &View, node: &str, port: &NodePort) -> PortState {
+fn state<'v>(
+    view: &View,
+    node: &str,
+    port: &NodePort,
+    mut find: impl FnMut(&PodKey) -> Option<&'v Arc<PodView>>,
+) -> PortState {
     let kind = match &port.role {
         PortRole::Pod(..) => PortKind::Pod,
         PortRole::Host => PortKind::Host,
@@ -198,7 +210,7 @@ fn state(view: &View, node: &str, port: &NodePort) -> PortState {
     }
     if let PortRole::Pod(key, addresses) = &port.role {
         state.addresses = addresses.iter().map(|address| (*address).into()).collect();
-        if let Some(pod) = view.pods.get(key) {
+        if let Some(pod) = find(key) {
             state.to_pod = binding(&pod.to_pod);
             state.from_pod = binding(&pod.from_pod);
             state.follows_names = !pod.names.is_empty();

@@ -23,7 +23,7 @@ struct Made {
     host_services: Option<[PodAcl; 2]>,
     cluster_node: Option<Arc<ClusterNode>>,
     context: NodeContext,
-    ports: Vec<NodePort>,
+    ports: Arc<[NodePort]>,
     snapshot: Arc<Snapshot>,
 }
 
@@ -35,8 +35,9 @@ impl SnapshotMaker {
         node: &str,
         context: NodeContext,
         generation: u64,
-        ports: Vec<NodePort>,
+        ports: impl Into<Arc<[NodePort]>>,
     ) -> Arc<Snapshot> {
+        let ports = ports.into();
         let cluster_node = view.nodes.get(node);
         let host_services = view.host_services.get(node);
         let is_same = |last: &&mut Made| {
@@ -45,7 +46,7 @@ impl SnapshotMaker {
                 && PodAcl::are_same(last.host_services.as_ref(), host_services)
                 && last.cluster_node.as_ref() == cluster_node
                 && last.context.is_same(&context)
-                && last.ports == ports
+                && (Arc::ptr_eq(&last.ports, &ports) || last.ports == ports)
         };
         if let Some(last) = self.last.as_mut().filter(is_same) {
             let (addresses, live) = (Arc::clone(&view.addresses), Arc::clone(&view.live_addresses));

@@ -84,7 +84,7 @@ pub use switches::{
 };
 pub use warning::{Severity, Warning, Warnings};
 
-use crate::{Control, Fault, FieldFault, Kind, Object, ObjectRef};
+use crate::{Control, Fault, FieldFault, Kind, Object, ObjectRef, PodChange};
 
 /// An event of the API server's watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,16 +125,15 @@ pub enum Event {
 }
 
 impl Control {
-    /// Applies an event; returns whether it was [`Event::Synced`].
-    pub fn handle(&mut self, event: Event) -> bool {
+    /// Applies an event; returns the pod that changed, if the event was about a single one.
+    pub fn handle(&mut self, event: Event) -> Option<PodChange> {
         match event {
             Event::Resync(kind, objects, _) => self.resync_kind(kind, objects),
-            Event::Apply(object, _) => self.apply(object),
-            Event::Delete(reference) => self.delete(&reference),
-            Event::Synced => return true,
+            Event::Apply(object, _) => return self.applied(object),
+            Event::Delete(reference) => return self.deleted(&reference),
             _ => {}
         }
-        false
+        None
     }
 }
 

@@ -98,6 +98,17 @@ pub(crate) struct Acl {
     names: Vec<NameId>,
 }
 
+/// A pod that an event changed.
+#[derive(Clone, Debug)]
+pub struct PodChange {
+    /// Its namespace and name.
+    pub key: PodKey,
+    /// The pod before; `None` if it is new.
+    pub before: Option<Arc<Pod>>,
+    /// The pod after it; `None` if it is gone.
+    pub after: Option<Arc<Pod>>,
+}
+
 /// Statistics of the pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
@@ -192,6 +203,11 @@ impl Control {
 
     /// Adds or replaces an object.
     pub fn apply(&mut self, object: Object) {
+        self.applied(object);
+    }
+
+    /// The same; returns the pod that changed, if one did.
+    pub(crate) fn applied(&mut self, object: Object) -> Option<PodChange> {
         let change = self.cache.apply(object);
         let before = self.addresses_before(&change);
         // Another pod of the same name and address: one event replaced it.
@@ -201,17 +217,23 @@ impl Control {
             }
             _ => false,
         };
-        self.process(change, &before);
+        let changed = self.process(change, &before);
         if is_another {
             self.note_departed(before);
         }
+        changed
     }
 
     /// Removes an object, if it is known.
     pub fn delete(&mut self, reference: &ObjectRef) {
+        self.deleted(reference);
+    }
+
+    /// The same; returns the pod that is gone, if it was one.
+    pub(crate) fn deleted(&mut self, reference: &ObjectRef) -> Option<PodChange> {
         let change = self.cache.delete(reference);
         let before = self.addresses_before(&change);
-        self.process(change, &before);
+        self.process(change, &before)
     }
 
     /// Replaces all objects by these; bound addresses stay.

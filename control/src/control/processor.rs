@@ -3,14 +3,19 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Control, Scope};
+use super::{Control, PodChange, Scope};
 use crate::PodKey;
 use crate::cache::{Cache, Change};
 use crate::model::{Labels, NetworkPolicy, Pod};
 
 impl Control {
-    /// The processor: finds the pods that a change affects, before and after it.
-    pub(super) fn process(&mut self, change: Change, addresses_before: &[IpAddr]) {
+    /// The processor: finds the pods that a change affects, before and after it. Returns the pod that changed, if one
+    /// did.
+    pub(super) fn process(
+        &mut self,
+        change: Change,
+        addresses_before: &[IpAddr],
+    ) -> Option<PodChange> {
         if !matches!(change, Change::None) {
             self.revision += 1;
         }
@@ -54,8 +59,8 @@ impl Control {
                 let now = self.addresses_of(pod);
                 self.note_host_pod(&key, pod);
                 let touched = addresses_before.iter().chain(&now).copied().collect();
-                let [before, after] = [&before, &after].map(|pod| pod.as_ref()?.uid.as_ref());
-                let is_other = addresses_before != now || before != after;
+                let [uid_before, uid] = [&before, &after].map(|pod| pod.as_ref()?.uid.as_ref());
+                let is_other = addresses_before != now || uid_before != uid;
                 if is_other && matches!(self.scope, Scope::Node(_)) {
                     self.moved.extend(&touched);
                 }
@@ -70,8 +75,9 @@ impl Control {
                 let departed: Vec<IpAddr> = departed.map(|(address, _)| address).collect();
                 self.note_departed(departed);
                 if self.local.contains_key(&key) || pod.is_some_and(|pod| self.is_local(pod)) {
-                    self.dirty.insert(key);
+                    self.dirty.insert(key.clone());
                 }
+                return Some(PodChange { key, before, after });
             }
             Change::Namespace(name, _) => {
                 self.membership.namespace_changed(&self.cache, &name);
@@ -87,7 +93,7 @@ impl Control {
                     policy.selector.matches(&pod.labels) || policy.staging.replaces.is_some()
                 };
                 let either: Vec<_> = before.iter().chain(&after).collect();
-                let Some(policy) = either.first() else { return };
+                let policy = either.first()?;
                 let namespace = Arc::clone(&policy.key.namespace);
                 let first = PodKey { namespace: Arc::clone(&namespace), name: "".into() };
                 let there = self.local.range(first..).map(|(key, _)| key);
@@ -121,6 +127,7 @@ impl Control {
             }
             Change::NodeAddresses => self.cache.nodes_changed(),
         }
+        None
     }
 
     /// Decides what counts of the addresses that nodes publish, after changes of whatever that depends

@@ -39,26 +39,34 @@ pub enum Object {
 impl Object {
     /// Kind, namespace and name.
     pub fn reference(&self) -> ObjectRef {
-        let of = |kind, namespace: Option<&Arc<str>>, name: &Arc<str>| ObjectRef {
-            kind,
-            namespace: namespace.cloned(),
-            name: Arc::clone(name),
+        let (namespace, name) = match self {
+            Self::Namespace(it) => (None, &it.name),
+            Self::Pod(it) => (Some(&it.key.namespace), &it.key.name),
+            Self::Node(it) => (None, &it.name),
+            Self::Service(it) => (Some(&it.key.namespace), &it.key.name),
+            Self::EndpointSlice(it) => (Some(&it.key.namespace), &it.key.name),
+            Self::NetworkPolicy(it) => (Some(&it.key.namespace), &it.key.name),
+            Self::ClusterNetworkPolicy(it) => (None, &it.name),
+            Self::ClusterEgressFirewall(it) => (None, &it.name),
+            Self::ClusterHostFirewall(it) => (None, &it.name),
+            Self::NodeAddresses(it) => (None, &it.node),
         };
+        ObjectRef { kind: self.kind(), namespace: namespace.cloned(), name: Arc::clone(name) }
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
         match self {
-            Self::Namespace(it) => of(Kind::Namespace, None, &it.name),
-            Self::Pod(it) => of(Kind::Pod, Some(&it.key.namespace), &it.key.name),
-            Self::Node(it) => of(Kind::Node, None, &it.name),
-            Self::Service(it) => of(Kind::Service, Some(&it.key.namespace), &it.key.name),
-            Self::EndpointSlice(it) => {
-                of(Kind::EndpointSlice, Some(&it.key.namespace), &it.key.name)
-            }
-            Self::NetworkPolicy(it) => {
-                of(Kind::NetworkPolicy, Some(&it.key.namespace), &it.key.name)
-            }
-            Self::ClusterNetworkPolicy(it) => of(it.kind, None, &it.name),
-            Self::ClusterEgressFirewall(it) => of(Kind::ClusterEgressFirewall, None, &it.name),
-            Self::ClusterHostFirewall(it) => of(Kind::ClusterHostFirewall, None, &it.name),
-            Self::NodeAddresses(it) => of(Kind::NodeAddresses, None, &it.node),
+            Self::Namespace(_) => Kind::Namespace,
+            Self::Pod(_) => Kind::Pod,
+            Self::Node(_) => Kind::Node,
+            Self::Service(_) => Kind::Service,
+            Self::EndpointSlice(_) => Kind::EndpointSlice,
+            Self::NetworkPolicy(_) => Kind::NetworkPolicy,
+            Self::ClusterNetworkPolicy(it) => it.kind,
+            Self::ClusterEgressFirewall(_) => Kind::ClusterEgressFirewall,
+            Self::ClusterHostFirewall(_) => Kind::ClusterHostFirewall,
+            Self::NodeAddresses(_) => Kind::NodeAddresses,
         }
     }
 

@@ -42,10 +42,17 @@ pub(crate) fn shared_sets(sets: &[PeerSetId]) -> Arc<[PeerSetId]> {
     shared(known, sets, || Arc::from(sets))
 }
 
-/// The shared form of the label set with these labels, which are sorted by key.
-pub(crate) fn shared_labels<'l>(
-    labels: impl Iterator<Item = (&'l str, &'l str)> + Clone,
-) -> Arc<Labels> {
+/// The shared form of the label set with these labels; the later of two equal keys counts.
+pub(crate) fn shared_labels(mut labels: Vec<(&str, &str)>) -> Arc<Labels> {
+    labels.sort_by_key(|(key, _)| *key);
+    labels.dedup_by(|later, earlier| {
+        let is_again = later.0 == earlier.0;
+        if is_again {
+            *earlier = *later;
+        }
+        is_again
+    });
+    let labels = labels.iter().copied();
     let of_names = labels.clone().map(|(key, value)| (shared_name(key), shared_name(value)));
     LABELS
         .lock()

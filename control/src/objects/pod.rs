@@ -1,10 +1,11 @@
 //! Pods.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as api;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 
 use super::interned::{shared_labels, shared_name, shared_ports};
@@ -14,6 +15,91 @@ use crate::model::{ContainerPort, HostPort, Labels, Pod, PodPorts, Protocol, Uid
 use crate::{FieldFault, PodKey};
 
 type Faults = Vec<FieldFault>;
+
+/// The annotation with the kubelet's name for a pod that was made from a file.
+pub(crate) const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+
+/// The fields of a pod that are read, as they stand in the object.
+#[derive(Debug, Default)]
+pub(crate) struct PodFields<'t> {
+    pub(crate) name: Option<&'t str>,
+    pub(crate) namespace: Option<&'t str>,
+    pub(crate) uid: Option<&'t str>,
+    /// The value of [`CONFIG_HASH`].
+    pub(crate) config_hash: Option<&'t str>,
+    /// Seconds since the epoch.
+    pub(crate) created: Option<i64>,
+    /// The later of two equal keys counts.
+    pub(crate) labels: Vec<(&'t str, &'t str)>,
+    pub(crate) node: Option<&'t str>,
+    pub(crate) service_account: Option<&'t str>,
+    pub(crate) host_network: bool,
+    pub(crate) containers: Vec<ContainerFields<'t>>,
+    pub(crate) init_containers: Vec<ContainerFields<'t>>,
+    pub(crate) phase: Option<&'t str>,
+    pub(crate) ip: Option<&'t str>,
+    pub(crate) ips: Vec<&'t str>,
+}
+
+/// The fields of a container that are read.
+#[derive(Debug, Default)]
+pub(crate) struct ContainerFields<'t> {
+    pub(crate) ports: Vec<PortFields<'t>>,
+    pub(crate) restart_policy: Option<&'t str>,
+}
+
+/// The fields of a container's port.
+#[derive(Debug, Default)]
+pub(crate) struct PortFields<'t> {
+    pub(crate) name: Option<&'t str>,
+    pub(crate) host_port: Option<i32>,
+    pub(crate) container_port: i32,
+    pub(crate) protocol: Option<&'t str>,
+    pub(crate) host_ip: Option<&'t str>,
+}
+
+impl<'t> PodFields<'t> {
+    fn of(pod: &'t api::Pod) -> Self {
+        let (metadata, spec, status) = (&pod.metadata, pod.spec.as_ref(), pod.status.as_ref());
+        let annotations = metadata.annotations.as_ref();
+        let containers = |all: &'t [api::Container]| all.iter().map(ContainerFields::of).collect();
+        Self {
+            name: metadata.name.as_deref(),
+            namespace: metadata.namespace.as_deref(),
+            uid: metadata.uid.as_deref(),
+            config_hash: annotations.and_then(|it| it.get(CONFIG_HASH)).map(String::as_str),
+            created: metadata.creation_timestamp.as_ref().map(|time| time.0.as_second()),
+            labels: metadata.labels.iter().flatten().map(|(key, it)| (&**key, &**it)).collect(),
+            node: spec.and_then(|it| it.node_name.as_deref()),
+            service_account: spec.and_then(|it| it.service_account_name.as_deref()),
+            host_network: spec.and_then(|it| it.host_network).unwrap_or_default(),
+            containers: spec.map(|it| containers(&it.containers)).unwrap_or_default(),
+            init_containers: spec
+                .and_then(|it| it.init_containers.as_deref())
+                .map(containers)
+                .unwrap_or_default(),
+            phase: status.and_then(|it| it.phase.as_deref()),
+            ip: status.and_then(|it| it.pod_ip.as_deref()),
+            ips: status.iter().flat_map(|it| &it.pod_ips).flatten().map(|it| &*it.ip).collect(),
+        }
+    }
+}
+
+impl<'t> ContainerFields<'t> {
+    fn of(container: &'t api::Container) -> Self {
+        let port = |port: &'t api::ContainerPort| PortFields {
+            name: port.name.as_deref(),
+            host_port: port.host_port,
+            container_port: port.container_port,
+            protocol: port.protocol.as_deref(),
+            host_ip: port.host_ip.as_deref(),
+        };
+        Self {
+            ports: container.ports.iter().flatten().map(port).collect(),
+            restart_policy: container.restart_policy.as_deref(),
+        }
+    }
+}
 
 /// The pod as far as it could be read, and what could not be.
 pub(super) fn pod(reference: &ObjectRef, value: &Value) -> (Pod, Faults) {
@@ -30,20 +116,15 @@ fn readable_pod(reference: &ObjectRef, value: &Value) -> Pod {
         readable(texts.chain([&status["podIP"]]), |text| reader::address(text, String::new));
     addresses.sort_unstable();
     addresses.dedup();
-    let text = |value: &Value| value.as_str().map(str::to_owned);
-    let annotations = value["metadata"]["annotations"].as_object().into_iter().flatten();
-    let mut metadata = ObjectMeta {
-        uid: text(&value["metadata"]["uid"]),
-        creation_timestamp: reader::typed(&value["metadata"]["creationTimestamp"], "").ok(),
-        annotations: Some(
-            annotations.filter_map(|(key, value)| Some((key.clone(), text(value)?))).collect(),
-        ),
-        ..ObjectMeta::default()
-    };
+    let metadata = &value["metadata"];
+    let created = reader::typed(&metadata["creationTimestamp"], "").ok();
+    let created = created.map(|Time(time)| time.as_second());
+    let annotations = metadata["annotations"].as_object();
+    let hash = annotations.and_then(|it| it.get(CONFIG_HASH)?.as_str());
     Pod {
         key: key(reference),
-        created: created(&metadata),
-        uid: uid(&mut metadata),
+        created: created_s(created),
+        uid: uid(hash, metadata["uid"].as_str()),
         labels: Arc::new(readable_labels_with_account(value)),
         node: spec["nodeName"]
             .as_str()
@@ -93,95 +174,86 @@ fn key(reference: &ObjectRef) -> PodKey {
 }
 
 /// Seconds since the epoch, 0 where absent; of times that do not fit, the nearest that does.
-fn created(metadata: &ObjectMeta) -> u32 {
-    let seconds = metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
-    seconds.clamp(0, u32::MAX.into()) as u32
+fn created_s(seconds: Option<i64>) -> u32 {
+    seconds.unwrap_or_default().clamp(0, u32::MAX.into()) as u32
 }
 
 /// The uid by which the kubelet and the runtime know the pod.
-fn uid(metadata: &mut ObjectMeta) -> Option<Uid> {
-    let annotations = metadata.annotations.as_mut();
-    let of_file = annotations.and_then(|it| it.remove("kubernetes.io/config.hash"));
-    of_file.or(metadata.uid.take()).filter(|uid| !uid.is_empty()).map(Uid::from)
+fn uid(config_hash: Option<&str>, uid: Option<&str>) -> Option<Uid> {
+    config_hash.or(uid).filter(|uid| !uid.is_empty()).map(Uid::from)
 }
 
 fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
     let object: api::Pod = reader::typed(value, "").map_err(|fault| vec![fault])?;
-    pod_of(reference, object)
+    pod_of(reference, PodFields::of(&object))
 }
 
 /// The pod of an object that was read in another way; `None` if it has faults.
-pub(crate) fn read_pod(object: api::Pod) -> Option<Pod> {
-    let ObjectMeta { name, namespace, .. } = &object.metadata;
-    let reference = reader::named(Kind::Pod, name.as_deref(), namespace.as_deref()).ok()?;
-    pod_of(&reference, object).ok()
+pub(crate) fn read_pod(fields: PodFields<'_>) -> Option<Pod> {
+    let reference = reader::named(Kind::Pod, fields.name, fields.namespace).ok()?;
+    pod_of(&reference, fields).ok()
 }
 
-fn pod_of(reference: &ObjectRef, mut object: api::Pod) -> Result<Pod, Faults> {
-    let (spec, status) = (object.spec.unwrap_or_default(), object.status.unwrap_or_default());
+fn pod_of(reference: &ObjectRef, mut fields: PodFields<'_>) -> Result<Pod, Faults> {
     let mut faults = Vec::new();
-    let mut addresses = Vec::new();
-    let listed: Vec<String> = status.pod_ips.into_iter().flatten().map(|entry| entry.ip).collect();
-    let texts = match listed.is_empty() {
-        true => status.pod_ip.into_iter().map(|ip| ("status.podIP".to_owned(), ip)).collect(),
-        false => Vec::from_iter(
-            listed
-                .into_iter()
-                .enumerate()
-                .map(|(index, ip)| (reader::at("status.podIPs", index) + ".ip", ip)),
-        ),
-    };
-    for (field, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
-        match reader::address(&text, || field) {
-            Ok(address) if addresses.contains(&address) => {}
-            Ok(address) => addresses.push(address),
-            Err(fault) => faults.push(fault),
-        }
-    }
+    let addresses = addresses(&fields, &mut faults);
     let ports = PodPorts {
-        named: container_ports(&spec, &mut faults),
-        host: host_ports(&spec),
-        declared: match spec.host_network {
-            Some(true) => declared_ports(&spec),
-            _ => Arc::default(),
+        named: container_ports(&fields, &mut faults),
+        host: host_ports(&fields),
+        declared: match fields.host_network {
+            true => declared_ports(&fields),
+            false => Arc::default(),
         },
     };
-    let node = spec.node_name.as_deref().filter(|name| !name.is_empty());
+    let node = fields.node.filter(|name| !name.is_empty());
     faults.extend(node.and_then(|name| reader::subdomain(name, "spec.nodeName").err()));
     if !faults.is_empty() {
         return Err(faults);
     }
-    let labels = object.metadata.labels.get_or_insert_default();
-    match account(spec.service_account_name.as_deref()) {
-        Some(account) => labels.insert(Pod::SERVICE_ACCOUNT.to_owned(), account.to_owned()),
-        // Labels are what whoever makes the pod likes.
-        None => labels.remove(Pod::SERVICE_ACCOUNT),
-    };
+    // Labels are what whoever makes the pod likes.
+    fields.labels.retain(|(key, _)| *key != Pod::SERVICE_ACCOUNT);
+    fields.labels.extend(account(fields.service_account).map(|it| (Pod::SERVICE_ACCOUNT, it)));
     Ok(Pod {
         key: key(reference),
-        created: created(&object.metadata),
-        uid: uid(&mut object.metadata),
-        labels: shared_labels(
-            object.metadata.labels.iter().flatten().map(|(key, value)| (&**key, &**value)),
-        ),
-        node: spec.node_name.as_deref().filter(|name| !name.is_empty()).map(shared_name),
+        created: created_s(fields.created),
+        uid: uid(fields.config_hash, fields.uid),
+        labels: shared_labels(fields.labels),
+        node: node.map(shared_name),
         addresses: addresses.into(),
-        host_network: spec.host_network.unwrap_or(false),
-        finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+        host_network: fields.host_network,
+        finished: matches!(fields.phase, Some("Succeeded" | "Failed")),
         ports: shared_ports(ports),
         complete: true,
     })
 }
 
+fn addresses(fields: &PodFields<'_>, faults: &mut Faults) -> Vec<IpAddr> {
+    let mut addresses = Vec::new();
+    let single = fields.ip.filter(|_| fields.ips.is_empty()).map(|ip| (None, ip));
+    let listed = fields.ips.iter().enumerate().map(|(index, ip)| (Some(index), *ip));
+    for (index, text) in listed.chain(single).filter(|(_, text)| !text.is_empty()) {
+        let field = || match index {
+            Some(index) => reader::at("status.podIPs", index) + ".ip",
+            None => "status.podIP".to_owned(),
+        };
+        match reader::address(text, field) {
+            Ok(address) if addresses.contains(&address) => {}
+            Ok(address) => addresses.push(address),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    addresses
+}
+
 /// Named ports in the order Kubernetes resolves names: containers first, then init
 /// containers that keep running beside them (`restartPolicy: Always`).
-fn container_ports(spec: &api::PodSpec, faults: &mut Faults) -> Arc<[ContainerPort]> {
+fn container_ports(pod: &PodFields<'_>, faults: &mut Faults) -> Arc<[ContainerPort]> {
     let mut ports = Vec::new();
-    for (list, index, container) in containers(spec) {
-        for (nth, port) in container.ports.iter().flatten().enumerate() {
+    for (list, index, container) in containers(pod) {
+        for (nth, port) in container.ports.iter().enumerate() {
             let field = |name: &str| format!("{list}[{index}].ports[{nth}].{name}");
-            let Some(name) = port.name.as_deref().filter(|name| !name.is_empty()) else { continue };
-            let protocol = reader::protocol(port.protocol.as_deref(), || field("protocol"));
+            let Some(name) = port.name.filter(|name| !name.is_empty()) else { continue };
+            let protocol = reader::protocol(port.protocol, || field("protocol"));
             let number = reader::port(port.container_port, || field("containerPort"));
             match (protocol, number) {
                 (Ok(protocol), Ok(number)) => {
@@ -195,34 +267,32 @@ fn container_ports(spec: &api::PodSpec, faults: &mut Faults) -> Arc<[ContainerPo
 }
 
 /// The containers that run side by side, with the list that each is in and its place there.
-fn containers(spec: &api::PodSpec) -> impl Iterator<Item = (&'static str, usize, &api::Container)> {
-    let sidecars = spec
-        .init_containers
-        .iter()
-        .flatten()
-        .enumerate()
-        .filter(|(_, container)| container.restart_policy.as_deref() == Some("Always"));
-    (spec.containers.iter().enumerate())
+fn containers<'p, 't>(
+    pod: &'p PodFields<'t>,
+) -> impl Iterator<Item = (&'static str, usize, &'p ContainerFields<'t>)> {
+    let sidecars = pod.init_containers.iter().enumerate();
+    let sidecars = sidecars.filter(|(_, container)| container.restart_policy == Some("Always"));
+    (pod.containers.iter().enumerate())
         .map(|(index, container)| ("spec.containers", index, container))
         .chain(sidecars.map(|(index, container)| ("spec.initContainers", index, container)))
 }
 
 /// Ports of the node; no policy depends on them, so one that cannot be read leads nowhere.
-fn host_ports(spec: &api::PodSpec) -> Arc<[HostPort]> {
-    if spec.host_network == Some(true) {
+fn host_ports(pod: &PodFields<'_>) -> Arc<[HostPort]> {
+    if pod.host_network {
         return Arc::default();
     }
-    let ports = containers(spec).flat_map(|(.., container)| container.ports.iter().flatten());
-    let read = |port: &api::ContainerPort| {
+    let ports = containers(pod).flat_map(|(.., container)| &container.ports);
+    let read = |port: &PortFields<'_>| {
         let number = |number: i32| u16::try_from(number).ok().filter(|number| *number > 0);
-        let address = match port.host_ip.as_deref().filter(|text| !text.is_empty()) {
+        let address = match port.host_ip.filter(|text| !text.is_empty()) {
             Some(text) => Some(reader::address(text, String::new).ok()?),
             None => None,
         };
         Some(HostPort {
             number: number(port.host_port?)?,
             address,
-            protocol: reader::protocol(port.protocol.as_deref(), String::new).ok()?,
+            protocol: reader::protocol(port.protocol, String::new).ok()?,
             target: number(port.container_port)?,
         })
     };
@@ -231,10 +301,10 @@ fn host_ports(spec: &api::PodSpec) -> Arc<[HostPort]> {
 
 /// Every port that a pod on the host network declares. (Faults of a port are those of
 /// [`container_ports`], or of no meaning here.)
-fn declared_ports(spec: &api::PodSpec) -> Arc<[(Protocol, u16)]> {
-    let ports = containers(spec).flat_map(|(.., container)| container.ports.iter().flatten());
+fn declared_ports(pod: &PodFields<'_>) -> Arc<[(Protocol, u16)]> {
+    let ports = containers(pod).flat_map(|(.., container)| &container.ports);
     let ports = ports.filter_map(|port| {
-        let protocol = reader::protocol(port.protocol.as_deref(), String::new).ok()?;
+        let protocol = reader::protocol(port.protocol, String::new).ok()?;
         Some((protocol, reader::port(port.container_port, String::new).ok()?))
     });
     ports.collect::<BTreeSet<_>>().into_iter().collect()

@@ -11,10 +11,8 @@ pub(crate) fn check(bytes: &[u8]) {
     let events = parse(kind, rest);
     assert_eq!(parse(kind, rest), events, "a stream has one meaning");
     let of_kind = |event: &Event| match event {
-        Event::Resync(of, objects, _) => {
-            *of == kind && objects.iter().all(|it| it.reference().kind == kind)
-        }
-        Event::Apply(object, _) => object.reference().kind == kind,
+        Event::Resync(of, objects, _) => *of == kind && objects.iter().all(|it| it.kind() == kind),
+        Event::Apply(object, _) => object.kind() == kind,
         Event::Delete(reference) => reference.kind == kind,
         _ => true,
     };

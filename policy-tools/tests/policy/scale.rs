@@ -115,7 +115,7 @@ fn one_port_opens_among_many_policies() {
     let started = Instant::now();
     let load = |folder: &TempDir| Manifests::load(&[folder.path().to_path_buf()]).unwrap();
     let (old, new) = (load(&before), load(&after));
-    let policies = old.objects.iter().filter(|it| it.reference().kind.closes()).count();
+    let policies = old.objects.iter().filter(|it| it.kind().closes()).count();
     println!("{policies} policies, {} pods: read in {:?}", old.pods().count(), started.elapsed());
     let started = Instant::now();
     let found = compare(old, new).unwrap();

@@ -143,9 +143,8 @@ impl Input {
     }
 
     fn note_status(&mut self, object: &Object) {
-        let reference = object.reference();
-        if let Some(report) = object.report().filter(|_| reference.kind.is_cluster_policy()) {
-            self.statuses.insert(reference, report.clone());
+        if let Some(report) = object.report().filter(|_| object.kind().is_cluster_policy()) {
+            self.statuses.insert(object.reference(), report.clone());
         }
     }
 }

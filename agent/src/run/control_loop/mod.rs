@@ -75,11 +75,12 @@ pub(super) use publish_status::NFTABLES;
 pub use socket_policies::load as load_socket_policies;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use local_api::{Answer, ApiError, ErrorKind, Request};
-use snapshot::SnapshotMaker;
+use snapshot::{NodePort, SnapshotMaker};
 
 use super::events::Event;
 use super::kernel::Completion;
@@ -96,6 +97,8 @@ pub(super) struct ControlLoop {
     /// Events received during the start.
     early: VecDeque<Event>,
     snapshots: SnapshotMaker,
+    /// The ports of the last snapshot.
+    node_ports: Arc<[NodePort]>,
     answers: names::Answers,
     kernel_rules: kernel_rules::KernelRules,
     kernel_addresses: kernel_addresses::KernelAddresses,

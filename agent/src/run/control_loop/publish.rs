@@ -19,6 +19,9 @@ impl ControlLoop {
             return;
         }
         self.signal(&Signal::Commit);
+        if change > Change::Objects {
+            self.node_ports = self.node_ports();
+        }
         if self.effects.control.commit().is_some() || change == Change::Snapshot {
             self.publish(change);
         } else {
@@ -37,7 +40,7 @@ impl ControlLoop {
         }
         let context = self.node_context(&view);
         let services = Arc::clone(&context.services);
-        let ports = self.node_ports();
+        let ports = Arc::clone(&self.node_ports);
         let effects = &mut self.effects;
         effects.generation += 1;
         let generation = effects.generation;
@@ -62,12 +65,14 @@ impl ControlLoop {
         self.publish_status_with(snapshot, change);
     }
 
-    /// The ports of a snapshot: the host port, those of pods, the uplink.
-    fn node_ports(&self) -> Vec<NodePort> {
+    /// The ports of a snapshot: the host port, those of pods by name, the uplink.
+    fn node_ports(&self) -> Arc<[NodePort]> {
         let host = self.host.as_ref().and_then(|host| host.node_port());
         let overhead = self.effects.shared.encryption.as_ref().map_or(0, |it| it.overhead());
         let uplink = self.uplink.as_ref().and_then(|uplink| uplink.node_port(overhead));
-        let pods = self.effects.pods.counting().filter_map(|attached| {
+        let mut pods: Vec<_> = self.effects.pods.counting().collect();
+        pods.sort_by_key(|attached| &attached.key);
+        let pods = pods.into_iter().filter_map(|attached| {
             let open = attached.port.open()?;
             let role = PortRole::Pod(attached.key.clone(), attached.pod.addresses.clone());
             let port = NodePort::named(open.id, role, attached.name.clone());

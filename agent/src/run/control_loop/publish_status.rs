@@ -51,9 +51,13 @@ impl ControlLoop {
         if !Arc::ptr_eq(&last.services, &view.services) {
             shared.broker.directory().set_services(service_names(&view));
         }
-        let has_same_ports = change <= Change::Objects
-            && Arc::ptr_eq(&last.pods, &view.pods)
-            && Arc::ptr_eq(&last.nodes, &view.nodes);
+        // nftables enforces for pods that are not attached: their addresses are in the view alone.
+        let has_same_pods = match self.kernel_rules.enforces_alone() {
+            true => Arc::ptr_eq(&last.pods, &view.pods),
+            false => last.pods.keys().eq(view.pods.keys()),
+        };
+        let has_same_ports =
+            change <= Change::Objects && has_same_pods && Arc::ptr_eq(&last.nodes, &view.nodes);
         let port_infos = match has_same_ports {
             true => Arc::clone(&shared.state().ports),
             false => {
@@ -114,7 +118,7 @@ impl ControlLoop {
             let role = PortRole::Pod(key.clone(), pod.addresses.clone());
             NodePort::new(PortId(n), role)
         });
-        let (ports, generation) = (ports.collect(), snapshot.generation);
+        let (ports, generation): (Vec<_>, _) = (ports.collect(), snapshot.generation);
         let StatusPublisher { rules, context, .. } = &mut self.bookkeeping.status;
         rules.snapshot(view, self.effects.node(), context.clone(), generation, ports)
     }

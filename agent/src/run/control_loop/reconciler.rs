@@ -99,10 +99,10 @@ impl Effects {
 
     /// The node's addresses beyond those of its object.
     pub(super) fn node_addresses(&self) -> Vec<IpAddr> {
+        let config = &self.shared.config;
         // Processes of the node are reached by the host port.
-        let kernel = self.kernel_addresses.iter().filter(|_| self.shared.config.host_port);
-        let configured = self.shared.config.node_addresses.iter();
-        configured.chain(&self.gateways).chain(kernel).copied().collect()
+        let kernel = if config.host_port { &self.kernel_addresses[..] } else { &[] };
+        [&config.node_addresses, &self.gateways, kernel].concat()
     }
 
     /// All of the node's addresses.

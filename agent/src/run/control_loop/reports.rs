@@ -77,7 +77,7 @@ impl Reports {
 fn concerns_statuses(event: &Event) -> bool {
     match event {
         Event::Synced => true,
-        Event::Apply(object, _) => object.reference().kind.is_cluster_policy(),
+        Event::Apply(object, _) => object.kind().is_cluster_policy(),
         Event::Resync(kind, ..) => kind.is_cluster_policy(),
         _ => false,
     }

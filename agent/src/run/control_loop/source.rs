@@ -1,6 +1,5 @@
 //! Applies the source's events.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use control::api_server::Event;
 use control::manifests::Changes;
 use control::model::Pod;
-use control::{Kind, Object, ObjectRef, PodKey};
+use control::{Kind, Object, PodChange};
 use domain_names::NameTable;
 
 use super::ControlLoop;
@@ -25,6 +24,12 @@ const LATE: Duration = Duration::from_secs(1);
 /// Whether a pod is there without an address of its own.
 fn is_on_host(pod: &Pod) -> bool {
     pod.host_network && !pod.finished
+}
+
+/// Whether something about a pod is another one after a change.
+fn differs<'p, T: PartialEq>(pods: [Option<&'p Pod>; 2], it: impl Fn(&'p Pod) -> T) -> bool {
+    let [before, after] = pods.map(|pod| pod.map(&it));
+    before != after
 }
 
 fn labels_of(pod: &Pod) -> PodLabels {
@@ -181,30 +186,16 @@ impl ControlLoop {
     }
 
     fn handle(&mut self, event: Event) {
-        let pod = match &event {
-            Event::Apply(Object::Pod(pod), _) => Some(pod.key.clone()),
-            Event::Delete(ObjectRef { kind: Kind::Pod, namespace: Some(namespace), name }) => {
-                Some(PodKey { namespace: namespace.clone(), name: name.clone() })
-            }
-            _ => None,
-        };
         let kind = match &event {
-            Event::Apply(object, _) => Some(object.reference().kind),
+            Event::Apply(object, _) => Some(object.kind()),
             Event::Delete(reference) => Some(reference.kind),
             Event::Resync(kind, ..) => Some(*kind),
             _ => None,
         };
         let all_pods = matches!(event, Event::Resync(Kind::Pod, ..));
         let before = self.effects.control.revision();
-        let known = |it: &Self| pod.as_ref().and_then(|key| it.effects.control.pod(key)).cloned();
-        let earlier = known(self);
-        self.effects.control.handle(event);
-        let now = known(self);
-        let both = [&earlier, &now].into_iter().flatten();
-        let addresses: BTreeSet<IpAddr> = both.flat_map(|pod| pod.addresses.to_vec()).collect();
-        addresses.into_iter().for_each(|address| self.rename(address));
-        if let Some(key) = &pod {
-            self.relabel(key, now.as_deref());
+        if let Some(change) = self.effects.control.handle(event) {
+            self.describe(&change);
         }
         if all_pods {
             self.rename_all();
@@ -213,6 +204,23 @@ impl ControlLoop {
         if let Some(kind) = kind.filter(|_| self.effects.control.revision() != before) {
             let has_policies = !matches!(kind, Kind::Pod | Kind::EndpointSlice | Kind::Node);
             self.signal(&Signal::Changed { has_policies });
+        }
+    }
+
+    /// Publishes what events say of a pod: the name of its addresses, whether it is on the host network, and its labels
+    /// if they are asked for.
+    fn describe(&self, PodChange { key, before, after }: &PodChange) {
+        let directory = self.effects.shared.broker.directory();
+        let both = [before, after].map(Option::as_deref);
+        if differs(both, |pod| (&pod.addresses, &pod.uid, pod.is_on_pod_network())) {
+            let addresses = both.into_iter().flatten().flat_map(|pod| pod.addresses.iter());
+            addresses.for_each(|address| self.rename(*address));
+        }
+        if differs(both, is_on_host) {
+            directory.note_on_host(&key.to_string(), after.as_deref().is_some_and(is_on_host));
+        }
+        if directory.keeps_labels() && differs(both, |pod| &pod.labels) {
+            directory.set_labels_of(&key.to_string(), after.as_deref().map(labels_of));
         }
     }
 
@@ -242,14 +250,5 @@ impl ControlLoop {
         let pods = self.effects.control.known_pods();
         let labels = pods.map(|pod| (pod.key.to_string().into(), labels_of(pod)));
         self.effects.shared.broker.directory().set_labels(labels.collect());
-    }
-
-    /// Publishes whether a pod is on the host network, and its labels if they are asked for.
-    fn relabel(&self, key: &PodKey, pod: Option<&Pod>) {
-        let (directory, name) = (self.effects.shared.broker.directory(), key.to_string());
-        directory.note_on_host(&name, pod.is_some_and(is_on_host));
-        if directory.keeps_labels() {
-            directory.set_labels_of(&name, pod.map(labels_of));
-        }
     }
 }

@@ -125,6 +125,7 @@ impl ControlLoop {
             kernel_rules,
             answers: Answers::new(answers),
             snapshots: SnapshotMaker::default(),
+            node_ports: Arc::default(),
             bookkeeping: Bookkeeping::new(&shared),
             others,
             effects: Effects {

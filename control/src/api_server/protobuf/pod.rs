@@ -1,15 +1,11 @@
 //! Events about pods, of which a cluster has most: read without the detour over the shape of JSON.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
-use k8s_openapi::api::core::v1 as api;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-
+use super::unwrapped;
 use super::wire::{Damage, Fields, Result, Wire, text};
-use super::{json, unwrapped};
 use crate::model::Pod;
-use crate::objects;
+use crate::objects::{self, CONFIG_HASH, ContainerFields, PodFields, PortFields};
 
 /// An event of a watch about a pod.
 pub(in crate::api_server) struct PodEvent {
@@ -32,82 +28,78 @@ pub(in crate::api_server) fn pod_event(bytes: &[u8]) -> Option<PodEvent> {
     if (unknown.api_version, unknown.kind) != ("v1", "Pod") {
         return None;
     }
-    let mut pod = pod(bytes, unknown.raw).ok()?;
-    let version = pod.metadata.resource_version.take()?;
-    Some(PodEvent { exists, version, pod: objects::read_pod(pod)? })
+    let (pod, version) = pod(bytes, unknown.raw).ok()?;
+    Some(PodEvent { exists, version: version?.to_owned(), pod: objects::read_pod(pod)? })
 }
 
-/// The fields that are read, as in [`super::schema`].
-fn pod(bytes: &[u8], place: Range<usize>) -> Result<api::Pod> {
-    let mut pod = api::Pod::default();
+/// The fields that are read, as in [`super::schema`], and the resource version.
+fn pod(bytes: &[u8], place: Range<usize>) -> Result<(PodFields<'_>, Option<&str>)> {
+    let (mut pod, mut version) = (PodFields::default(), None);
     each(bytes, place, |number, wire| {
         match (number, wire) {
-            (1, Wire::Bytes(place)) => pod.metadata = metadata(bytes, place)?,
-            (2, Wire::Bytes(place)) => pod.spec = Some(spec(bytes, place)?),
-            (3, Wire::Bytes(place)) => pod.status = Some(status(bytes, place)?),
+            (1, Wire::Bytes(place)) => metadata(bytes, place, &mut pod, &mut version)?,
+            (2, Wire::Bytes(place)) => spec(bytes, place, &mut pod)?,
+            (3, Wire::Bytes(place)) => status(bytes, place, &mut pod)?,
             (1..=3, _) => return Ok(false),
             _ => {}
         }
         Ok(true)
     })?;
-    Ok(pod)
+    Ok((pod, version))
 }
 
-fn metadata(bytes: &[u8], place: Range<usize>) -> Result<ObjectMeta> {
-    let mut metadata = ObjectMeta::default();
-    let (mut labels, mut annotations) = (BTreeMap::new(), BTreeMap::new());
+fn metadata<'b>(
+    bytes: &'b [u8],
+    place: Range<usize>,
+    pod: &mut PodFields<'b>,
+    version: &mut Option<&'b str>,
+) -> Result<()> {
     each(bytes, place, |number, wire| {
         match (number, wire) {
-            (1, Wire::Bytes(place)) => metadata.name = given(bytes, place)?,
-            (3, Wire::Bytes(place)) => metadata.namespace = given(bytes, place)?,
-            (5, Wire::Bytes(place)) => metadata.uid = given(bytes, place)?,
-            (6, Wire::Bytes(place)) => metadata.resource_version = given(bytes, place)?,
-            (8, Wire::Bytes(place)) => metadata.creation_timestamp = time(bytes, place)?,
+            (1, Wire::Bytes(place)) => pod.name = given(bytes, place)?,
+            (3, Wire::Bytes(place)) => pod.namespace = given(bytes, place)?,
+            (5, Wire::Bytes(place)) => pod.uid = given(bytes, place)?,
+            (6, Wire::Bytes(place)) => *version = given(bytes, place)?,
+            (8, Wire::Bytes(place)) => {
+                pod.created = super::timestamp(bytes, place)?.map(|time| time.as_second());
+            }
             (11, Wire::Bytes(place)) => {
                 let (key, value) = super::pair(bytes, place)?;
-                labels.insert(key.to_owned(), text(bytes, value)?.to_owned());
+                pod.labels.push((key, text(bytes, value)?));
             }
             (12, Wire::Bytes(place)) => {
                 let (key, value) = super::pair(bytes, place)?;
-                if json::is_read(key) {
-                    annotations.insert(key.to_owned(), text(bytes, value)?.to_owned());
+                if key == CONFIG_HASH {
+                    pod.config_hash = Some(text(bytes, value)?);
                 }
             }
             (1 | 3 | 5 | 6 | 8 | 11 | 12, _) => return Ok(false),
             _ => {}
         }
         Ok(true)
-    })?;
-    (metadata.labels, metadata.annotations) = (Some(labels), Some(annotations));
-    Ok(metadata)
+    })
 }
 
-fn spec(bytes: &[u8], place: Range<usize>) -> Result<api::PodSpec> {
-    let mut spec = api::PodSpec::default();
+fn spec<'b>(bytes: &'b [u8], place: Range<usize>, pod: &mut PodFields<'b>) -> Result<()> {
     each(bytes, place, |number, wire| {
         match (number, wire) {
-            (2, Wire::Bytes(place)) => spec.containers.push(container(bytes, place)?),
-            (8, Wire::Bytes(place)) => spec.service_account_name = given(bytes, place)?,
-            (10, Wire::Bytes(place)) => spec.node_name = given(bytes, place)?,
-            (11, Wire::Varint(flag)) => spec.host_network = Some(flag != 0),
-            (20, Wire::Bytes(place)) => {
-                spec.init_containers.get_or_insert_default().push(container(bytes, place)?);
-            }
+            (2, Wire::Bytes(place)) => pod.containers.push(container(bytes, place)?),
+            (8, Wire::Bytes(place)) => pod.service_account = given(bytes, place)?,
+            (10, Wire::Bytes(place)) => pod.node = given(bytes, place)?,
+            (11, Wire::Varint(flag)) => pod.host_network = flag != 0,
+            (20, Wire::Bytes(place)) => pod.init_containers.push(container(bytes, place)?),
             (2 | 8 | 10 | 11 | 20, _) => return Ok(false),
             _ => {}
         }
         Ok(true)
-    })?;
-    Ok(spec)
+    })
 }
 
-fn container(bytes: &[u8], place: Range<usize>) -> Result<api::Container> {
-    let mut container = api::Container::default();
+fn container(bytes: &[u8], place: Range<usize>) -> Result<ContainerFields<'_>> {
+    let mut container = ContainerFields::default();
     each(bytes, place, |number, wire| {
         match (number, wire) {
-            (6, Wire::Bytes(place)) => {
-                container.ports.get_or_insert_default().push(port(bytes, place)?);
-            }
+            (6, Wire::Bytes(place)) => container.ports.push(port(bytes, place)?),
             (24, Wire::Bytes(place)) => container.restart_policy = given(bytes, place)?,
             (6 | 24, _) => return Ok(false),
             _ => {}
@@ -117,8 +109,8 @@ fn container(bytes: &[u8], place: Range<usize>) -> Result<api::Container> {
     Ok(container)
 }
 
-fn port(bytes: &[u8], place: Range<usize>) -> Result<api::ContainerPort> {
-    let mut port = api::ContainerPort::default();
+fn port(bytes: &[u8], place: Range<usize>) -> Result<PortFields<'_>> {
+    let mut port = PortFields::default();
     each(bytes, place, |number, wire| {
         let small = |number: u64| i32::try_from(number as i64);
         match (number, wire) {
@@ -139,30 +131,28 @@ fn port(bytes: &[u8], place: Range<usize>) -> Result<api::ContainerPort> {
     Ok(port)
 }
 
-fn status(bytes: &[u8], place: Range<usize>) -> Result<api::PodStatus> {
-    let mut status = api::PodStatus::default();
+fn status<'b>(bytes: &'b [u8], place: Range<usize>, pod: &mut PodFields<'b>) -> Result<()> {
     each(bytes, place, |number, wire| {
         match (number, wire) {
-            (1, Wire::Bytes(place)) => status.phase = given(bytes, place)?,
-            (6, Wire::Bytes(place)) => status.pod_ip = given(bytes, place)?,
+            (1, Wire::Bytes(place)) => pod.phase = given(bytes, place)?,
+            (6, Wire::Bytes(place)) => pod.ip = given(bytes, place)?,
             (12, Wire::Bytes(place)) => {
-                let mut ip = api::PodIP::default();
+                let mut ip = "";
                 each(bytes, place, |number, wire| {
                     match (number, wire) {
-                        (1, Wire::Bytes(place)) => text(bytes, place)?.clone_into(&mut ip.ip),
+                        (1, Wire::Bytes(place)) => ip = text(bytes, place)?,
                         (1, _) => return Ok(false),
                         _ => {}
                     }
                     Ok(true)
                 })?;
-                status.pod_ips.get_or_insert_default().push(ip);
+                pod.ips.push(ip);
             }
             (1 | 6 | 12, _) => return Ok(false),
             _ => {}
         }
         Ok(true)
-    })?;
-    Ok(status)
+    })
 }
 
 /// Calls `take` for each field of a message; damage where it returns false.
@@ -181,10 +171,6 @@ fn each(
 }
 
 /// A text that JSON leaves out where it is empty.
-fn given(bytes: &[u8], place: Range<usize>) -> Result<Option<String>> {
-    text(bytes, place).map(|text| (!text.is_empty()).then(|| text.to_owned()))
-}
-
-fn time(bytes: &[u8], place: Range<usize>) -> Result<Option<Time>> {
-    Ok(super::timestamp(bytes, place)?.map(Time))
+fn given(bytes: &[u8], place: Range<usize>) -> Result<Option<&str>> {
+    text(bytes, place).map(|text| Some(text).filter(|text| !text.is_empty()))
 }

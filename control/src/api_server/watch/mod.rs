@@ -472,9 +472,7 @@ impl Watch {
                 let fault = faults.into_iter().next().expect("there is one");
                 Err(Box::new(self.fault(Some(object.reference()), fault)))
             }
-            Read::Object(object, faults) if object.reference().kind == self.kind => {
-                Ok((object, faults))
-            }
+            Read::Object(object, faults) if object.kind() == self.kind => Ok((object, faults)),
             Read::Object(object, _) => {
                 let problem = format!("is no {}", self.kind.name());
                 Err(Box::new(
