@@ -49,6 +49,10 @@ pub(crate) type ServiceViews = BTreeMap<Key, Arc<ServiceView>>;
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     changed: BTreeSet<Key>,
+    /// Services of which only endpoint slices have changed.
+    endpoints: BTreeSet<Key>,
+    /// Whether the latter wait.
+    holds_endpoints: bool,
     /// Services whose target is the name of a pod's port.
     by_name: BTreeSet<Key>,
     /// Services with external IPs that they may not take.
@@ -59,6 +63,20 @@ pub(crate) struct Pending {
 impl Pending {
     pub(crate) fn service_changed(&mut self, key: Key) {
         self.changed.insert(key);
+    }
+
+    pub(crate) fn endpoints_changed(&mut self, key: Key) {
+        self.endpoints.insert(key);
+    }
+
+    /// Leaves changes of endpoint slices for later, or no longer.
+    pub(crate) fn hold_endpoints(&mut self, holds: bool) {
+        self.holds_endpoints = holds;
+    }
+
+    /// Whether changes of endpoint slices wait.
+    pub(crate) fn has_endpoints(&self) -> bool {
+        !self.endpoints.is_empty()
     }
 
     /// A pod changed that had, or has, these addresses.
@@ -89,6 +107,9 @@ impl Pending {
         owner: impl Fn(IpAddr) -> Option<&'a PodKey>,
         before: &Arc<ServiceViews>,
     ) -> Arc<ServiceViews> {
+        if !self.holds_endpoints {
+            self.changed.append(&mut self.endpoints);
+        }
         let mut after = Arc::clone(before);
         let now = |key: &Key| cache.services().get(key);
         let cluster_ips = |key: &Key| {

@@ -139,3 +139,51 @@ fn a_port_name_counts_from_the_first_pod_that_has_it() {
     let (allowed, by) = egress(&control.view(), "x/a", "x/b", TCP, 53);
     assert!(!allowed, "by {by}");
 }
+
+/// An endpoint slice of a service, with one endpoint.
+fn slice(namespace: &str, service: &str, address: &str) -> Value {
+    json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"namespace": namespace, "name": format!("{service}-1"),
+            "labels": {"kubernetes.io/service-name": service}},
+        "endpoints": [{"addresses": [address]}], "ports": [{"name": "http", "port": 8000}]})
+}
+
+#[test]
+fn endpoints_that_are_held_back_wait_for_a_later_commit_and_nothing_waits_with_them() {
+    let mut control = cluster(4);
+    let service = |namespace: &str, name: &str, address: &str| {
+        json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"namespace": namespace, "name": name},
+            "spec": {"clusterIP": address, "ports": [{"name": "http", "port": 80}]}})
+    };
+    let of = |view: &View, name: &str| {
+        let (_, service) = view.services.iter().find(|(key, _)| &*key.name == name).unwrap();
+        service.endpoints[0].iter().map(|it| it.address.to_string()).collect::<Vec<_>>()
+    };
+    for (namespace, name) in [("x", "web"), ("default", "kubernetes")] {
+        let address = if name == "web" { "10.96.0.2" } else { "10.96.0.1" };
+        control.apply(object(service(namespace, name, address)));
+        control.apply(object(slice(namespace, name, "10.1.0.1")));
+    }
+    control.commit().unwrap();
+    control.hold_endpoints(true);
+    control.apply(object(slice("x", "web", "10.1.0.2")));
+    assert!(control.commit().is_none() && control.has_endpoints());
+    control.apply(object(slice("default", "kubernetes", "10.1.0.3")));
+    control.apply(object(pod(5, "web", "n2")));
+    let view = control.commit().unwrap();
+    assert!(ingress(&view, "10.1.0.5", "x/p0", TCP, 1).0);
+    assert_eq!(
+        (of(&view, "web"), of(&view, "kubernetes")),
+        (vec!["10.1.0.1".into()], vec!["10.1.0.3".into()])
+    );
+    control.hold_endpoints(false);
+    let view = control.commit().unwrap();
+    assert_eq!(of(&view, "web"), ["10.1.0.2"]);
+    assert!(!control.has_endpoints());
+    // A service that is another one itself has the endpoints of now.
+    control.hold_endpoints(true);
+    control.apply(object(slice("x", "web", "10.1.0.4")));
+    control.apply(object(service("x", "web", "10.96.0.3")));
+    assert_eq!(of(&control.commit().unwrap(), "web"), ["10.1.0.4"]);
+}

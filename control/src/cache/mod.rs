@@ -91,8 +91,10 @@ pub(crate) enum Change {
     ClusterEgressFirewall(Option<Arc<ClusterEgressFirewall>>, Option<Arc<ClusterEgressFirewall>>),
     /// A host firewall, before and after.
     ClusterHostFirewall(Option<Arc<ClusterHostFirewall>>, Option<Arc<ClusterHostFirewall>>),
-    /// A service or its endpoints: the services that may be different.
-    Service(Vec<Key>),
+    /// A service.
+    Service(Key),
+    /// Endpoint slices: the services that may have other endpoints.
+    Endpoints(Vec<Key>),
 }
 
 /// The addresses of the API server, sorted.
@@ -168,7 +170,7 @@ impl Cache {
             }
             Object::Service(service) => {
                 let key = service.key.clone();
-                self.services.apply(key.clone(), service).map(|_| Change::Service(vec![key]))
+                self.services.apply(key.clone(), service).map(|_| Change::Service(key))
             }
             Object::EndpointSlice(slice) => {
                 let replaced = self.endpoint_slices.apply(slice.key.clone(), slice);
@@ -227,7 +229,7 @@ impl Cache {
                 replaced.map(|(before, after)| Change::ClusterHostFirewall(before, after))
             }
             Kind::NodeAddresses => self.node_addresses.delete(name).map(|_| Change::NodeAddresses),
-            Kind::Service => self.services.delete(&key).map(|_| Change::Service(vec![key])),
+            Kind::Service => self.services.delete(&key).map(|_| Change::Service(key)),
             Kind::EndpointSlice => {
                 let replaced = self.endpoint_slices.delete(&key);
                 replaced.map(|(before, _)| services_of(before.iter()))
@@ -379,5 +381,5 @@ fn services_of<'s>(slices: impl Iterator<Item = &'s Arc<EndpointSlice>>) -> Chan
         let name = slice.service.clone()?;
         Some(Key { namespace: Arc::clone(&slice.key.namespace), name })
     };
-    Change::Service(slices.filter_map(key).collect())
+    Change::Endpoints(slices.filter_map(key).collect())
 }

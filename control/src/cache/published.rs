@@ -65,12 +65,11 @@ impl Cache {
         *is_stale |= addresses.into_iter().any(|address| claimed.contains(address));
     }
 
-    /// Services came, went or changed.
-    pub(crate) fn services_changed(&mut self, keys: &[Key]) {
+    /// A service came, went or changed.
+    pub(crate) fn service_changed(&mut self, key: &Key) {
         // One that went may have had an address that was refused.
         self.published.is_stale |= !self.published.refused.is_empty();
-        let services = keys.iter().filter_map(|key| self.services.get(key)).cloned();
-        for service in Vec::from_iter(services) {
+        if let Some(service) = self.services.get(key).cloned() {
             self.addresses_moved(service.given_addresses());
         }
     }

@@ -387,6 +387,17 @@ impl Control {
         Some(self.view())
     }
 
+    /// Leaves changes of services' endpoints out of the commits that follow, or no longer. Those of the API server's
+    /// service are never left out.
+    pub fn hold_endpoints(&mut self, holds: bool) {
+        self.services.hold_endpoints(holds);
+    }
+
+    /// Whether there are changes of endpoints that no commit has.
+    pub fn has_endpoints(&self) -> bool {
+        self.services.has_endpoints()
+    }
+
     /// The services known, in order.
     pub fn services(&self) -> impl Iterator<Item = &Arc<Service>> {
         self.cache.services().values()

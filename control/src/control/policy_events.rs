@@ -73,7 +73,8 @@ impl Control {
             | Change::Pod(..)
             | Change::Node(_)
             | Change::NodeAddresses
-            | Change::Service(_) => None,
+            | Change::Service(_)
+            | Change::Endpoints(_) => None,
         };
         self.policy_changes.extend(change);
     }

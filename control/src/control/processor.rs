@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Control, PodChange, Scope};
 use crate::PodKey;
 use crate::cache::{Cache, Change};
-use crate::model::{Labels, NetworkPolicy, Pod};
+use crate::model::{Key, Labels, NetworkPolicy, Pod};
 
 impl Control {
     /// The processor: finds the pods that a change affects, before and after it. Returns the pod that changed, if one
@@ -30,18 +30,21 @@ impl Control {
             | Change::ClusterHostFirewall(..)
             | Change::Node(_)
             | Change::NodeAddresses
-            | Change::Service(_) => {}
+            | Change::Service(_)
+            | Change::Endpoints(_) => {}
         }
         match change {
             Change::None => {}
-            Change::Service(keys) => {
-                self.domains.changed();
-                self.cache.services_changed(&keys);
-                if keys.iter().any(Cache::is_api_server) {
-                    self.find_api_server();
-                    self.cache.nodes_changed();
-                }
-                keys.into_iter().for_each(|key| self.services.service_changed(key));
+            Change::Service(key) => {
+                self.cache.service_changed(&key);
+                self.service_changed(key);
+            }
+            Change::Endpoints(keys) => {
+                // Those of the API server say where it is.
+                let (own, others): (Vec<_>, Vec<_>) =
+                    keys.into_iter().partition(Cache::is_api_server);
+                own.into_iter().for_each(|key| self.service_changed(key));
+                others.into_iter().for_each(|key| self.services.endpoints_changed(key));
             }
             Change::ClusterEgressFirewall(before, after) => {
                 self.outside.is_stale = true;
@@ -128,6 +131,15 @@ impl Control {
             Change::NodeAddresses => self.cache.nodes_changed(),
         }
         None
+    }
+
+    fn service_changed(&mut self, key: Key) {
+        self.domains.changed();
+        if Cache::is_api_server(&key) {
+            self.find_api_server();
+            self.cache.nodes_changed();
+        }
+        self.services.service_changed(key);
     }
 
     /// Decides what counts of the addresses that nodes publish, after changes of whatever that depends

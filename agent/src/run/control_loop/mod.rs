@@ -25,7 +25,7 @@
 //! - `socket_policies`: programs at pods' cgroups, which deny calls,
 //! - `denials`: what these rules log,
 //! - `unenforced`: what nftables makes nothing of,
-//! - `publish`: snapshots,
+//! - `publish`, `endpoints`: snapshots, and how often those follow services' endpoints,
 //! - `bookkeeping`: the log of policies (`policy_log`), metrics, and the shared status (`publish_status`),
 //! - `replies`: answers, held back until the status that they refer to is published,
 //! - `names`: addresses of domain names, and answers of DNS that wait for their snapshot,
@@ -35,6 +35,7 @@
 mod attachments;
 mod bookkeeping;
 mod denials;
+mod endpoints;
 mod everywhere;
 mod faults;
 mod health_checks;
@@ -99,6 +100,7 @@ pub(super) struct ControlLoop {
     snapshots: SnapshotMaker,
     /// The ports of the last snapshot.
     node_ports: Arc<[NodePort]>,
+    endpoint_pace: endpoints::EndpointPace,
     answers: names::Answers,
     kernel_rules: kernel_rules::KernelRules,
     kernel_addresses: kernel_addresses::KernelAddresses,
@@ -137,7 +139,11 @@ impl ControlLoop {
     fn take_events(&mut self) -> bool {
         self.effects.shared.beat();
         let is_short = self.is_publishing() || self.answers.have_turns();
-        let tick = if is_short { SHORT_TICK } else { TICK };
+        let tick = match (is_short, self.effects.control.has_endpoints()) {
+            (true, _) => SHORT_TICK,
+            (false, true) => self.endpoint_pace.wait(Instant::now()).min(TICK),
+            (false, false) => TICK,
+        };
         let mut next = match self.early.pop_front() {
             Some(event) => Ok(event),
             None => self.received.recv_timeout(tick),

@@ -1,6 +1,7 @@
 //! Publishes snapshots: the view on the ports that are there.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use control::View;
 use snapshot::{NodeContext, NodePort, PortRole};
@@ -14,10 +15,17 @@ impl ControlLoop {
     /// Commits the events taken. Publishes a snapshot if the view or the ports changed, else the
     /// status if anything else did. Waits neither for workers nor for the kernel.
     pub(super) fn publish_changes(&mut self) {
+        let began = Instant::now();
+        let holds_endpoints = !self.endpoint_pace.wait(began).is_zero();
+        self.effects.control.hold_endpoints(holds_endpoints);
+        if self.effects.control.has_endpoints() && !holds_endpoints {
+            self.effects.ports.changed(Change::Objects);
+        }
         let change = self.effects.ports.take_change();
         if change == Change::None {
             return;
         }
+        let services = Arc::clone(&self.effects.control.view().services);
         self.signal(&Signal::Commit);
         if change > Change::Objects {
             self.node_ports = self.node_ports();
@@ -29,6 +37,9 @@ impl ControlLoop {
             self.publish_status(change);
         }
         self.bookkeeping.committed(&mut self.effects);
+        if !Arc::ptr_eq(&services, &self.effects.control.view().services) {
+            self.endpoint_pace.published(began, Instant::now());
+        }
     }
 
     fn publish(&mut self, change: Change) {

@@ -11,6 +11,7 @@ use socket_policy::SocketPolicy;
 
 use super::attachments::Attachments;
 use super::bookkeeping::Bookkeeping;
+use super::endpoints::EndpointPace;
 use super::everywhere::Everywhere;
 use super::health_checks::HealthChecks;
 use super::host_port::{self, HostPort};
@@ -126,6 +127,7 @@ impl ControlLoop {
             answers: Answers::new(answers),
             snapshots: SnapshotMaker::default(),
             node_ports: Arc::default(),
+            endpoint_pace: EndpointPace::new(Instant::now()),
             bookkeeping: Bookkeeping::new(&shared),
             others,
             effects: Effects {
