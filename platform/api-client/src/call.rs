@@ -23,7 +23,7 @@ pub struct RequestError {
     pub cause: Failure,
 }
 
-/// Why a request failed.
+/// Cause of a failed request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// The API server refuses.
@@ -36,10 +36,10 @@ pub enum Failure {
         /// The beginning of its message.
         message: String,
     },
-    /// There is no answer within this time.
+    /// No answer within this time.
     #[error("no answer within {0:?}")]
     Late(Duration),
-    /// The object does not exist, or lacks what is needed of it.
+    /// The object does not exist, or lacks a field that is needed.
     #[error("not found")]
     Absent,
     /// Another client changed the object.
@@ -48,7 +48,7 @@ pub enum Failure {
     /// The answer has more than so many bytes.
     #[error("the answer is longer than {0} bytes")]
     TooLong(u64),
-    /// The answer is not what it should be.
+    /// The answer cannot be parsed.
     #[error("answer: {0}")]
     Unreadable(String),
     /// The request could not be sent, or its answer not be read.
@@ -108,7 +108,7 @@ pub type Request = http::Result<http::Request<Vec<u8>>>;
 /// Makes a request and waits for its answer. The body of a `PATCH` is a JSON merge patch (RFC 7396).
 ///
 /// # Errors
-/// When the API server refuses, or does not answer in time.
+/// Fails if the API server refuses, or does not answer in time.
 pub async fn call(
     client: &Client,
     method: &str,

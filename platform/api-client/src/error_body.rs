@@ -1,8 +1,8 @@
 //! Bounds the bodies of answers that are errors, and keeps their status.
 //!
-//! The status says what to do, the body only why. Behind the API server's proxy it comes from a node that may be
-//! somebody else's by now. A body is read up to [`LONGEST`] and for [`PATIENCE`]; it ends there. The rest is dropped,
-//! and over HTTP/1 its connection is closed.
+//! The status says what to do, the body only why. Behind the API server's proxy the body comes from a node's address,
+//! which another host may have taken over. It is read up to [`LONGEST`] bytes and for [`PATIENCE`]; the rest is
+//! dropped, and over HTTP/1 its connection is closed.
 
 use std::pin::pin;
 use std::time::Duration;

@@ -15,7 +15,7 @@ use tower::util::AndThenLayer;
 /// would hide the status from it.
 ///
 /// # Errors
-/// When credentials cannot be used; the causes name the file.
+/// Fails if credentials cannot be used; the causes name the file.
 pub fn client(mut config: kube::Config) -> kube::Result<Client> {
     config.default_retry = false;
     let builder = ClientBuilder::try_from(config)?;

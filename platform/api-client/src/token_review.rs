@@ -12,14 +12,14 @@ use super::call::{RequestError, call};
 pub enum TokenReview {
     /// The token is valid; `status.user`.
     Valid(Value),
-    /// It is not, or it is for others; why, where the API server says it.
+    /// The token is invalid or for another audience; the reason, if the API server gives one.
     Invalid(Option<String>),
 }
 
 /// Reviews a token, which must be for `audience`; without one for the API server itself.
 ///
 /// # Errors
-/// When the API server refuses or does not answer.
+/// Fails if the API server refuses or does not answer.
 pub async fn review_token(
     client: &Client,
     token: &str,

@@ -32,7 +32,7 @@ pub enum Output {
     Json,
 }
 
-/// The way that packets take between nodes (`--underlay`).
+/// Forwarding between nodes (`--underlay`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Underlay {
@@ -71,7 +71,7 @@ pub fn print(text: &str) -> ExitCode {
 /// Writes to stdout and flushes it; `false` if the reader has closed the pipe.
 ///
 /// # Errors
-/// If stdout cannot be written to for another reason.
+/// Fails if stdout cannot be written to for another reason.
 pub fn write(text: &str) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

@@ -21,7 +21,7 @@ pub struct Socket {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Socket {
-    /// Where it is.
+    /// Returns the socket's path.
     pub fn path(&self) -> &Path {
         &self.socket
     }
@@ -38,7 +38,7 @@ impl Socket {
     /// Connects to the switch.
     ///
     /// # Errors
-    /// If no switch listens there.
+    /// Fails if no switch listens there.
     pub fn connect(&self) -> Result<Client, ClientError> {
         Client::connect(&self.socket, PATIENCE)
     }
@@ -57,7 +57,7 @@ pub fn refused(error: ClientError) -> ExitCode {
     fail(code, error)
 }
 
-/// Returns the exit code of an answer that is none.
+/// Reports an unreadable answer and returns the exit code.
 pub fn no_answer(error: serde_json::Error) -> ExitCode {
     fail(NO, format_args!("podgate's answer: {error}"))
 }

@@ -19,7 +19,7 @@ impl FromStr for Span {
     fn from_str(text: &str) -> Result<Self, String> {
         let refused = || {
             format!(
-                "'{}' is no length of time; write a number and ms, s, m, h or d",
+                "'{}' is not a time span; write a number and ms, s, m, h or d",
                 text.escape_debug()
             )
         };

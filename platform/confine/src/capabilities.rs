@@ -37,7 +37,7 @@ pub const NONE: CapabilitySet = CapabilitySet::empty();
 /// gain none either.
 ///
 /// # Errors
-/// If the kernel refuses.
+/// Fails if the kernel refuses.
 pub fn keep(kept: CapabilitySet) -> io::Result<()> {
     let held = capabilities(None)?;
     if held.permitted.contains(CapabilitySet::SETPCAP) {

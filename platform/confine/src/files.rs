@@ -42,8 +42,8 @@ pub fn version() -> Option<i64> {
     (version > 0).then_some(version)
 }
 
-/// Whether [`write_only_below`] is in force.
-pub fn are_confined() -> bool {
+/// Returns whether [`write_only_below`] is in force.
+pub(crate) fn are_confined() -> bool {
     IN_FORCE.get().is_some()
 }
 
@@ -52,7 +52,7 @@ pub fn are_confined() -> bool {
 /// Landlock.
 ///
 /// # Errors
-/// If the kernel refuses.
+/// Fails if the kernel refuses.
 pub fn write_only_below<'a>(paths: impl IntoIterator<Item = &'a Path>) -> io::Result<bool> {
     let Some(version) = version() else { return Ok(false) };
     let rights = [REFER, TRUNCATE].into_iter().filter(|(_, since)| version >= *since);
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn files_change_below_the_folders_and_nowhere_else() {
         testkit::requires!(version().is_some(), "the kernel has no Landlock");
-        // A thread of its own: what is given up stays given up.
+        // A thread of its own: rights are given up for good.
         let done = std::thread::spawn(|| {
             let folder = std::env::temp_dir().join(format!("confine-{}", std::process::id()));
             let (inside, outside) = (folder.join("inside"), folder.join("outside"));

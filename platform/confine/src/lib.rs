@@ -1,4 +1,4 @@
-//! Least privilege: what a process gives up before it does anything else.
+//! Least privilege: a process gives up rights before it does anything else.
 //!
 //! ```text
 //!   keep(&capabilities::SWITCH) ─▶ bounding, permitted, effective set; no-new-privileges

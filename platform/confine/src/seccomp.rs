@@ -189,7 +189,7 @@ const NAMESPACES: u64 = (libc::CLONE_NEWCGROUP
 /// Puts the filter in force for the calling thread, those it starts, and programs they run.
 ///
 /// # Errors
-/// If the kernel has no filters, or refuses this one.
+/// Fails if the kernel has no filters, or refuses this one.
 pub fn apply() -> io::Result<()> {
     let error = |error: &dyn std::fmt::Display| io::Error::other(format!("seccomp: {error}"));
     apply_filter(&program().map_err(|it| error(&it))?).map_err(|it| error(&it))

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 pub struct State {
     /// Effective capabilities, by name.
     pub capabilities: Vec<String>,
-    /// Whether programs that it runs can gain any.
+    /// True if programs that it runs can gain any.
     pub no_new_privileges: bool,
-    /// Whether a seccomp filter is in force.
+    /// True if a seccomp filter is in force.
     pub seccomp: bool,
-    /// Whether files change in a few folders alone.
+    /// True if files change in a few folders alone.
     #[serde(default)]
     pub files: bool,
 }

@@ -21,7 +21,7 @@ pub struct LinkAddress {
     pub address: IpNet,
     /// The other end's address on a point-to-point link; the prefix is of its network then.
     pub peer: Option<IpAddr>,
-    /// Whether the kernel has not verified yet that the address is unique (RFC 4862, section 5.4), or found
+    /// True if the kernel has not verified yet that the address is unique (RFC 4862, section 5.4), or found
     /// that it is not. No packet can leave from such an address.
     pub tentative: bool,
 }
@@ -41,8 +41,8 @@ impl Netlink {
     /// Takes an address from its interface.
     ///
     /// # Errors
-    /// If the interface does not have it (`EADDRNOTAVAIL`).
-    pub fn delete_address(&mut self, own: &LinkAddress) -> Result<(), Error> {
+    /// Fails if the interface does not have it (`EADDRNOTAVAIL`).
+    pub(crate) fn delete_address(&mut self, own: &LinkAddress) -> Result<(), Error> {
         let LinkAddress { link, address, peer, .. } = *own;
         let what = format!("delete address {address} from interface {link}");
         self.change(&what, RouteNetlinkMessage::DelAddress(message(link, address, peer)), 0)
@@ -53,7 +53,7 @@ impl Netlink {
     /// node's own addresses.
     ///
     /// # Errors
-    /// If the kernel refuses to answer.
+    /// Fails if the kernel refuses to answer.
     pub fn addresses(&mut self) -> Result<Vec<LinkAddress>, Error> {
         let query = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         let answers = self.all("list addresses", query)?;
@@ -69,7 +69,7 @@ impl Netlink {
     }
 }
 
-/// The change that adds an address, and what it is called.
+/// Returns the request that adds an address, and its name for errors.
 pub(super) fn addition(link: u32, address: IpNet) -> (String, RouteNetlinkMessage) {
     let what = format!("add address {address} to interface {link}");
     (what, RouteNetlinkMessage::NewAddress(message(link, address, None)))

@@ -1,4 +1,4 @@
-//! Bridges: their ports, what they have learnt, and whether bridged frames meet the IP filters.
+//! Bridges: their ports, their forwarding databases, and filtering of bridged frames.
 
 use netlink_packet_route::link::{InfoBridge, InfoData, InfoKind, LinkAttribute, LinkInfo};
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage};
@@ -14,7 +14,7 @@ impl Netlink {
     /// it was learnt at.
     ///
     /// # Errors
-    /// If the kernel refuses to answer.
+    /// Fails if the kernel refuses to answer.
     pub fn bridge_entries(&mut self) -> Result<Vec<(MacAddress, u32)>, Error> {
         let mut query = NeighbourMessage::default();
         query.header.family = AddressFamily::Bridge;
@@ -35,7 +35,7 @@ impl Netlink {
     /// `nf_call_ip6tables` of the bridge, not of all).
     ///
     /// # Errors
-    /// If it is gone or no bridge, or the kernel lacks `CONFIG_BRIDGE_NETFILTER`.
+    /// Fails if it is gone or no bridge, or the kernel lacks `CONFIG_BRIDGE_NETFILTER`.
     pub fn pass_bridged_to_filters(&mut self, bridge: u32) -> Result<(), Error> {
         let settings = vec![InfoBridge::NfCallIpTables(true), InfoBridge::NfCallIp6Tables(true)];
         let info =
@@ -46,7 +46,7 @@ impl Netlink {
     }
 }
 
-/// Whether the kernel has `br_netfilter` loaded: without it, bridges' frames meet no IP filter
+/// Returns whether the kernel has `br_netfilter` loaded: without it, bridges' frames meet no IP filter
 /// whatever their settings say.
 pub fn can_pass_bridged_to_filters() -> bool {
     std::path::Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables").exists()

@@ -1,8 +1,7 @@
 //! Registers open connections of the network namespace's own sockets with conntrack.
 //!
-//! Conntrack takes a connection that it did not see open for one of the end that sends next. Rules
-//! that depend on the direction are then those of the wrong end. So connections are registered
-//! before the rules come that make the kernel track connections.
+//! For a connection that it did not see open, conntrack takes the end that sends next as the initiator, and rules match
+//! the wrong direction. So connections are registered before rules are loaded that make the kernel track connections.
 //!
 //! ```text
 //!   sock_diag ─ sockets ─▶ direction: inbound where a socket listens at the port ─▶ ctnetlink ─ entries
@@ -18,14 +17,14 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, Nl
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::error::Error;
-use super::raw_netlink::{self, answer, attribute, message, messages, request};
+use super::raw_netlink::{self, GENERIC, answer, attribute, message, messages, request};
 use super::sock_diag::{self, CLOSE, ESTABLISHED, LISTEN, OpenSocket};
 
 /// A protocol whose connections are registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Protocol {
     number: u8,
-    /// The state of a socket that takes connections or datagrams of anyone.
+    /// State of a listening socket.
     listening: u8,
     /// Bit mask of the states of sockets with a connection.
     connected: u32,
@@ -63,17 +62,14 @@ pub(super) const DELETE_ENTRY: u16 = 1 << 8 | 2;
 /// `CTA_TUPLE_ORIG` and `CTA_TUPLE_REPLY`.
 pub(super) const ORIGINAL: u16 = 1;
 pub(super) const REPLY: u16 = 2;
-/// Length of `struct nfgenmsg`.
-pub(super) const GENERIC: usize = 4;
 
-/// Registers the open TCP connections and connected UDP sockets of the calling thread's network
-/// namespace with conntrack, each with the end that opened it: the other one where a socket
-/// listens at the local port, else this one. Connections that conntrack knows are left as they
-/// are, unless it took one for the other end's: it began to track while the connection was open. Returns the
-/// number of new entries.
+/// Registers the open TCP connections and connected UDP sockets of the calling thread's network namespace with
+/// conntrack, each with its initiator: the remote end where a socket listens at the local port, else the local one.
+/// Existing entries stay, unless they name the wrong initiator because tracking began while the connection was open.
+/// Returns the number of new entries.
 ///
 /// # Errors
-/// If the kernel has no `sock_diag` or no `nf_conntrack_netlink`, or refuses an entry.
+/// Fails if the kernel has no `sock_diag` or no `nf_conntrack_netlink`, or refuses an entry.
 pub fn track_open_connections() -> Result<usize, Error> {
     let failed = |what: &'static str| move |cause| Error::new(what, cause);
     let mut connections = Vec::new();
@@ -121,7 +117,7 @@ fn sockets(protocol: Protocol) -> io::Result<Vec<OpenSocket>> {
     sock_diag::list(protocol.number, protocol.connected | 1 << protocol.listening)
 }
 
-/// Whether conntrack has the connection as one that the other end opened, and translates it nowhere.
+/// Returns whether conntrack takes the other end as the initiator of the connection, and does not translate it.
 fn is_reversed(
     socket: &netlink_sys::Socket,
     protocol: Protocol,

@@ -1,7 +1,7 @@
 //! Deletes conntrack's entries of addresses whose pods are gone.
 //!
-//! An entry says which end opened a connection. Left behind, it says so of the next pod at the
-//! address, and datagrams towards that pod pass for replies.
+//! An entry records the initiator of a connection. A stale one applies to the next pod at the address: datagrams
+//! towards that pod pass as replies.
 //!
 //! ```text
 //!   ctnetlink ─ entries ─▶ an end in either tuple, translated or not, is departed ─▶ deleted
@@ -16,33 +16,32 @@ use std::net::IpAddr;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NlasIterator};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use super::conntrack::{DELETE_ENTRY, GENERIC, GET_ENTRY, NEW_ENTRY, ORIGINAL, REPLY};
+use super::conntrack::{DELETE_ENTRY, GET_ENTRY, NEW_ENTRY, ORIGINAL, REPLY};
 use super::error::Error;
-use super::raw_netlink::{self, ERROR, answer, attribute, message, messages, refusal, request};
+use super::raw_netlink::{self, GENERIC, attribute, list, message, request};
 
-/// The type of messages that end a list.
-const DONE: u16 = 3;
 /// `CTA_ID` and `CTA_ZONE`.
 const ID: u16 = 12;
 const ZONE: u16 = 18;
 /// `NLA_F_NESTED`.
 const NESTED: u16 = 1 << 15;
 
-/// Deletes the conntrack entries that touch any of these addresses, in the calling thread's network
-/// namespace: as source or destination of either tuple, and so behind a translation too. Returns
-/// the number of deleted entries.
+/// Deletes the conntrack entries that touch any of these addresses, in the calling thread's network namespace: as
+/// source or destination of either tuple, and so behind a translation too. Returns the number of deleted entries.
 ///
 /// # Errors
-/// If the kernel has no `nf_conntrack_netlink`, or refuses a request.
+/// Fails if the kernel has no `nf_conntrack_netlink`, or refuses a request.
 pub fn delete_connections(addresses: &BTreeSet<IpAddr>) -> Result<usize, Error> {
     if addresses.is_empty() {
         return Ok(0);
     }
     let delete = || {
         let socket = raw_netlink::open(NETLINK_NETFILTER)?;
-        socket.send(&message(GET_ENTRY, NLM_F_REQUEST | NLM_F_DUMP, &[0; GENERIC]), 0)?;
+        let request_all = message(GET_ENTRY, NLM_F_REQUEST | NLM_F_DUMP, &[0; GENERIC]);
         let mut found = Vec::new();
-        while read_entries(&answer(&socket)?, addresses, &mut found)? {}
+        list(&socket, &request_all, NEW_ENTRY, |body| {
+            found.extend(name_if_touched(body, addresses))
+        })?;
         delete_each(&found, |entry| {
             request(&socket, &message(DELETE_ENTRY, NLM_F_REQUEST | NLM_F_ACK, entry))
         })
@@ -50,7 +49,7 @@ pub fn delete_connections(addresses: &BTreeSet<IpAddr>) -> Result<usize, Error> 
     delete().map_err(|cause| Error::new("delete departed pods' connections from conntrack", cause))
 }
 
-/// The number of deleted entries, or an error if one was refused, which keeps no other one.
+/// Returns the number of deleted entries, or an error if one was refused, which does not stop the others.
 fn delete_each(
     entries: &[Vec<u8>],
     mut delete: impl FnMut(&[u8]) -> io::Result<()>,
@@ -67,25 +66,7 @@ fn delete_each(
     refused.map_or(Ok(deleted), Err)
 }
 
-/// Reads one datagram of a list: adds the names of entries that touch `addresses`, as bodies of
-/// requests. Returns whether more datagrams follow.
-fn read_entries(
-    datagram: &[u8],
-    addresses: &BTreeSet<IpAddr>,
-    found: &mut Vec<Vec<u8>>,
-) -> io::Result<bool> {
-    for (kind, body) in messages(datagram) {
-        match kind {
-            DONE => return Ok(false),
-            ERROR => return Err(refusal(body)),
-            NEW_ENTRY => found.extend(name_if_touched(body, addresses)),
-            _ => {}
-        }
-    }
-    Ok(true)
-}
-
-/// The family, original tuple, number and zone of an entry that touches `addresses`.
+/// Returns the family, original tuple, number and zone of an entry that touches `addresses`, as the body of a request.
 fn name_if_touched(body: &[u8], addresses: &BTreeSet<IpAddr>) -> Option<Vec<u8>> {
     let (generic, attributes) = body.split_at_checked(GENERIC)?;
     let mut name = generic.to_vec();
@@ -122,7 +103,16 @@ fn ends(tuple: &[u8]) -> Vec<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use super::raw_netlink::{DONE, ERROR, read_list};
     use super::*;
+
+    fn read_entries(
+        datagram: &[u8],
+        addresses: &BTreeSet<IpAddr>,
+        found: &mut Vec<Vec<u8>>,
+    ) -> io::Result<bool> {
+        read_list(datagram, NEW_ENTRY, |body| found.extend(name_if_touched(body, addresses)))
+    }
 
     #[test]
     fn a_refused_deletion_keeps_no_other_entry() {

@@ -38,17 +38,17 @@ impl Error {
     }
 
     /// The kernel's error number (`libc::E…`), if the kernel gave one.
-    pub fn errno(&self) -> Option<i32> {
+    pub(crate) fn errno(&self) -> Option<i32> {
         self.cause.raw_os_error()
     }
 
-    /// Whether the object does not exist (any more).
+    /// Returns whether the object does not exist (any more).
     pub fn is_not_found(&self) -> bool {
         use libc::{EADDRNOTAVAIL, ENODEV, ENOENT, ENXIO, ESRCH};
         matches!(self.errno(), Some(ENODEV | ENOENT | ENXIO | ESRCH | EADDRNOTAVAIL))
     }
 
-    /// Whether an object of that name is there already.
+    /// Returns whether an object of that name is there already.
     pub fn is_exists(&self) -> bool {
         self.errno() == Some(libc::EEXIST)
     }

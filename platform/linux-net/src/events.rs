@@ -77,7 +77,7 @@ impl<E: Event> Events<E> {
     /// the present state.
     ///
     /// # Errors
-    /// If the kernel gives no socket.
+    /// Fails if the kernel gives no socket.
     pub fn open() -> Result<Self, Error> {
         Ok(Self { netlink: Netlink::open_for(E::GROUPS)?, waiting: VecDeque::new() })
     }
@@ -85,7 +85,7 @@ impl<E: Event> Events<E> {
     /// The next event, or `None` if there is none within `timeout`.
     ///
     /// # Errors
-    /// If the socket fails; that is final.
+    /// Fails if the socket fails; that is final.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<E>, Error> {
         let deadline = Instant::now() + timeout;
         loop {

@@ -7,8 +7,8 @@
 //! - packets for the overlay's port that leave outside of tunnels: routed ones, which the kernel may
 //!   masquerade as the node, and those of processes (a tunnel device of the kernel's own is
 //!   no process);
-//! - packets for the overlay's port that reach the kernel: the switch takes its own from the uplink, and a tunnel device
-//!   of somebody else on that port, such as one that another network left, would believe what they say;
+//! - packets for the overlay's port that reach the kernel: the switch takes its own from the uplink, and a tunnel
+//!   device of another program on that port, such as one that an earlier network left, would trust them;
 //! - packets routed to the host port whose source is the node's own or a pod's.
 //!
 //! The table outlives the process, so that a restart leaves no gap.

@@ -97,12 +97,11 @@ fn gateway(first: IpAddr) -> IpAddr {
 /// Creates the host port, or brings the existing one into this state: removes addresses and routes
 /// on it that are not in `config`.
 ///
-/// Acts in the calling thread's network namespace. Calling it again with the
-/// same configuration changes nothing. An address or route that the kernel refuses stops no other
-/// ([`HostPort::refused`]).
+/// Acts in the calling thread's network namespace. Calling it again with the same configuration changes nothing. An
+/// address or route that the kernel refuses stops no other ([`HostPort::refused`]).
 ///
 /// # Errors
-/// If the pair cannot be made or set up, or an interface of one of the names exists
+/// Fails if the pair cannot be made or set up, or an interface of one of the names exists
 /// that is not the other one's peer.
 pub fn set_up(config: &HostPortConfig) -> Result<HostPort, Error> {
     let mut netlink = Netlink::open()?;
@@ -137,7 +136,7 @@ pub fn set_up(config: &HostPortConfig) -> Result<HostPort, Error> {
 /// Deletes the host port; a missing one is no error.
 ///
 /// # Errors
-/// If the kernel refuses.
+/// Fails if the kernel refuses.
 pub fn remove(config: &HostPortConfig) -> Result<(), Error> {
     let mut netlink = Netlink::open()?;
     let Some(link) = netlink.find_link(&config.host_interface)? else { return Ok(()) };
@@ -181,8 +180,7 @@ fn addresses(netlink: &mut Netlink, host: u32, gateways: &[IpAddr]) -> Result<Ve
     Ok(results.into_iter().filter_map(Result::err).collect())
 }
 
-/// The result of a deletion: what is gone already need not be deleted. With an address or interface the
-/// kernel deletes what depends on it.
+/// Treats a deletion of a missing object as done: with an address or interface the kernel also deletes its dependants.
 fn unless_gone(deleted: Result<(), Error>) -> Result<(), Error> {
     deleted.or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })
 }

@@ -1,6 +1,6 @@
 //! BPF programs at the ingress and egress of interfaces, as filters of the queueing discipline `clsact`.
 //!
-//! A filter stays when the process ends. One takes the place of another without a moment between.
+//! A filter outlives the process. Replacing one is atomic.
 
 use std::os::fd::RawFd;
 
@@ -53,7 +53,7 @@ pub struct ProgramFilter {
 }
 
 impl ProgramFilter {
-    /// Whether Podgate has added it.
+    /// Returns whether Podgate has added it.
     pub fn is_own(&self) -> bool {
         self.name.starts_with(OWN)
     }
@@ -84,7 +84,7 @@ impl Netlink {
     /// The filters of one direction of the interface `index`, the first one first.
     ///
     /// # Errors
-    /// If the kernel refuses to answer.
+    /// Fails if the kernel refuses to answer.
     pub fn filters(
         &mut self,
         index: u32,
@@ -99,11 +99,11 @@ impl Netlink {
         Ok(answers.into_iter().filter_map(filter).collect())
     }
 
-    /// Puts a program at one direction of the interface `index`, in the place of an earlier one of
-    /// Podgate's. It decides what becomes of a packet.
+    /// Attaches a program to one direction of the interface `index`, in the place of an earlier one of Podgate's. Its
+    /// return code is the verdict on a packet (direct action).
     ///
     /// # Errors
-    /// If the kernel refuses; what was there stays.
+    /// Fails if the kernel refuses; an earlier program stays.
     pub fn put_program(
         &mut self,
         index: u32,
@@ -127,7 +127,7 @@ impl Netlink {
         self.change(&what, RouteNetlinkMessage::NewTrafficFilter(message), NLM_F_CREATE)
     }
 
-    /// The same at the ingress of many interfaces that have `clsact`, with few calls; the result of each.
+    /// Attaches a program to the ingress of many interfaces that have `clsact`, in batches; returns the result of each.
     pub fn put_programs_at_ingress(
         &mut self,
         indices: &[u32],
@@ -158,7 +158,7 @@ impl Netlink {
     /// filter is left.
     ///
     /// # Errors
-    /// If the kernel keeps one.
+    /// Fails if the kernel does not remove one.
     pub fn remove_programs(&mut self, index: u32, direction: Direction) -> Result<(), Error> {
         let (own, others): (Vec<_>, Vec<_>) =
             self.filters(index, direction)?.into_iter().partition(ProgramFilter::is_own);

@@ -45,7 +45,7 @@ pub struct Link {
     pub peer: Option<u32>,
     /// Index of the bridge or other interface that it is a port of.
     pub controller: Option<u32>,
-    /// For a bridge: whether its own settings pass frames to the hooks of IPv4 and IPv6.
+    /// True for a bridge whose own settings pass frames to the hooks of IPv4 and IPv6.
     pub filters_bridged: bool,
     /// For a VXLAN or Geneve device: the UDP port of its tunnels.
     pub tunnel_port: Option<u16>,
@@ -53,7 +53,7 @@ pub struct Link {
     pub xdp_program: Option<u32>,
 }
 
-/// Whether the kernel accepts `name` for an interface: 1 to 15 bytes, no `/`,
+/// Returns whether the kernel accepts `name` for an interface: 1 to 15 bytes, no `/`,
 /// `:`, blank or control character, not `.` or `..` (`dev_valid_name` in the
 /// kernel's net/core/dev.c), and printable ASCII on top of that.
 pub fn valid_name(name: &str) -> bool {
@@ -76,7 +76,7 @@ impl Netlink {
     /// The interface called `name`, or `None` if there is none.
     ///
     /// # Errors
-    /// If the kernel refuses to answer.
+    /// Fails if the kernel refuses to answer.
     pub fn find_link(&mut self, name: &str) -> Result<Option<Link>, Error> {
         match self.link(name) {
             Ok(link) => Ok(Some(link)),
@@ -115,9 +115,9 @@ impl Netlink {
     /// All interfaces of the namespace.
     ///
     /// # Errors
-    /// If the kernel refuses to answer.
+    /// Fails if the kernel refuses to answer.
     pub fn links(&mut self) -> Result<Vec<Link>, Error> {
-        // To add up the counters of all processors takes the kernel a while.
+        // Summing the counters of all processors takes the kernel a while.
         let attributes = vec![LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])];
         let query = RouteNetlinkMessage::GetLink(message(0, attributes));
         let answers = self.all("list interfaces", query)?;
@@ -131,7 +131,7 @@ impl Netlink {
     /// Switches an interface on.
     ///
     /// # Errors
-    /// If it is gone or the kernel refuses.
+    /// Fails if it is gone or the kernel refuses.
     pub fn set_up(&mut self, index: u32) -> Result<(), Error> {
         let (what, message) = set_up(index);
         self.change(&what, message, 0)
@@ -140,7 +140,7 @@ impl Netlink {
     /// Switches an interface off.
     ///
     /// # Errors
-    /// If it is gone or the kernel refuses.
+    /// Fails if it is gone or the kernel refuses.
     pub fn set_down(&mut self, index: u32) -> Result<(), Error> {
         let what = format!("switch off interface {index}");
         self.set_flags(&what, index, LinkFlags::empty(), LinkFlags::Up)
@@ -149,8 +149,8 @@ impl Netlink {
     /// Disables ARP on an interface.
     ///
     /// # Errors
-    /// If it is gone or the kernel refuses.
-    pub fn switch_off_arp(&mut self, index: u32) -> Result<(), Error> {
+    /// Fails if it is gone or the kernel refuses.
+    pub(crate) fn switch_off_arp(&mut self, index: u32) -> Result<(), Error> {
         let what = format!("switch off ARP on interface {index}");
         self.set_flags(&what, index, LinkFlags::Noarp, LinkFlags::Noarp)
     }
@@ -158,7 +158,7 @@ impl Netlink {
     /// Sets the largest packet of an interface, in bytes without the Ethernet header.
     ///
     /// # Errors
-    /// If it is gone or its driver refuses the size.
+    /// Fails if it is gone or its driver refuses the size.
     pub fn set_mtu(&mut self, index: u32, mtu: u32) -> Result<(), Error> {
         let message = message(index, vec![LinkAttribute::Mtu(mtu)]);
         let what = format!("set the MTU of interface {index} to {mtu}");
@@ -168,7 +168,7 @@ impl Netlink {
     /// Writes an interface's alias, at most 255 bytes, and disables ARP on it, with one change.
     ///
     /// # Errors
-    /// If it is gone or the text is too long.
+    /// Fails if it is gone or the text is too long.
     pub fn set_alias_without_arp(&mut self, index: u32, alias: &str) -> Result<(), Error> {
         let mut message = message(index, vec![LinkAttribute::IfAlias(alias.to_owned())]);
         (message.header.flags, message.header.change_mask) = (LinkFlags::Noarp, LinkFlags::Noarp);
@@ -215,7 +215,7 @@ impl Netlink {
     }
 }
 
-/// The change that switches an interface on, and what it is called.
+/// Returns the request that switches an interface on, and its name for errors.
 fn set_up(index: u32) -> (String, RouteNetlinkMessage) {
     let message = with_flags(index, LinkFlags::Up, LinkFlags::Up);
     (format!("switch on interface {index}"), message)

@@ -22,7 +22,7 @@ impl MacAddress {
         bytes.try_into().ok().map(Self)
     }
 
-    /// Whether this names one station: not a group address and not all zeros.
+    /// Returns whether this names one station: not a group address and not all zeros.
     pub fn is_unicast(self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }

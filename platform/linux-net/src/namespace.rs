@@ -20,7 +20,7 @@ impl Namespace {
     /// Opens the namespace at `path` (`/run/netns/NAME`, `/proc/PID/ns/net`).
     ///
     /// # Errors
-    /// If the file cannot be opened. Whether it is a network namespace shows
+    /// Fails if the file cannot be opened. Whether it is a network namespace shows
     /// when it is entered.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let file = File::open(path)
@@ -50,15 +50,15 @@ impl Namespace {
     /// The namespace the calling thread is in.
     ///
     /// # Errors
-    /// If /proc is not mounted.
+    /// Fails if /proc is not mounted.
     pub fn current() -> Result<Self, Error> {
         Self::open(Path::new("/proc/thread-self/ns/net"))
     }
 
-    /// Whether this is the namespace the calling thread is in.
+    /// Returns whether this is the namespace the calling thread is in.
     ///
     /// # Errors
-    /// If either cannot be looked at.
+    /// Fails if either cannot be looked at.
     pub fn is_current(&self) -> Result<bool, Error> {
         let identity = |one: &Self| match one.file.metadata() {
             Ok(file) => Ok((file.dev(), file.ino())),
@@ -80,7 +80,7 @@ impl Namespace {
     /// in the wrong namespace. Sockets opened by `work` stay in the namespace.
     ///
     /// # Errors
-    /// If the namespace cannot be entered (not a network namespace, no
+    /// Fails if the namespace cannot be entered (not a network namespace, no
     /// CAP_SYS_ADMIN) or no thread can be started.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
         let failed = |cause| Error::new(format!("enter namespace {}", self.path.display()), cause);
@@ -109,7 +109,7 @@ impl AsFd for Namespace {
 /// Runs `work` inside the network namespace at `path`; see [`Namespace::run`].
 ///
 /// # Errors
-/// If the namespace cannot be opened or entered.
+/// Fails if the namespace cannot be opened or entered.
 pub fn in_namespace<T: Send>(path: &Path, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
     Namespace::open(path)?.run(work)
 }

@@ -28,7 +28,7 @@ impl Netlink {
     /// Returns the kernel's entry for a neighbour; `None` if there is none.
     ///
     /// # Errors
-    /// If the kernel refuses to answer.
+    /// Fails if the kernel refuses to answer.
     pub fn neighbour(&mut self, link: u32, address: IpAddr) -> Result<Option<Neighbour>, Error> {
         let what = format!("look up neighbour {address} on interface {link}");
         match self.one(&what, RouteNetlinkMessage::GetNeighbour(message(link, address))) {
@@ -43,7 +43,7 @@ impl Netlink {
     /// arrives as an event.
     ///
     /// # Errors
-    /// If the interface is gone or does not use ARP.
+    /// Fails if the interface is gone or does not use ARP.
     pub fn resolve(&mut self, link: u32, address: IpAddr) -> Result<(), Error> {
         let what = format!("resolve neighbour {address} on interface {link}");
         let mut message = message(link, address);

@@ -14,6 +14,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::error::Error;
+use super::raw_netlink::{HEADER as HEADER_BYTES, PATIENCE, RECEIVE_BYTES};
 use super::sys;
 
 /// A route netlink socket (rtnetlink(7)). It acts in the network namespace of
@@ -26,10 +27,6 @@ pub struct Netlink {
     words: Option<String>,
 }
 
-/// Room for one datagram of answers; the kernel fills at most 32 KiB of it.
-const RECEIVE_BYTES: usize = 64 * 1024;
-/// Timeout of an answer; the kernel normally answers at once.
-const PATIENCE: Duration = Duration::from_secs(10);
 const NO_ANSWER: &str = "no answer from the kernel";
 /// Changes that are requested with one call: their acknowledgements fit into the socket's buffer.
 const TOGETHER: usize = 64;
@@ -40,7 +37,7 @@ impl Netlink {
     /// Opens a socket in the calling thread's network namespace.
     ///
     /// # Errors
-    /// If the kernel gives no socket.
+    /// Fails if the kernel gives no socket.
     pub fn open() -> Result<Self, Error> {
         Self::open_for(0)
     }
@@ -344,6 +341,3 @@ fn explanation(error: &ErrorMessage, flags: u16) -> Option<String> {
     let text = String::from_utf8_lossy(text.value()).trim_end_matches('\0').to_owned();
     (!text.is_empty()).then_some(text)
 }
-
-/// The length of `struct nlmsghdr` (netlink(7)).
-const HEADER_BYTES: usize = 16;

@@ -32,7 +32,7 @@ impl Netlink {
     /// neighbour's Ethernet address if it is not known.
     ///
     /// # Errors
-    /// If there is no route, or the address is this host's own.
+    /// Fails if there is no route, or the address is this host's own.
     pub fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, Error> {
         let what = format!("find the way to {address}");
         let mut query = RouteMessage::default();
@@ -72,7 +72,7 @@ impl Netlink {
     /// neighbours, such as loopback with an address that a routing daemon announces, are passed over.
     ///
     /// # Errors
-    /// If the kernel refuses to answer.
+    /// Fails if the kernel refuses to answer.
     pub fn uplink(&mut self, addresses: &[IpAddr]) -> Result<Option<Link>, Error> {
         let own = self.addresses()?;
         let links = self.links()?;
@@ -98,8 +98,7 @@ impl Netlink {
     }
 }
 
-/// For a default route of the main table: whether its interface has no carrier, whether it is IPv6's, its
-/// metric, its interface.
+/// Returns a default route of the main table as a sort key: no carrier, IPv6, metric, interface.
 fn default_way(route: &RouteMessage) -> Option<(bool, bool, u32, u32)> {
     let header = &route.header;
     let is_default = header.destination_prefix_length == 0

@@ -9,7 +9,7 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NlasIterator};
 use netlink_sys::{Socket, protocols::NETLINK_NETFILTER};
 
 use super::error::Error;
-use super::raw_netlink::{self, attribute, message, messages, receive, request};
+use super::raw_netlink::{self, GENERIC, attribute, message, messages, receive, request};
 
 /// Packets logged to one group.
 #[derive(Debug)]
@@ -29,8 +29,6 @@ pub struct LoggedPacket {
 /// `NFNL_SUBSYS_ULOG` in the upper byte of a message's type; its two messages.
 const PACKET: u16 = 4 << 8;
 const CONFIGURE: u16 = PACKET | 1;
-/// Length of `nfgenmsg`.
-const GENERIC: usize = 4;
 /// Attributes of a configuration, and the command that asks for a group.
 const COMMAND: u16 = 1;
 const MODE: u16 = 2;
@@ -45,7 +43,7 @@ impl LoggedPackets {
     /// the first `bytes` of each packet.
     ///
     /// # Errors
-    /// If the kernel gives no socket, or another process has the group.
+    /// Fails if the kernel gives no socket, or another process has the group.
     pub fn open(group: u16, bytes: u32) -> Result<Self, Error> {
         let failed = |cause| Error::new(format!("receive packets logged to group {group}"), cause);
         let socket = raw_netlink::open(NETLINK_NETFILTER).map_err(failed)?;
@@ -62,7 +60,7 @@ impl LoggedPackets {
     /// are lost.
     ///
     /// # Errors
-    /// If the socket is broken.
+    /// Fails if the socket is broken.
     pub fn receive(&mut self, timeout: Duration) -> io::Result<Vec<LoggedPacket>> {
         match receive(&self.socket, timeout) {
             Ok(datagram) => Ok(datagram.as_deref().map_or_else(Vec::new, packets)),
@@ -121,7 +119,7 @@ mod tests {
         let wanted = [("a b", vec![0x45, 1]), ("", vec![0x60])]
             .map(|(prefix, bytes)| LoggedPacket { prefix: prefix.into(), bytes });
         assert_eq!(read, wanted);
-        // What is cut off anywhere is no packet, and never a panic.
+        // A datagram cut off anywhere gives no packet, and no panic.
         for length in 0..datagram.len() {
             assert!(packets(&datagram[..length]).len() <= 2);
         }

@@ -60,7 +60,7 @@ impl Table {
     /// generation is unchanged, this does not run `nft`.
     ///
     /// # Errors
-    /// If the kernel does not answer.
+    /// Fails if the kernel does not answer.
     pub(crate) fn is_intact(&mut self) -> Result<bool, Error> {
         let Some((listing, generation)) = self.known.take() else { return Ok(false) };
         let now = self.generation()?;
@@ -93,7 +93,7 @@ pub trait WholeTable: Clone + PartialEq {
     /// Does what the rules need besides the table.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses.
     fn prepare(&self) -> Result<(), Error> {
         Ok(())
     }
@@ -174,7 +174,7 @@ impl LargeTable {
     /// [`change`](Self::change) or [`accept`](Self::accept).
     ///
     /// # Errors
-    /// If the kernel does not answer.
+    /// Fails if the kernel does not answer.
     pub fn is_untouched(&mut self) -> Result<bool, Error> {
         Ok(self.known == Some(generation(&mut self.ruleset)?))
     }
@@ -182,7 +182,7 @@ impl LargeTable {
     /// Takes the ruleset as it is now for untouched.
     ///
     /// # Errors
-    /// If the kernel does not answer.
+    /// Fails if the kernel does not answer.
     pub fn accept(&mut self) -> Result<(), Error> {
         self.known = Some(generation(&mut self.ruleset)?);
         Ok(())

@@ -11,19 +11,17 @@ use std::sync::OnceLock;
 use super::error::Error;
 use super::sys;
 
-/// Largest MTU, in bytes, whose packets the switch takes in one frame. Pods with a larger one leave
-/// checksums to the switch. The dataplane has the same constant; the agent asserts that they are
-/// equal.
+/// Largest MTU, in bytes, whose packets the switch takes in one frame. Pods with a larger one leave checksums to the
+/// switch. The dataplane has the same constant; the agent asserts that they are equal.
 pub const SINGLE_FRAME_MTU: u16 = 3500;
 
-/// Switches off everything an interface would leave to hardware when it sends
-/// (checksums, scatter-gather, every kind of segmentation, VLAN tags), and the
-/// merging of received packets (GRO); then makes sure that all of it is off.
+/// Switches off everything an interface would leave to hardware when it sends (checksums, scatter-gather, every kind of
+/// segmentation, VLAN tags), and the merging of received packets (GRO); then makes sure that all of it is off.
 ///
 /// Acts in the calling thread's network namespace.
 ///
 /// # Errors
-/// If the interface is gone, or an offload cannot be switched off; names it.
+/// Fails if the interface is gone, or an offload cannot be switched off; names it.
 pub fn switch_off_offloads(interface: &str) -> Result<(), Error> {
     switch_off(interface, is_offload)
 }
@@ -39,12 +37,11 @@ pub fn switch_off_segmentation(interface: &str) -> Result<(), Error> {
     switch_off(interface, |name| is_offload(name) && !lets_pieces_out(name))
 }
 
-/// Leaves VLAN tags in the frames that an interface receives. A tag that hardware takes off is beside
-/// the frame, where XDP programs and AF_XDP sockets do not see it: frames of every VLAN would look
-/// alike.
+/// Leaves VLAN tags in the frames that an interface receives. A tag that hardware takes off is beside the frame, where
+/// XDP programs and AF_XDP sockets do not see it: frames of every VLAN would look alike.
 ///
 /// # Errors
-/// If the interface is gone, or its hardware does not leave them.
+/// Fails if the interface is gone, or its hardware strips them always.
 pub fn keep_vlan_tags(interface: &str) -> Result<(), Error> {
     switch_off(interface, takes_tags_off)
 }
@@ -61,11 +58,11 @@ pub fn switch_off_towards_switch(interface: &str, mtu: u32) -> Result<(), Error>
     }
 }
 
-/// Leaves to hardware what an interface would when it was made: for ends of pods whose packets
-/// another kernel gets, not the switch. What the driver does not have stays off.
+/// Restores the offloads that a new interface has, for pods' ends whose packets another kernel receives instead of the
+/// switch. Features that the driver lacks stay off.
 ///
 /// # Errors
-/// If the interface is gone.
+/// Fails if the interface is gone.
 pub fn switch_on_offloads(interface: &str) -> Result<(), Error> {
     let failed = |cause| Error::new(format!("switch on offloads of interface {interface}"), cause);
     let socket = sys::control_socket().map_err(failed)?;
@@ -84,7 +81,7 @@ fn feature_names(socket: BorrowedFd<'_>, interface: &str) -> io::Result<&'static
     }
 }
 
-/// The features with such names, a bit each, 32 a word.
+/// Returns the features whose name is wanted as a bit set, 32 bits a word.
 fn bits(names: &[String], is_wanted: impl Fn(&str) -> bool) -> Vec<u32> {
     let mut bits = vec![0; names.len().div_ceil(32)];
     for (bit, _) in names.iter().enumerate().filter(|(_, name)| is_wanted(name)) {

@@ -1,4 +1,4 @@
-//! The switch's own interfaces and tables: their names, and what a start that fails has made of them.
+//! The switch's own interfaces and tables: their names, and the removal of those that a failed start has created.
 
 use super::error::Error;
 use super::netlink::Netlink;
@@ -29,7 +29,7 @@ impl Footprint {
     /// Reads which of them exist in the calling thread's network namespace.
     ///
     /// # Errors
-    /// If the kernel does not answer.
+    /// Fails if the kernel does not answer.
     pub fn read() -> Result<Self, Error> {
         let mut netlink = Netlink::open()?;
         let mut there = Vec::new();
@@ -43,7 +43,7 @@ impl Footprint {
     /// enforce policies stay.
     ///
     /// # Errors
-    /// Names what is left.
+    /// Names those that remain.
     pub fn restore(&self) -> Result<(), Error> {
         let mut netlink = Netlink::open()?;
         let mut left = Vec::new();

@@ -1,4 +1,4 @@
-//! The punt link: the way between pods behind programs in the kernel (flow offload) and the switch.
+//! The punt link connects pods behind programs in the kernel (flow offload) with the switch.
 //!
 //! ```text
 //!   switch ══ AF_XDP ══ podgate-punt ────veth──── podgate-pods ── programs ── all pods
@@ -10,8 +10,8 @@
 //!   switch ══ AF_XDP ══ podgate-uplink ──veth── podgate-wire ── programs ── uplink
 //! ```
 //!
-//! Both ends of either are closed to the kernel's own stack: neither has an address,
-//! ARP or IPv6. The pair stays when the switch ends; what pods send then goes nowhere.
+//! Both ends of either are closed to the kernel's own stack: neither has an address, ARP or IPv6. The pair outlives the
+//! switch; without one, frames on it are dropped.
 
 use super::Link;
 use super::error::Error;
@@ -41,7 +41,7 @@ pub struct PuntLink {
 /// ends are left down if they are new.
 ///
 /// # Errors
-/// If the kernel refuses a step, or an interface of one of the names exists that is not the other
+/// Fails if the kernel refuses a step, or an interface of one of the names exists that is not the other
 /// one's peer.
 pub fn set_up(queues: u32, mtu: u32) -> Result<PuntLink, Error> {
     pair(&mut Netlink::open()?, SWITCH_END, KERNEL_END, queues, mtu)
@@ -85,7 +85,7 @@ fn pair(
         }
     }
     switch_off_segmentation(switch_end)?;
-    // The kernel finishes what is left to hardware: checksums, segments, tags.
+    // The kernel completes offloads: checksums, segments, tags.
     switch_off_offloads(kernel_end)?;
     netlink.put_queue(ends[1].index)?;
     Ok(PuntLink { switch: netlink.link(switch_end)?, kernel: netlink.link(kernel_end)? })

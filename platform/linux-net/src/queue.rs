@@ -18,7 +18,7 @@ impl Netlink {
     /// Sets the best queueing discipline that the kernel has.
     ///
     /// # Errors
-    /// If it is gone or the kernel has no queue at all.
+    /// Fails if it is gone or the kernel has no queue at all.
     pub fn put_queue(&mut self, index: u32) -> Result<(), Error> {
         let mut result = Ok(());
         for kind in KINDS {

@@ -8,14 +8,18 @@ use netlink_sys::{Socket, SocketAddr};
 
 use super::sys;
 
-/// Length of `nlmsghdr`.
-const HEADER: usize = 16;
+/// Length of `struct nlmsghdr`.
+pub(super) const HEADER: usize = 16;
+/// Length of `struct nfgenmsg`, with which bodies of netfilter's families begin.
+pub(super) const GENERIC: usize = 4;
 /// `NLMSG_ERROR`; with error 0 it acknowledges.
 pub(super) const ERROR: u16 = 2;
+/// `NLMSG_DONE` ends a list.
+pub(super) const DONE: u16 = 3;
 /// Room for one datagram of answers; the kernel fills at most 32 KiB of it.
-const RECEIVE_BYTES: usize = 64 * 1024;
+pub(super) const RECEIVE_BYTES: usize = 64 * 1024;
 /// Timeout of an answer; the kernel normally answers at once.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Opens a socket of a protocol (`NETLINK_…`) in the calling thread's network namespace.
 pub(super) fn open(protocol: isize) -> io::Result<Socket> {
@@ -67,6 +71,35 @@ pub(super) fn request(socket: &Socket, message: &[u8]) -> io::Result<()> {
         Some(error) => Err(error),
         None => Err(io::ErrorKind::InvalidData.into()),
     }
+}
+
+/// Requests a list and passes the body of each message of type `kind` to `each`.
+pub(super) fn list(
+    socket: &Socket,
+    request: &[u8],
+    kind: u16,
+    mut each: impl FnMut(&[u8]),
+) -> io::Result<()> {
+    socket.send(request, 0)?;
+    while read_list(&answer(socket)?, kind, &mut each)? {}
+    Ok(())
+}
+
+/// Reads one datagram of a list; returns whether more follow.
+pub(super) fn read_list(
+    datagram: &[u8],
+    wanted: u16,
+    mut each: impl FnMut(&[u8]),
+) -> io::Result<bool> {
+    for (kind, body) in messages(datagram) {
+        match kind {
+            DONE => return Ok(false),
+            ERROR => return Err(refusal(body)),
+            kind if kind == wanted => each(body),
+            _ => {}
+        }
+    }
+    Ok(true)
 }
 
 /// The next datagram of an answer.

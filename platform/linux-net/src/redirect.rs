@@ -25,12 +25,11 @@ pub struct Redirects {
     /// The node's addresses at which `node_ports` count. Loopback addresses never do:
     /// packets to them have loopback sources and cannot leave the kernel.
     pub node: BTreeSet<IpAddr>,
-    /// Ports of all of these: where packets of a protocol to a port go. The family is that of the
-    /// address they go to.
+    /// Node ports at all of these addresses: protocol, port, and target. They hold for the target's address family.
     pub node_ports: BTreeSet<(u8, u16, SocketAddr)>,
     /// Targets of packets by address, protocol and port; of one family.
     pub addresses: BTreeMap<(IpAddr, u8, u16), SocketAddr>,
-    /// TCP destinations that are left alone whatever the others say.
+    /// TCP destinations that are never redirected.
     pub bypass: BTreeSet<SocketAddr>,
 }
 

@@ -16,7 +16,7 @@ use super::netlink::{self, Netlink};
 /// A unicast route of the main table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
-    /// Which packets it is for; `0.0.0.0/0` or `::/0` is the default route.
+    /// Destination network; `0.0.0.0/0` or `::/0` is the default route.
     pub destination: IpNet,
     /// The next hop; `None`: the destination itself is on the link.
     pub gateway: Option<IpAddr>,
@@ -24,7 +24,7 @@ pub struct Route {
     pub link: u32,
     /// Treat the gateway as a neighbour on the link even if no other route does.
     pub on_link: bool,
-    /// The address the host sends from when nothing else decides.
+    /// Preferred source address (`src`).
     pub source: Option<IpAddr>,
     /// Type of service of the packets it is for; 0: of all (RFC 1349, IPv4 alone).
     pub tos: u8,
@@ -44,7 +44,7 @@ impl Route {
         Self { gateway: Some(gateway), on_link: true, ..Self::direct(destination, link) }
     }
 
-    /// Whether it exists because its interface or one of its addresses does.
+    /// Returns whether the kernel made the route, for an interface or one of its addresses.
     pub fn is_kernels(&self) -> bool {
         match self.destination {
             IpNet::V4(_) => false,
@@ -66,19 +66,19 @@ impl Netlink {
     /// Adds a route, or puts it in the place of the one the destination has.
     ///
     /// # Errors
-    /// If the kernel refuses, for instance because the interface is down.
-    pub fn put_route(&mut self, route: &Route) -> Result<(), Error> {
+    /// Fails if the kernel refuses, for instance because the interface is down.
+    pub(crate) fn put_route(&mut self, route: &Route) -> Result<(), Error> {
         let message = RouteNetlinkMessage::NewRoute(message(route)?);
         self.change(&describe("put", route), message, NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Deletes a route, whoever made it.
+    /// Deletes a route, also one of another program.
     ///
     /// # Errors
     /// [`Error::is_not_found`] if it is not there.
     pub fn delete_route(&mut self, route: &Route) -> Result<(), Error> {
         let mut message = message(route)?;
-        // The kernel compares what is given: its own routes have another protocol and scope.
+        // The kernel compares the given fields: its own routes have another protocol and scope.
         message.header.protocol = RouteProtocol::Unspec;
         message.header.scope = RouteScope::NoWhere;
         self.change(&describe("delete", route), RouteNetlinkMessage::DelRoute(message), 0)
@@ -89,7 +89,7 @@ impl Netlink {
     /// themselves.
     ///
     /// # Errors
-    /// If the kernel refuses to answer.
+    /// Fails if the kernel refuses to answer.
     pub fn routes(&mut self) -> Result<Vec<Route>, Error> {
         let query = RouteNetlinkMessage::GetRoute(RouteMessage::default());
         let answers = self.all("list routes", query)?;
@@ -109,7 +109,7 @@ fn describe(verb: &str, route: &Route) -> String {
     text + &format!(" on interface {}", route.link)
 }
 
-/// The change that adds a route, and what it is called.
+/// Returns the request that adds a route, and its name for errors.
 pub(super) fn addition(route: &Route) -> Result<(String, RouteNetlinkMessage), Error> {
     Ok((describe("add", route), RouteNetlinkMessage::NewRoute(message(route)?)))
 }
@@ -141,7 +141,7 @@ fn message(route: &Route) -> Result<RouteMessage, Error> {
     if let Some(source) = route.source {
         message.attributes.push(RouteAttribute::PrefSource(source.into()));
     }
-    // The kernel takes either the object or what is in it.
+    // The kernel takes either the object or its content.
     if let Some(nexthop) = route.nexthop {
         message.attributes.push(RouteAttribute::NhId(nexthop));
         return Ok(message);

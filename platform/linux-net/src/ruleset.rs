@@ -7,7 +7,7 @@ use netlink_packet_core::{NLM_F_REQUEST, NlasIterator};
 use netlink_sys::{Socket, protocols::NETLINK_NETFILTER};
 
 use super::error::Error;
-use super::raw_netlink::{self, answer, message, messages};
+use super::raw_netlink::{self, GENERIC, answer, message, messages};
 
 /// A netfilter netlink socket of the calling thread's network namespace.
 #[derive(Debug)]
@@ -21,14 +21,12 @@ const SUBSYSTEM: u16 = 10 << 8;
 const NFT_MSG_NEWGEN: u16 = SUBSYSTEM | 15;
 const NFT_MSG_GETGEN: u16 = SUBSYSTEM | 16;
 const NFTA_GEN_ID: u16 = 1;
-/// Length of `nfgenmsg`.
-const GENERIC: usize = 4;
 
 impl Ruleset {
     /// Opens a socket.
     ///
     /// # Errors
-    /// If the kernel gives none.
+    /// Fails if the kernel gives none.
     pub(super) fn open() -> Result<Self, Error> {
         let socket = raw_netlink::open(NETLINK_NETFILTER)
             .map_err(|cause| Error::new("open a netfilter socket", cause))?;
@@ -38,7 +36,7 @@ impl Ruleset {
     /// The generation now.
     ///
     /// # Errors
-    /// If the kernel does not answer, or with something else.
+    /// Fails if the kernel does not answer, or with something else.
     pub(super) fn generation(&mut self) -> Result<u32, Error> {
         self.request().map_err(|cause| Error::new(WHAT, cause))
     }

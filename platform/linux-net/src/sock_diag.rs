@@ -9,7 +9,7 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NlasIterator};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 
 use super::error::Error;
-use super::raw_netlink::{self, ERROR, answer, message, messages, refusal, request};
+use super::raw_netlink::{self, message, request};
 
 /// States of net/tcp_states.h; a UDP socket is established or closed.
 pub(super) const ESTABLISHED: u8 = 1;
@@ -18,10 +18,9 @@ pub(super) const LISTEN: u8 = 10;
 /// `TIME_WAIT` and `NEW_SYN_RECV` have no socket of a process.
 const WITHOUT_PROCESS: u32 = 1 << 6 | 1 << 12;
 
-/// `SOCK_DIAG_BY_FAMILY`, `SOCK_DESTROY`, and the type of messages that end a list.
+/// `SOCK_DIAG_BY_FAMILY` and `SOCK_DESTROY`.
 const BY_FAMILY: u16 = 20;
 const DESTROY: u16 = 21;
-const DONE: u16 = 3;
 /// Lengths of `struct inet_diag_sockid` and `struct inet_diag_msg`.
 const ID: usize = 48;
 const MESSAGE: usize = 72;
@@ -48,7 +47,7 @@ impl OpenSocket {
         Self { state: ESTABLISHED, local, remote, cgroup: None, name: (0, [0; ID]) }
     }
 
-    /// Whether it takes connections of anyone, or datagrams.
+    /// Returns whether the socket accepts connections, or datagrams of any sender.
     pub fn is_listening(&self) -> bool {
         self.state == LISTEN || self.state == CLOSE
     }
@@ -57,7 +56,7 @@ impl OpenSocket {
 /// The sockets of an IP protocol (TCP or UDP) in the calling thread's network namespace.
 ///
 /// # Errors
-/// If the kernel has no `sock_diag`.
+/// Fails if the kernel has no `sock_diag`.
 pub fn open_sockets(protocol: u8) -> Result<Vec<OpenSocket>, Error> {
     list(protocol, !WITHOUT_PROCESS).map_err(|cause| Error::new("list the sockets", cause))
 }
@@ -66,7 +65,7 @@ pub fn open_sockets(protocol: u8) -> Result<Vec<OpenSocket>, Error> {
 /// peer. Returns whether the socket was still there.
 ///
 /// # Errors
-/// If the kernel does not end sockets (`CONFIG_INET_DIAG_DESTROY`) or refuses.
+/// Fails if the kernel does not end sockets (`CONFIG_INET_DIAG_DESTROY`) or refuses.
 pub fn end_socket(protocol: u8, socket: &OpenSocket) -> Result<bool, Error> {
     let end = || {
         let (family, id) = &socket.name;
@@ -83,12 +82,12 @@ pub fn end_socket(protocol: u8, socket: &OpenSocket) -> Result<bool, Error> {
 
 /// The sockets of a protocol in these states, a bit mask.
 pub(super) fn list(protocol: u8, states: u32) -> io::Result<Vec<OpenSocket>> {
-    let socket = raw_netlink::open(NETLINK_SOCK_DIAG)?;
+    let netlink = raw_netlink::open(NETLINK_SOCK_DIAG)?;
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         let body = body(family as u8, protocol, states, &[0; ID]);
-        socket.send(&message(BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, &body), 0)?;
-        while read(&answer(&socket)?, &mut found)? {}
+        let request = message(BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, &body);
+        raw_netlink::list(&netlink, &request, BY_FAMILY, |body| found.extend(socket(body)))?;
     }
     Ok(found)
 }
@@ -99,19 +98,6 @@ fn body(family: u8, protocol: u8, states: u32, name: &[u8; ID]) -> Vec<u8> {
     body.extend(states.to_ne_bytes());
     body.extend(name);
     body
-}
-
-/// Reads one datagram of a list; returns whether more follow.
-fn read(datagram: &[u8], found: &mut Vec<OpenSocket>) -> io::Result<bool> {
-    for (kind, body) in messages(datagram) {
-        match kind {
-            DONE => return Ok(false),
-            ERROR => return Err(refusal(body)),
-            BY_FAMILY => found.extend(socket(body)),
-            _ => {}
-        }
-    }
-    Ok(true)
 }
 
 /// The socket of a `struct inet_diag_msg`: family and state, then `struct inet_diag_sockid`, and attributes behind it.
@@ -134,8 +120,12 @@ fn socket(body: &[u8]) -> Option<OpenSocket> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::raw_netlink::attribute;
+    use super::super::raw_netlink::{DONE, ERROR, attribute, read_list};
     use super::*;
+
+    fn read(datagram: &[u8], found: &mut Vec<OpenSocket>) -> io::Result<bool> {
+        read_list(datagram, BY_FAMILY, |body| found.extend(socket(body)))
+    }
 
     #[test]
     fn sockets_are_read_from_a_list() {

@@ -100,9 +100,8 @@ const STRING_WORDS: usize = 8;
 /// The kernel keeps features in one 64-bit word; the room is for four of them.
 const MOST_FEATURES: u32 = 256;
 
-/// Runs one ethtool command on the interface called `interface`, in the
-/// namespace `socket` belongs to. Private to this file, because the first word of
-/// `request` decides how much the kernel writes behind it.
+/// Runs one ethtool command on the interface called `interface`, in the namespace `socket` belongs to. Private to this
+/// file, because the first word of `request` decides how much the kernel writes behind it.
 fn ethtool(socket: BorrowedFd<'_>, interface: &str, request: &mut [u32]) -> io::Result<()> {
     let mut name = [0; libc::IFNAMSIZ];
     if interface.len() >= name.len() || interface.bytes().any(|byte| byte == 0) {

@@ -73,7 +73,7 @@ pub fn read(family: Family, interface: &str, setting: &str) -> Result<String, Er
 ///
 /// # Errors
 /// Names the file.
-pub fn switch_forwarding_on(family: Family) -> Result<(), Error> {
+pub(crate) fn switch_forwarding_on(family: Family) -> Result<(), Error> {
     if read(family, "all", "forwarding")? == "1" {
         return Ok(());
     }

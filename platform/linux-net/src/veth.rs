@@ -46,7 +46,7 @@ impl Netlink {
     /// neither is there. Their Ethernet addresses follow from their names.
     ///
     /// # Errors
-    /// If an interface of one of the names exists that is not the other one's peer.
+    /// Fails if an interface of one of the names exists that is not the other one's peer.
     pub(crate) fn own_pair(
         &mut self,
         purpose: &str,
@@ -89,7 +89,10 @@ impl Netlink {
         let what = format!("create veth pair {} and {}", pair.near.name, pair.far.name);
         for end in [&pair.near, &pair.far] {
             if !valid_name(&end.name) {
-                return Err(Error::invalid(what, format!("'{}' is no interface name", end.name)));
+                return Err(Error::invalid(
+                    what,
+                    format!("'{}' is not a valid interface name", end.name),
+                ));
             }
         }
         let mut far = end_message(&pair.far, pair.mtu, queues);

@@ -13,7 +13,7 @@ pub enum Answer {
     Error(ApiError),
 }
 
-/// Why a request failed.
+/// Error of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
@@ -27,7 +27,7 @@ pub struct ApiError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorKind {
-    /// The request cannot be understood, or a field holds what it must not.
+    /// The request cannot be parsed, or a field is invalid.
     BadRequest,
     /// There is no such method.
     UnknownMethod,
@@ -51,7 +51,7 @@ pub enum ErrorKind {
 pub struct AttachedPod {
     /// The snapshot with the pod's tables; every worker uses it or a later one.
     pub generation: u64,
-    /// Whether other kernels get the pod's packets without the switch, so that it may leave
+    /// True if other kernels get the pod's packets without the switch, so that it may leave
     /// checksums and segments to them.
     #[serde(default)]
     pub flow_offload: bool,

@@ -1,4 +1,4 @@
-//! Attachments of pods: what a request says about one, and what is refused.
+//! Attachments of pods in requests, and their validation.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -55,14 +55,17 @@ impl AttachPod {
             ("container_id", &self.container_id),
         ] {
             if text.is_empty() || !text.bytes().all(|c| c.is_ascii_graphic() && c != b'/') {
-                return Err(format!("{field}: '{}' is no name", text.escape_debug()));
+                return Err(format!("{field}: '{}' is not a name", text.escape_debug()));
             }
         }
         for (field, name) in
             [("interface", &self.interface), ("host_interface", &self.host_interface)]
         {
             if !valid_name(name) {
-                return Err(format!("{field}: '{}' is no interface name", name.escape_debug()));
+                return Err(format!(
+                    "{field}: '{}' is not a valid interface name",
+                    name.escape_debug()
+                ));
             }
         }
         if !self.mac.is_unicast() {
@@ -81,7 +84,7 @@ impl AttachPod {
                 || address.is_multicast()
                 || address.is_loopback()
             {
-                return Err(format!("addresses[{n}]: {address} is no address of a pod"));
+                return Err(format!("addresses[{n}]: {address} is not an address of a pod"));
             }
         }
         Ok(())

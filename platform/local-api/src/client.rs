@@ -24,7 +24,7 @@ pub struct Client {
     reader: BufReader<Timed>,
 }
 
-/// Why a call failed.
+/// Error of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// There is no socket.
@@ -40,7 +40,7 @@ pub enum ClientError {
         socket: PathBuf,
     },
     /// The path leads to something else.
-    #[error("{}: is no socket", socket.display())]
+    #[error("{}: is not a socket", socket.display())]
     NotASocket {
         /// The path tried.
         socket: PathBuf,
@@ -74,7 +74,7 @@ pub enum ClientError {
     Refused(#[from] ApiError),
 }
 
-/// Whether a path leads to a socket; an answer that cannot be had counts as yes.
+/// Returns whether a path leads to a socket; an answer that cannot be had counts as yes.
 fn is_socket(path: &Path) -> bool {
     std::fs::metadata(path).map_or(true, |found| found.file_type().is_socket())
 }
@@ -133,7 +133,7 @@ impl Client {
     /// Sends a request and returns its answers as they arrive, without a timeout.
     ///
     /// # Errors
-    /// If the request cannot be sent.
+    /// Fails if the request cannot be sent.
     pub fn stream(
         mut self,
         request: &Request,
@@ -152,7 +152,7 @@ impl Client {
     /// request says so.
     ///
     /// # Errors
-    /// If the process has no descriptor left.
+    /// Fails if the process has no descriptor left.
     pub fn handle(&self) -> io::Result<UnixStream> {
         self.reader.get_ref().stream.try_clone()
     }

@@ -6,18 +6,18 @@ use serde_json::Value;
 
 use super::Verdict;
 
-/// Values of which one has to match; without any everything does. One value stands alone on the wire, as switches before lists
-/// read it.
+/// Values of which one must match; an empty list matches everything. A single value is written without a list, which
+/// older switches read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnyOf<T>(pub Vec<T>);
 
 impl<T> AnyOf<T> {
-    /// Whether everything matches.
+    /// Returns whether everything matches.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether there are no values, or `holds` for one.
+    /// Returns whether there are no values, or `holds` for one.
     pub fn any(&self, holds: impl FnMut(&T) -> bool) -> bool {
         self.0.is_empty() || self.0.iter().any(holds)
     }
@@ -52,7 +52,7 @@ impl<T: Serialize> Serialize for AnyOf<T> {
 
 impl<'de, T: DeserializeOwned> Deserialize<'de> for AnyOf<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Of an untagged enumeration a fault would not say which word it is about.
+        // The error of an untagged enumeration would not name the word at fault.
         let values = match Value::deserialize(deserializer)? {
             Value::Array(all) => all,
             one => vec![one],
@@ -62,7 +62,7 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for AnyOf<T> {
     }
 }
 
-/// Filters of streamed verdicts; all that have values have to match.
+/// Filters of streamed verdicts; all that have values must match.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObserveFilters {
     /// Only these verdicts.
@@ -167,10 +167,10 @@ pub struct ObserveFilters {
     /// Only verdicts before this moment, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
-    /// Only connections that staged policies would decide otherwise about; without it none of their events.
+    /// Only connections that staged policies would decide differently; otherwise these events are left out.
     #[serde(default, skip_serializing_if = "is_false")]
     pub staged: bool,
-    /// Verdicts that the filters above would leave out; the span of time is as it is.
+    /// Inverts the filters above; the time span stays as it is.
     #[serde(default, skip_serializing_if = "is_false")]
     pub not: bool,
     /// The number of past verdicts to send, the oldest that match; takes the place of `last`.

@@ -60,7 +60,7 @@ pub fn read_line(reader: &mut impl BufRead, limit: usize) -> Result<Option<Strin
 /// Writes `value` as one line, in one piece.
 ///
 /// # Errors
-/// If it cannot be written as JSON, or not to the stream.
+/// Fails if it cannot be written as JSON, or not to the stream.
 pub fn write_line(writer: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');

@@ -15,13 +15,12 @@
 //!
 //! `trace-show` answers with one line a packet as well, and ends. `observe` also sends `{"result":{"lost":N}}` to a reader too slow for `N` verdicts.
 //!
-//! A connection carries any number of requests, one after the other. Unknown
-//! fields are ignored, so that a plugin and an agent of different versions
-//! understand each other; an unknown method gets an error and the connection
-//! stays usable. A line longer than its bound ends the connection.
+//! A connection carries any number of requests, one after the other. Unknown fields are ignored, so that a plugin and
+//! an agent of different versions understand each other; an unknown method gets an error and the connection stays
+//! usable. A line longer than its bound ends the connection.
 //!
 //! - `request`: the requests,
-//! - `attachment`: attachments of pods, and what is refused of them,
+//! - `attachment`: attachments of pods, and their validation,
 //! - `answer`: results and errors,
 //! - `capture`: captured packets as they are streamed,
 //! - `session_rules`: session rules as they are streamed,

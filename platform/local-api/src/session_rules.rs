@@ -42,7 +42,7 @@ pub struct SessionRule {
     pub local: RuleEnd,
     /// The other end.
     pub remote: RuleEnd,
-    /// Whether matching connections are allowed.
+    /// True if matching connections are allowed.
     pub allow: bool,
 }
 
@@ -53,10 +53,10 @@ pub struct SessionService {
     pub at: SocketAddr,
     /// TCP or UDP.
     pub transport: Protocol,
-    /// Clients that it admits; without them all.
+    /// Clients that it admits; `None`: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sources: Option<Vec<IpNet>>,
-    /// Whether a client keeps its endpoint.
+    /// True if a client keeps its endpoint.
     #[serde(default)]
     pub affinity: bool,
     /// Where connections go; without them the service is removed.
@@ -143,7 +143,7 @@ impl SessionRule {
     /// Converts to a rule of a stack.
     ///
     /// # Errors
-    /// If the ports are no range.
+    /// Fails if the ports are not a range.
     pub fn rule(&self) -> Result<Rule, String> {
         let end = |end: &RuleEnd| match end.ports {
             [first, last] if first <= last => {

@@ -68,7 +68,7 @@ fn nobody_listens() {
     let plain = folder.path().join("file");
     std::fs::write(&plain, "").unwrap();
     let error = ask(&plain, LONG).unwrap_err();
-    assert_eq!(error.to_string(), format!("{}: is no socket", plain.display()));
+    assert_eq!(error.to_string(), format!("{}: is not a socket", plain.display()));
     let file = plain.join("socket");
     let error = ask(&file, LONG).unwrap_err();
     assert!(matches!(error, ClientError::Connect { .. }), "{error}");

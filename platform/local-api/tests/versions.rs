@@ -37,7 +37,7 @@ fn neighbours() -> Vec<(Value, Value)> {
     today.into_iter().chain(before).collect()
 }
 
-/// Every object gets a field that nobody knows yet.
+/// Adds an unknown field to every object.
 fn from_later(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -52,7 +52,7 @@ fn from_later(value: &Value) -> Value {
     }
 }
 
-/// Whether all of `part` is in `whole`, with the same values.
+/// Returns whether all of `part` is in `whole`, with the same values.
 fn holds(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => {

@@ -16,7 +16,7 @@ impl Background {
     /// Starts a thread of this name, which runs `serve`; its error is logged.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// Fails if the thread cannot be started.
     pub fn start(
         name: &'static str,
         serve: impl Future<Output = io::Result<()>> + Send + 'static,

@@ -26,7 +26,7 @@ struct Open {
     network: Option<IpAddr>,
 }
 
-/// Whether the client of a connection was let in.
+/// Flag of a connection whose client was authenticated.
 #[derive(Clone, Debug, Default)]
 pub struct Admitted(Arc<AtomicBool>);
 

@@ -16,9 +16,9 @@ pub enum Code {
     Unknown = 2,
     /// The request cannot be used.
     InvalidArgument = 3,
-    /// The client may not.
+    /// The client lacks permission.
     PermissionDenied = 7,
-    /// Too much at a time.
+    /// A limit is reached.
     ResourceExhausted = 8,
     /// There is no such method, or it is not supported.
     Unimplemented = 12,

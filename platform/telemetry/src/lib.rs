@@ -1,5 +1,5 @@
-//! Observability of a process: `/healthz`, `/readyz` and `/metrics` over HTTP ([`Server`]), pages for
-//! clients elsewhere over HTTPS ([`Guard`]), and the log ([`log`]).
+//! Observability of a process: `/healthz`, `/readyz` and `/metrics` over HTTP ([`Server`]), pages for remote clients
+//! over HTTPS ([`Guard`]), and the log ([`log`]).
 //!
 //! Metrics are the [`prometheus`] crate's. The newer `prometheus-client` cannot write the
 //! proxy's metrics as its original names them: it appends `_total` to each counter's name and a

@@ -8,12 +8,12 @@ pub trait Pages: Send + Sync + 'static {
     /// The page at `path`; `None` answers 404.
     fn page(&self, path: &str, query: &str) -> Option<Page>;
 
-    /// Answers what a client sends to `path`; `None` if nothing is taken there.
+    /// Answers a POST to `path`; `None` if there is no such method.
     fn post(&self, _path: &str) -> Option<Post> {
         None
     }
 
-    /// Whether clients may ask for `path` by this name of the server, which is neither an address nor
+    /// Returns whether clients may ask for `path` by this name of the server, which is neither an address nor
     /// `localhost`. A page in a browser reaches a server by a name of its own (DNS rebinding), and must
     /// not read it.
     fn is_called(&self, _name: &str, _path: &str) -> bool {
@@ -67,7 +67,7 @@ impl Page {
 /// Answers a body. Runs on a thread of its own.
 pub type Post = Box<dyn FnOnce(&[u8]) -> Page + Send>;
 
-/// Sends lines until there are no more or the client is gone. Runs on a thread of its own.
+/// Sends lines until the feed ends or the client is gone. Runs on a thread of its own.
 pub type Feed = Box<dyn FnOnce(&Lines) + Send>;
 
 /// The client of a [`Feed`].
@@ -80,7 +80,7 @@ impl Lines {
         self.0.blocking_send(Bytes::from(text)).is_ok()
     }
 
-    /// Whether the client is gone.
+    /// Returns whether the client is gone.
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 
-/// A value that is as new as its files.
+/// A value that follows its files.
 pub struct Reloaded<T> {
     what: &'static str,
     files: Vec<PathBuf>,
@@ -23,9 +23,9 @@ type Load<T> = dyn Fn() -> Result<T, String> + Send + Sync;
 struct State<T> {
     value: Arc<T>,
     stamps: Vec<Option<Stamp>>,
-    /// When the files were compared last.
+    /// Time of the last comparison.
     compared: Instant,
-    /// Why the files of today could not be loaded.
+    /// Error of the last load, if it failed.
     fault: Option<String>,
 }
 
@@ -33,7 +33,7 @@ struct State<T> {
 /// replaces a link), length.
 type Stamp = (SystemTime, u64, u64);
 
-/// Between two comparisons.
+/// Interval of comparisons.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 impl<T> Reloaded<T> {

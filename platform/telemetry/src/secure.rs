@@ -1,4 +1,4 @@
-//! HTTPS for clients elsewhere: each request is authenticated and authorized before it is answered.
+//! HTTPS for remote clients: each request is authenticated and authorized before it is answered.
 
 use std::io;
 use std::path::PathBuf;
@@ -29,16 +29,16 @@ pub enum Credential {
 /// The header of [`Credential::Forwarded`].
 pub const FORWARDED: &str = "x-podgate-authorization";
 
-/// Whether a client may have a page.
+/// Result of authorizing a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It may.
+    /// The user may read the page.
     Granted,
     /// The token is not valid (401).
     Unauthenticated(String),
     /// The user may not (403).
     Denied(String),
-    /// It could not be found out (503).
+    /// Authorization is unavailable (503).
     Unavailable(String),
 }
 
@@ -47,7 +47,7 @@ pub type Answer<'a> = Pin<Box<dyn Future<Output = Access> + Send + 'a>>;
 
 /// Decides about requests; runs on the server's tokio runtime.
 pub trait Authorize: Send + Sync + 'static {
-    /// Whether the owner of the credential may read the page at `path`.
+    /// Returns whether the owner of the credential may read the page at `path`.
     fn authorize(&self, credential: Credential, path: String) -> Answer<'_>;
 }
 
@@ -75,7 +75,7 @@ impl Identity {
     /// itself, which encrypts; clients cannot tell it from another one's.
     ///
     /// # Errors
-    /// When none can be made, and names the file that cannot be used.
+    /// Fails if none can be made, and names the file that cannot be used.
     pub fn new(
         files: Option<&(PathBuf, PathBuf)>,
         name: &str,
@@ -99,7 +99,7 @@ impl Identity {
     /// Accepts a TLS connection.
     ///
     /// # Errors
-    /// When the handshake fails or takes too long.
+    /// Fails if the handshake fails or takes too long.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(self.0.current()).accept(stream))
             .await

@@ -50,7 +50,7 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 const CONNECTIONS: usize = 32;
 /// Time for a request to arrive, and for the whole connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest request head, the least hyper takes.
+/// Longest request head, the minimum that hyper accepts.
 const MOST_HEAD: usize = 8 * 1024;
 /// The same where a guard asks others about each request.
 const GUARDED_PATIENCE: Duration = Duration::from_secs(20);
@@ -70,7 +70,7 @@ impl Server {
     /// Serves `pages` on `listener`.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// Fails if the thread cannot be started.
     pub fn start(listener: TcpListener, pages: Arc<dyn Pages>) -> io::Result<Self> {
         Self::launch(listener, pages, None, "http")
     }
@@ -78,7 +78,7 @@ impl Server {
     /// Serves `pages` on `listener` over TLS, to clients that `guard` lets in.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// Fails if the thread cannot be started.
     pub fn start_guarded(
         listener: TcpListener,
         pages: Arc<dyn Pages>,
@@ -174,7 +174,7 @@ fn foreign_name(host: &str) -> Option<&str> {
     (!is_address && !name.eq_ignore_ascii_case("localhost")).then_some(name)
 }
 
-/// Decides whether the client may have the page; the page that refuses it otherwise.
+/// Authorizes the client; returns the page of a refusal.
 async fn admit(site: &Site, request: &Request<Incoming>) -> Result<(), Page> {
     let Some(guard) = &site.guard else {
         // HTTP/1.0 has none, and browsers do not speak it.

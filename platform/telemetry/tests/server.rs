@@ -117,7 +117,7 @@ fn metrics_have_their_own_type() {
 #[test]
 fn slow_clients_do_not_keep_out_a_probe() {
     let server = server();
-    // Three times what is served at once: silent, half a request, and an answer nobody reads.
+    // Three times as many as are served at once: silent, half a request, and an unread answer.
     let slow: Vec<TcpStream> = ["", "GET /heal", "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"]
         .into_iter()
         .flat_map(|text| (0..32).map(move |_| text))

@@ -92,7 +92,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Sends a request and reads what answers it.
+    /// Sends a request and reads its answer.
     fn call<M>(
         &self,
         request: GenlMessage<M>,
@@ -142,7 +142,7 @@ fn requests(config: &WireGuardConfig, changes: &Changes<'_>) -> Vec<Vec<Wireguar
     let removed = changes
         .removed
         .iter()
-        // One that changes is changed in place, which keeps its session.
+        // A changed peer is changed in place, which keeps its session.
         .filter(|key| !changes.added.iter().any(|peer| peer.public_key == **key))
         .map(|key| {
             vec![
@@ -234,7 +234,7 @@ mod tests {
     use super::super::tests::peer;
     use super::*;
 
-    /// What is requested of the kernel is what it answers with.
+    /// The kernel answers with the configuration that was requested.
     #[test]
     fn what_is_set_is_what_is_read() {
         let mut one = peer(1, "192.0.2.1:7", "10.1.0.0/24");

@@ -94,15 +94,15 @@ struct State {
     peers: Vec<WireGuardPeerState>,
 }
 
-/// The way from a state to a configuration.
+/// Changes that lead from a state to a configuration.
 #[derive(Debug, PartialEq, Eq)]
 struct Changes<'c> {
     sets_key: bool,
     sets_port: bool,
     removed: Vec<WireGuardKey>,
-    /// Those that are there, with another endpoint or other networks, are removed as well.
+    /// New peers. Existing ones with another endpoint or other networks are removed as well.
     added: Vec<&'c WireGuardPeer>,
-    /// Those that are there, with another interval of keepalives alone.
+    /// Existing peers of which only the keepalive interval changes.
     kept_alive: Vec<&'c WireGuardPeer>,
 }
 
@@ -111,7 +111,7 @@ impl WireGuardDevice {
     /// peers.
     ///
     /// # Errors
-    /// If the kernel has no WireGuard and no program serves a device of that name.
+    /// Fails if the kernel has no WireGuard and no program serves a device of that name.
     pub fn open(netlink: &mut Netlink, name: &str, mtu: u32) -> Result<(Self, Link), Error> {
         let what = || format!("open WireGuard device {name}");
         let socket = PathBuf::from(SOCKETS).join(format!("{name}.sock"));
@@ -142,7 +142,7 @@ impl WireGuardDevice {
         Ok((device, netlink.link(name)?))
     }
 
-    /// Whether a program serves [`WIREGUARD_DEVICE`].
+    /// Returns whether a program serves [`WIREGUARD_DEVICE`].
     pub fn is_served() -> bool {
         Path::new(SOCKETS).join(format!("{WIREGUARD_DEVICE}.sock")).exists()
     }
@@ -150,7 +150,7 @@ impl WireGuardDevice {
     /// Configures the device. Peers that stay as they are keep their sessions.
     ///
     /// # Errors
-    /// If it refuses. Another call continues from the state reached.
+    /// Fails if it refuses. Another call continues from the state reached.
     pub fn set(&mut self, config: &WireGuardConfig) -> Result<(), Error> {
         let state = self.state()?;
         let changes = state.changes(config);
@@ -160,7 +160,7 @@ impl WireGuardDevice {
     /// Sets key and port alone; all peers stay.
     ///
     /// # Errors
-    /// If it refuses.
+    /// Fails if it refuses.
     pub fn set_identity(&mut self, config: &WireGuardConfig) -> Result<(), Error> {
         let state = self.state()?;
         let identity = Changes {
@@ -185,7 +185,7 @@ impl WireGuardDevice {
     /// The peers as the device has them.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// Fails if it does not answer.
     pub fn peers(&mut self) -> Result<Vec<WireGuardPeerState>, Error> {
         self.state().map(|state| state.peers)
     }

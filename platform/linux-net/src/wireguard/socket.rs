@@ -33,8 +33,8 @@ pub(super) fn set(
     requests(config, changes).into_iter().try_for_each(request).map_err(failed)
 }
 
-/// The requests, one for each peer: boringtun takes what is said of one peer for the next one's. A peer that changes is
-/// removed first, as not every program changes one that is there; so the interval of keepalives alone stays as it was.
+/// Returns the requests, one for each peer: boringtun applies fields of one peer to the next. A changed peer is removed
+/// first, as not every program changes an existing one; so a change of the keepalive interval alone is not applied.
 fn requests(config: &WireGuardConfig, changes: &Changes<'_>) -> Vec<String> {
     let mut requests = Vec::new();
     let mut add = |lines: String| requests.push(format!("set=1\n{lines}\n"));
@@ -82,7 +82,7 @@ fn parse(answer: &str, now: Duration) -> io::Result<State> {
         let number = || value.parse::<u64>().map_err(|_| invalid(line));
         match (key, state.peers.last_mut()) {
             ("errno", _) => errno = Some(value.parse::<i32>().map_err(|_| invalid(line))?),
-            // Of boringtun.
+            // An extension of boringtun.
             ("own_public_key", None) => state.public_key = key_of(value),
             ("listen_port", None) => state.port = value.parse().ok(),
             ("public_key", _) => {

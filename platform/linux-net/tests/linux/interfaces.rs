@@ -11,7 +11,7 @@ use linux_net::{
 
 use crate::end;
 
-/// Whether a feature of `ethtool -k` is on.
+/// Returns whether a feature of `ethtool -k` is on.
 fn feature(namespace: &testkit::Namespace, interface: &str, feature: &str) -> bool {
     let text = namespace.exec(["ethtool", "-k", interface]);
     let line = text.lines().find(|line| line.trim().starts_with(&format!("{feature}:")));
