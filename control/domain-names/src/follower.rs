@@ -16,7 +16,7 @@ pub struct Seen<'a> {
     pub pod: SocketAddr,
     /// The resolver's end.
     pub resolver: SocketAddr,
-    /// Whether the pod sent it.
+    /// True if the pod sent it.
     pub from_pod: bool,
     /// The place in the stream; `None` for UDP.
     pub segment: Option<Segment>,
@@ -29,9 +29,9 @@ pub struct Seen<'a> {
 pub struct Segment {
     /// Its sequence number.
     pub sequence: u32,
-    /// Whether it opens the connection (or accepts it).
+    /// True if it opens or accepts the connection (SYN).
     pub syn: bool,
-    /// Whether it ends the connection at once.
+    /// True if it resets the connection (RST).
     pub rst: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct Answer {
     pub addresses: Vec<(IpAddr, u32)>,
 }
 
-/// The questions that pods have asked and not had answered yet.
+/// Questions of pods without an answer yet.
 ///
 /// Bounds, for each address of a pod: 256 questions, the oldest making room; 16 connections, the one
 /// idle for longest making room. A question is remembered for 15 seconds, a connection for a minute
@@ -81,7 +81,7 @@ struct Connection {
 
 const MOST_QUESTIONS: usize = 256;
 const MOST_CONNECTIONS: usize = 16;
-/// Longest wait of a question for its answer: longer than that of resolvers' clients.
+/// Longest wait for an answer: longer than resolvers' clients wait.
 const PATIENCE: Duration = Duration::from_secs(15);
 const IDLE: Duration = Duration::from_secs(60);
 /// Longest question over TCP.

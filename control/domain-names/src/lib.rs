@@ -10,9 +10,9 @@
 //! | names of policies, `*.` prefixes | [`DomainPattern`] |
 //! | questions and answers of one message | [`message`] |
 //! | DNS over TCP: messages out of segments | [`Stream`] |
-//! | which answer counts | [`Follower`] |
-//! | how long an address counts, and how many do | [`NameTable`] |
-//! | whose addresses are put in force next | [`Turns`] |
+//! | answers that match a question | [`Follower`] |
+//! | lifetime and number of addresses | [`NameTable`] |
+//! | fair turns between pods | [`Turns`] |
 //!
 //! Nothing here knows a socket or a clock: bytes and a time come in.
 

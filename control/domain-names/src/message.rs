@@ -11,7 +11,7 @@ use domain::rdata::{A, Aaaa, Cname};
 
 use crate::pattern::is_plain;
 
-/// A question, as it was asked.
+/// A question.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Question {
     /// The message's identifier.
@@ -22,12 +22,12 @@ pub struct Question {
     pub rtype: u16,
 }
 
-/// An answer's question and what it says about it.
+/// An answer and its question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The question that it repeats.
     pub question: Question,
-    /// Whether it was cut short to fit a datagram: it is asked again by TCP.
+    /// True if it was truncated to fit a datagram; the client repeats the question over TCP.
     pub is_truncated: bool,
     /// Addresses at the end of the chain of aliases, of the type that was asked for, with the
     /// seconds they may be used; none if it is truncated or reports an error.

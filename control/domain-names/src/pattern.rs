@@ -63,14 +63,14 @@ impl FromStr for DomainPattern {
             let ends = [label.bytes().next(), label.bytes().last()];
             let are_fine = ends.iter().all(|end| end.is_some_and(|it| it.is_ascii_alphanumeric()));
             if !are_fine || !is_plain(label) || label.len() > LONGEST_LABEL {
-                return Err(BadPattern("is no domain name, with or without *. in front"));
+                return Err(BadPattern("is not a domain name, with or without *. in front"));
             }
         }
         Ok(Self { name: name.to_ascii_lowercase().into(), is_prefix })
     }
 }
 
-/// Whether a text has characters of host names alone, and underscores.
+/// Returns whether a text has only characters of host names, and underscores.
 pub(crate) fn is_plain(label: &str) -> bool {
     label.bytes().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'_'))
 }
@@ -96,7 +96,7 @@ impl fmt::Display for DomainPattern {
 }
 
 impl DomainPattern {
-    /// Whether the pattern covers a name, given without a full stop at the end. A text with an empty
+    /// Returns whether the pattern covers a name, given without a full stop at the end. A text with an empty
     /// first label is no name.
     pub fn matches(&self, name: &str) -> bool {
         let Some(at) = name.len().checked_sub(self.name.len()) else { return false };

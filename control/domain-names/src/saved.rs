@@ -43,8 +43,8 @@ impl<P: Ord + Clone + Serialize + DeserializeOwned> NameTable<P> {
         self.rows(now).map(saved).collect()
     }
 
-    /// Takes back what was saved before `elapsed`. What has ended since is lingering, and all of it
-    /// still has to be put in force.
+    /// Restores addresses that were saved `elapsed` ago. Those that have expired since linger, and all of them still
+    /// have to be put in force.
     pub fn restore(&mut self, saved: Vec<SavedAddress<P>>, elapsed: Duration, now: Duration) {
         for SavedAddress { pod, name, address, left_s } in saved {
             let left = Duration::from_secs(left_s.unwrap_or(0)).min(self.limits().most);
@@ -66,7 +66,7 @@ impl<P: Serialize + DeserializeOwned> SavedAddress<P> {
     /// Writes the addresses, as of `at`.
     ///
     /// # Errors
-    /// When `out` cannot be written.
+    /// Fails if `out` cannot be written.
     pub fn write(saved: &[Self], mut out: impl Write, at: SystemTime) -> io::Result<()> {
         let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         serde_json::to_writer(&mut out, &Head { saved_at: since.as_secs() })?;
@@ -81,7 +81,7 @@ impl<P: Serialize + DeserializeOwned> SavedAddress<P> {
     /// counts as no time.
     ///
     /// # Errors
-    /// When `input` cannot be read; `InvalidData` if it is damaged.
+    /// Fails if `input` cannot be read; `InvalidData` if it is damaged.
     pub fn read(input: impl BufRead, at: SystemTime) -> io::Result<(Vec<Self>, Duration)> {
         let mut lines = input.lines();
         let head: Head = match lines.next().transpose()? {

@@ -31,7 +31,7 @@ impl Stream {
     /// Takes a segment's bytes. Each message that it completes goes to `each`, in order.
     ///
     /// # Errors
-    /// When the bounds are exceeded; the stream is of no use then.
+    /// Fails if the bounds are exceeded; the stream is unusable then.
     pub fn take(
         &mut self,
         sequence: u32,
@@ -51,7 +51,7 @@ impl Stream {
             return Ok(());
         }
         self.append(sequence, bytes, &mut each)?;
-        // What it made contiguous.
+        // Segments that are contiguous now.
         while let Some(at) =
             self.ahead.iter().position(|(at, _)| at.wrapping_sub(self.next) as i32 <= 0)
         {
@@ -61,7 +61,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Appends what is new of a segment that begins at `next` or before.
+    /// Appends the new bytes of a segment that begins at `next` or before.
     fn append(
         &mut self,
         sequence: u32,

@@ -20,7 +20,7 @@ use crate::limits::{Limits, Pace};
 pub struct Counters {
     /// Addresses that made room for others.
     pub evicted: u64,
-    /// Answers that opened nothing, since the pod had too many that did.
+    /// Answers that opened nothing, because the pod exceeded its rate.
     pub paced: u64,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Pod {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
-    /// When it ends, or ended.
+    /// Time at which it ends or ended.
     pub(crate) until: Duration,
     /// The number of the last answer with it.
     pub(crate) answer: u64,
@@ -184,7 +184,7 @@ impl<P: Ord + Clone> NameTable<P> {
         Answered { changes, waits_for }
     }
 
-    /// Holds the bounds of a pod after a change, of `name` for one. Returns the names that lost
+    /// Enforces the bounds of a pod after a change, and of `name` if it is given. Returns the names that lost
     /// addresses.
     fn make_room(&mut self, pod: &P, name: Option<&Arc<str>>) -> BTreeSet<Arc<str>> {
         let mut touched = BTreeSet::new();
@@ -329,7 +329,7 @@ impl<P: Ord + Clone> NameTable<P> {
         names.map(|(pod, name)| self.change(pod, name)).collect()
     }
 
-    /// Whether any address is lingering.
+    /// Returns whether any address is lingering.
     pub fn has_lingering(&self) -> bool {
         let entries = self.pods.values().flat_map(|pod| pod.names.values());
         entries.flat_map(BTreeMap::values).any(|entry| !entry.state.is_open())

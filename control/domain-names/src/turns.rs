@@ -1,9 +1,8 @@
 //! Fair turns between the pods whose answers open addresses.
 //!
-//! Every change has a snapshot made, at a cost that grows with its addresses, so pods that never stop would
-//! keep the others waiting. Each pod has one turn for all that it has waiting, and the pod served longest
-//! ago goes first. All pods together have a pace, in addresses, of which the pods that use it have equal
-//! shares: one that needs less than its share waits for no other.
+//! Every change needs a snapshot, whose cost grows with its addresses, so a pod with a constant stream of changes could
+//! starve the others. Each pod has one turn for all of its waiting changes, and the pod served longest ago goes first.
+//! All pods share one rate, in addresses, in equal parts: a pod that needs less than its part does not wait.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use std::time::Duration;
 use crate::Change;
 use crate::limits::{Limits, Pace};
 
-/// Changes that wait for the turn of their pod, and what waits for them.
+/// Changes that wait for the turn of their pod, with the answers that wait for them.
 #[derive(Debug)]
 pub struct Turns<P, A> {
     waiting: BTreeMap<P, Turn<P, A>>,
@@ -30,7 +29,7 @@ struct Served {
     pace: Pace,
 }
 
-/// All that a pod has waiting.
+/// All waiting changes of a pod.
 #[derive(Debug)]
 pub struct Turn<P, A> {
     /// The newest change of each name.
@@ -47,7 +46,7 @@ impl<P, A> Turn<P, A> {
 }
 
 impl<P: Ord + Clone + std::hash::Hash, A> Turns<P, A> {
-    /// Nothing waits.
+    /// Starts empty.
     pub fn new(limits: Limits) -> Self {
         Self { waiting: BTreeMap::new(), served: HashMap::new(), turn: 0, limits }
     }

@@ -1,4 +1,4 @@
-//! The kernel's tables, kept in the wanted state.
+//! Keeps the kernel's tables in the desired state.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -20,21 +20,21 @@ pub struct Enforcer {
 }
 
 impl Default for Enforcer {
-    /// For the tables of pods' policies.
+    /// Writes the tables of pods' policies.
     fn default() -> Self {
         Self::new(TABLES)
     }
 }
 
 impl Enforcer {
-    /// For tables of these names.
+    /// Writes tables of these names.
     pub fn new(names: [&'static str; 2]) -> Self {
         Self { names, table: LargeTable::default(), current: None, whole: 0 }
     }
 
-    /// Brings the kernel into this state: by transactions with what is different alone, or by new
-    /// tables the first time and where the kernel refuses the difference. New tables enforce
-    /// beside the old ones before these go. A failure leaves the state before in force.
+    /// Brings the kernel into this state: by transactions with the differences, or by new tables the first time and if
+    /// the kernel refuses the differences. New tables enforce beside the old ones before those are removed. A failure
+    /// leaves the earlier state in force.
     ///
     /// # Errors
     /// With the output of `nft`.
@@ -53,8 +53,8 @@ impl Enforcer {
         self.write(next)
     }
 
-    /// The same, where pods have departed from addresses: conntrack's entries of these go, before
-    /// the next pod has the address, or once the address is closed if no pod of `view` has it.
+    /// Sets the state after pods have left addresses, and deletes the conntrack entries of these: before the next pod
+    /// gets the address, or once the address is closed if no pod of `view` has it.
     ///
     /// # Errors
     /// The kernel's. If entries stay, the ruleset is in force nevertheless.
@@ -81,7 +81,9 @@ impl Enforcer {
         self.whole += 1;
         // These rules may be the first ones that make the kernel track connections.
         if let Err(error) = linux_net::track_open_connections() {
-            tracing::warn!("{error}: an open connection counts for the end that sends next");
+            tracing::warn!(
+                "{error}: the end that sends next counts as the initiator of an open connection"
+            );
         }
         let is_there = |table: &&str| LargeTable::outline("inet", table).is_ok();
         let [first, second] = self.names;
@@ -92,8 +94,8 @@ impl Enforcer {
         Ok(())
     }
 
-    /// Writes the tables anew if somebody has removed chains, rules or sets from them. The elements
-    /// of sets are not compared.
+    /// Writes the tables anew if another program has removed chains, rules or sets from them. The elements of sets are
+    /// not compared.
     ///
     /// # Errors
     /// With the output of `nft`.
@@ -110,12 +112,12 @@ impl Enforcer {
         if is_whole {
             return self.table.accept();
         }
-        tracing::warn!("table {table} was changed by somebody else; it is restored");
+        tracing::warn!("table {table} was changed by another program; it is restored");
         let (next, _) = self.current.take().unwrap_or_default();
         self.write(next)
     }
 
-    /// Removes the tables: nothing is enforced any more.
+    /// Removes the tables, which ends the enforcement.
     ///
     /// # Errors
     /// With the output of `nft`.
@@ -124,12 +126,12 @@ impl Enforcer {
         self.table.change(&Ruleset::removal(&self.names))
     }
 
-    /// Whether tables are there, of whatever process.
+    /// Returns whether tables exist, of this process or an earlier one.
     pub fn is_in_force(&self) -> bool {
         self.names.iter().any(|table| LargeTable::outline("inet", table).is_ok())
     }
 
-    /// Number of times that everything was written, the first included.
+    /// Returns how many times whole tables were written, the first included.
     pub fn written_whole(&self) -> u64 {
         self.whole
     }

@@ -1,22 +1,21 @@
-//! The node itself: what reaches it, and what its own processes open.
+//! Rules for the node itself: connections to it and of its own processes.
 //!
 //! ```text
 //!   input, output ─▶ firewalls without failsafe ─▶ failsafe ports ─▶ other firewalls ─▶ host-network pods ─▶ accept
 //!                     (each permits, or drops)      (accept)          (each permits, or drops)
 //! ```
 //!
-//! As for pods, every packet is evaluated, and replies by the rules of the direction that opened the
-//! connection: a denial stops live connections. One that conntrack did not see open has to be permitted
-//! as of either end (see `base.rs`), except at failsafe ports of the node. Loopback, neighbour
-//! discovery and ICMP errors of connections are always accepted. What the kernel forwards does not come
-//! here.
+//! As for pods, every packet is evaluated, replies by the rules of the connection's original direction: a denial stops
+//! live connections. A connection that conntrack did not see open must be permitted with either end as the initiator
+//! (see `base/`), except at failsafe ports of the node. Loopback, neighbour discovery and ICMP errors of connections
+//! are always accepted. Forwarded packets do not pass these hooks.
 //!
-//! A pod on the host network has its node's addresses. Its rules decide about what comes to
-//! the ports that it declares.
+//! A pod on the host network has its node's addresses. Its rules decide about connections to the ports that it
+//! declares.
 //!
-//! Each list is a chain that is jumped to and returns what it permits: the kernel follows 16 chains
-//! in a row at most, and looks through every path of them at each change. Rules lead to these chains
-//! and no maps, so no packet sees one that is not filled yet.
+//! Each list is a chain that a rule jumps to, and which returns on permission: the kernel follows at most 16 nested
+//! chains, and validates every path at each change. Rules and not maps lead to these chains, so no packet sees one
+//! before it is filled.
 
 use std::sync::Arc;
 
@@ -32,8 +31,8 @@ use crate::ruleset::{Chain, Family, Ruleset};
 /// Names of the tables of host firewalls; see [`TABLES`](crate::TABLES).
 pub const HOST_TABLES: [&str; 2] = ["podgate-host-a", "podgate-host-b"];
 
-/// Accepts neighbour discovery, which no router has passed on (RFC 4861). Solicitations and advertisements hold an
-/// address and two options; advertisements of routers and redirects may be longer.
+/// Accepts neighbour discovery that no router has forwarded (RFC 4861). Solicitations and advertisements hold an
+/// address and two options; router advertisements and redirects may be longer.
 const DISCOVERY: [&str; 2] = [
     "ip6 hoplimit 255 ip6 length <= 56 icmpv6 type { 133, 135, 136 } accept",
     "ip6 hoplimit 255 icmpv6 type { 134, 137 } accept",
@@ -49,7 +48,7 @@ struct Place {
 }
 
 impl Place {
-    /// Whether the connection was opened from outside.
+    /// Returns whether the connection was opened from outside.
     fn is_ingress(self) -> bool {
         (self.hook == "input") == (self.way == Way::Original)
     }

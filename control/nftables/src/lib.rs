@@ -12,20 +12,19 @@
 //! | sets, maps and chains as values; transactions between two of them | `ruleset.rs` |
 //! | a rule list as a chain, for each direction of a connection | `rules.rs` |
 //! | replies to denied packets | `reject.rs` |
-//! | base chains: hooks, dispatch, address checks | `base.rs` |
-//! | the view on the interfaces that are there | `render.rs` |
-//! | where pods' interfaces are | `locate.rs` |
+//! | base chains: hooks, dispatch, address checks | `base/` |
+//! | the view, rendered for the node's interfaces | `render.rs` |
+//! | finding pods' interfaces | `locate.rs` |
 //! | the node itself | `host.rs` |
 //! | the kernel's tables | `enforcer.rs` |
 //!
 //! # How a packet is evaluated
 //!
-//! Every packet is evaluated, not only a connection's first one. Conntrack contributes the
-//! direction alone: in the original direction the packet's own addresses and destination port are
-//! looked up; in the reply direction the same, reversed. Hence a denial stops live connections at
-//! their next packet, without deleting entries. Those of a pod that goes are deleted. The filter
-//! hooks stand where destinations are translated and sources are not yet, so services are seen as
-//! their endpoints.
+//! Every packet is evaluated, not only a connection's first one. Conntrack contributes only the direction: in the
+//! original direction the packet's own addresses and destination port are looked up, in the reply direction the
+//! reversed ones. Hence a denial stops live connections at their next packet, without deleting entries. Entries of a
+//! removed pod are deleted. At the filter hooks destinations are translated and sources are not yet, so services are
+//! seen as their endpoints.
 
 mod base;
 mod enforcer;

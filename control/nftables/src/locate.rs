@@ -42,17 +42,17 @@ impl Locator {
     /// Looks in the calling thread's network namespace.
     ///
     /// # Errors
-    /// If the kernel gives no netlink socket.
+    /// Fails if the kernel gives no netlink socket.
     pub fn open() -> Result<Self, Error> {
         let netlink = Netlink::open()?;
         Ok(Self { netlink, known: BTreeMap::new(), missed: BTreeSet::new() })
     }
 
-    /// Fills in what the kernel knows: attachments, and the settings of bridges. Bridges with pods
-    /// are set to pass frames to the IP filters, where the kernel can.
+    /// Fills in attachments and settings of bridges from the kernel. Bridges with pods are set to pass frames to the IP
+    /// filters, if the kernel can.
     ///
     /// # Errors
-    /// If the kernel refuses to answer.
+    /// Fails if the kernel refuses to answer.
     pub fn locate(&mut self, view: &View, site: &mut Site) -> Result<(), Error> {
         let node = site.node.clone();
         let is_local = |pod: &control::PodView| node.as_ref().is_none_or(|node| *node == pod.node);
@@ -102,7 +102,7 @@ impl Locator {
     ) -> Option<Known> {
         let mut found = None;
         for address in addresses {
-            // No route is no interface; the kernel starts to resolve the neighbour.
+            // Without a route there is no interface; the kernel starts to resolve the neighbour.
             let hop =
                 self.netlink.next_hop(*address).ok().filter(|hop| hop.neighbour == *address)?;
             let link = links.get(&hop.link)?;
@@ -122,7 +122,7 @@ impl Locator {
             }
         }
         let (link, bridge) = found?;
-        // The node's own interfaces are no pod's.
+        // The node's own interfaces are skipped.
         let is_pods = links.get(&link).is_some_and(|link| link.kind == "veth");
         is_pods.then(|| Known { addresses: addresses.to_vec(), link, bridge })
     }

@@ -1,4 +1,4 @@
-//! Chains that reply to what rule lists deny. They are there while a pod's denials are replied to.
+//! Chains that reply to denied packets. They exist while any pod's denials are replied to.
 //!
 //! | set | key | meaning |
 //! |---|---|---|
@@ -6,13 +6,12 @@
 //! | `replied-F` | address | senders that had a reply, with their rates |
 //! | `aborted-F` | address | senders whose connections were ended at the other end, with their rates |
 //!
-//! A TCP reset goes to the sender of each denied packet, any other reply to the initiator alone. The
-//! kernel takes it for a packet of the connection, so that it comes from the address that the initiator
-//! dialed where a service was translated.
+//! A TCP reset goes to the sender of each denied packet, any other reply only to the initiator. The kernel treats it as
+//! a packet of the connection, so that after a translation it comes from the service's address.
 //!
-//! The other end of a live TCP connection gets a reset too, in the name of the sender: the kernel's
-//! `reject` answers the sender alone, and conntrack has no sequence numbers. So the headers of the denied
-//! packet are logged, and the process that reads the log sends the reset by a raw socket.
+//! The other end of a live TCP connection gets a reset too, in the name of the sender. The kernel's `reject` answers
+//! only the sender, and conntrack has no sequence numbers; so the headers of the denied packet are logged, and the
+//! process that reads the log sends the reset by a raw socket.
 
 use control::model::DeniedReply;
 
@@ -21,19 +20,19 @@ use crate::ruleset::{Chain, Family};
 
 /// Replies to one sender, as the switch limits its own.
 const RATE: &str = "limit rate 1000/second burst 50 packets";
-/// Accepts resets of the node: those of these chains, of which conntrack finds some invalid since their
-/// destinations are translated already. They say no more than that a connection has ended.
+/// Accepts resets of the node, among them those of these chains: conntrack may call one invalid, as its destination is
+/// translated already. A reset carries nothing but the end of a connection.
 pub(crate) const RESETS: &str = "tcp flags & (fin | syn | rst) == rst accept";
 /// Prefix of logged packets whose connections are to be reset at the other end.
 pub const ABORT: &str = "podgate abort";
-/// Prefix of logged packets whose sender is to be reset. A reset of the kernel that leaves by a bridge is not
-/// translated back, so a client that dialed a service takes it for another connection's.
+/// Prefix of logged packets whose sender is to be reset. The kernel's own reset is not translated back if it leaves by
+/// a bridge, so the client of a service would not recognize it.
 pub const RESET: &str = "podgate reset";
 /// Matches packets of connections that had a packet in either direction.
 const LIVE: &str = "meta l4proto tcp ct state established";
 const DROP: &str = "drop";
 
-/// The verdict on what a list denies.
+/// Returns the verdict for denied packets of a list.
 pub(crate) fn verdict(reply: DeniedReply, way: Way) -> &'static str {
     match (reply, way) {
         (DeniedReply::Drop, _) => DROP,

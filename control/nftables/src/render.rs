@@ -1,4 +1,4 @@
-//! The view on the interfaces that are there, as a ruleset.
+//! Renders the view for the node's interfaces as a ruleset.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,13 +23,13 @@ pub struct Site {
     /// Networks from which pods of this node get their addresses, beside those of its
     /// Node object. Closed but for pods that are rendered.
     pub networks: Vec<IpNet>,
-    /// Where the pods' interfaces are; a pod without one stays closed.
+    /// The pods' interfaces; a pod without one stays closed.
     pub attachments: BTreeMap<PodKey, Attachment>,
     /// The node's own IPv6 addresses on the pods' bridges: their gateways.
     pub bridge_addresses: BTreeSet<Ipv6Addr>,
     /// Bridges whose ports are all pods'.
     pub pod_bridges: BTreeSet<String>,
-    /// Whether the kernel passes frames between ports of the pods' bridges to the `inet` hooks.
+    /// True if the kernel passes frames between ports of the pods' bridges to the `inet` hooks.
     pub bridge_filter: bool,
     /// UDP ports of the kernel's own tunnels.
     pub tunnel_ports: BTreeSet<u16>,
@@ -52,12 +52,12 @@ pub struct Renderer {
     families: Families,
 }
 
-/// The connections of a pod that a list decides about.
+/// Connections of a pod that a list applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Role {
     /// Those that the pod opens.
     From,
-    /// Those that are for the pod.
+    /// Those opened to the pod.
     To,
 }
 
@@ -144,7 +144,7 @@ impl Renderer {
     }
 
     fn pod(&mut self, draft: &mut Draft<'_>, pod: &PodView, at: Option<&Attachment>) {
-        // Without an interface nothing is known of who sends with the pod's addresses.
+        // Without an interface the sender of packets with the pod's addresses is unknown.
         let verdicts = match at {
             None => [["drop"; 2]; 3].map(|both| both.map(Arc::from)),
             Some(_) => {
@@ -184,7 +184,7 @@ impl Renderer {
                     let bridge = quoted(bridge);
                     draft.insert(Family::Bridge, "ports", interface.clone(), "");
                     draft.insert(Family::Inet, "same-bridge", format!("{bridge} . {bridge}"), "");
-                    // Not before: the pod must be able to say where it is.
+                    // Not earlier: the pod is found by packets that it sends.
                     draft.insert(Family::Bridge, &format!("pods-{v}"), text.clone(), "");
                     draft.insert(Family::Bridge, &ends, format!("{interface} . {text}"), "");
                     draft.insert(Family::Inet, &ends, format!("{bridge} . {text}"), "");
@@ -198,8 +198,7 @@ impl Renderer {
         }
     }
 
-    /// The number of an ACL's rule list, whose chains are in the draft from then on; `None` for one
-    /// that is open.
+    /// Adds the chains of an ACL's rule list to the draft; returns the list's number, `None` for an open ACL.
     fn acl(
         &mut self,
         draft: &mut Draft<'_>,
@@ -266,10 +265,9 @@ impl Draft<'_> {
         }
     }
 
-    /// Adds the chains for connections of a pod to its own node. What a policy denies of any
-    /// address of the packet's family that the Node object names is denied; then the packet's own
-    /// address counts. Each chain leads to the next one: a packet that finds one empty falls off its
-    /// end, and is dropped.
+    /// Adds the chains for connections of a pod to its own node. A denial of any address of the packet's family that
+    /// the Node object names applies; then the packet's own address counts. Each chain leads to the next; a packet that
+    /// finds one empty is dropped at its end.
     fn add_node_chains(&mut self, id: u32, way: Way, reply: DeniedReply, list: &[Rule]) {
         let sets = &self.view.peer_sets;
         let name = format!("node-list-{id}-{}", way.name());

@@ -1,8 +1,7 @@
-//! A rule list as the rules of a chain.
+//! Renders a rule list as the rules of a chain.
 //!
-//! What the list permits and what it denies goes on to given verdicts; falling off a chain's end
-//! permits nothing. Chains exist twice: for packets of a connection's original direction, and for
-//! replies, with both ends exchanged.
+//! Permitted and denied packets get given verdicts; the end of a chain permits nothing. Chains exist twice: for packets
+//! of a connection's original direction, and for replies, with both ends exchanged.
 
 use std::net::IpAddr;
 
@@ -55,7 +54,7 @@ pub(crate) fn set_name(id: PeerSetId, v6: bool) -> String {
     format!("peers-{}-{}", id.0, if v6 { 6 } else { 4 })
 }
 
-/// Whether a peer set can hold addresses of a family.
+/// Returns whether a peer set can hold addresses of a family.
 pub(crate) fn has_family(members: &Members, v6: bool) -> bool {
     match members {
         Members::Addresses(_) => true,
@@ -82,9 +81,8 @@ pub(crate) fn chain(
     texts
 }
 
-/// The rules of the chain with what the list denies of connections whose other end is known by
-/// `address` beside the one in the packet: one of this node's. All else, and every packet of
-/// the other family, goes to the chain `next`.
+/// Returns the rules of a chain with the list's denials of connections whose other end, this node, has `address` beside
+/// the one in the packet. All other packets, and all of the other family, go to the chain `next`.
 pub(crate) fn denials_of(
     rules: &[Rule],
     way: Way,
@@ -166,7 +164,7 @@ fn verdicts(rule: &Rule, way: Way, [permit, deny]: [&str; 2]) -> Vec<String> {
     if origin.is_empty() { vec![denial] } else { vec![log, denial] }
 }
 
-/// The deciding policy, as it stands in the kernel's tables and in its log.
+/// Returns the deciding policy as written to the kernel's tables and log.
 fn plain(origin: &str) -> String {
     let safe = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\' | '$');
     let mut text: String = origin.chars().map(|c| if safe(c) { c } else { ' ' }).collect();

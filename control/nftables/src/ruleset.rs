@@ -8,15 +8,15 @@ use std::sync::Arc;
 use control::Members;
 use ipnet::IpNet;
 
-/// Names of the tables, of families `inet` and `bridge`. One pair enforces; the other takes its place
-/// where everything is written anew.
+/// Names of the tables, of families `inet` and `bridge`. One pair enforces; the other takes its place when everything
+/// is written anew.
 pub const TABLES: [&str; 2] = ["podgate-policy-a", "podgate-policy-b"];
 
 /// The transactions from one state to the next, in order; empty ones are left out.
 ///
-/// Rules and elements change at one instant for packets that come later, but a packet under way
-/// holds to the rules it began with and looks up elements as they are by then. So everything new is
-/// there before anything leads to it, and goes after nothing does.
+/// Rules and elements change atomically for later packets, but a packet under way keeps the rules it began with and
+/// looks up elements as they are at that moment. So everything is added before a rule or map refers to it, and removed
+/// after the last reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transactions(pub Vec<String>);
 
@@ -79,8 +79,7 @@ impl Family {
 }
 
 impl Ruleset {
-    /// The script that makes the tables of this name exactly this, whatever they are. They must not
-    /// be those that enforce.
+    /// Returns the script that replaces the tables of this name by this state. They must not be the ones that enforce.
     pub fn whole(&self, table: &str) -> String {
         let mut script = String::new();
         for family in Family::ALL.map(Family::name) {
@@ -105,8 +104,8 @@ impl Ruleset {
         tables.iter().map(remove).collect()
     }
 
-    /// The transactions that lead from this state of the tables to `next`. Elements of sets come and
-    /// go by themselves.
+    /// Returns the transactions that lead from this state of the tables to `next`. Elements of sets are added and
+    /// deleted one by one.
     pub fn difference(&self, next: &Self, table: &str) -> Transactions {
         let [mut prepare, mut switch, mut clean] = [const { String::new() }; 3];
         let full = |(family, name): &Name| format!("{} {table} {name}", family.name());
@@ -163,7 +162,7 @@ impl Ruleset {
         Transactions(scripts)
     }
 
-    /// Whether there is nothing in it.
+    /// Returns whether the ruleset is empty.
     pub fn is_empty(&self) -> bool {
         self.sets.is_empty() && self.chains.is_empty()
     }

@@ -39,7 +39,7 @@ fn ends() -> Vec<(String, Vec<IpAddr>)> {
     pods.chain([world]).collect()
 }
 
-/// Whether the reference permits the connection at both ends.
+/// Returns whether the reference permits the connection at both ends.
 fn permits(cluster: &Cluster, question: &Question) -> bool {
     let pod = |address: IpAddr| {
         let is_it = |pod: &&k8s_openapi::api::core::v1::Pod| {
@@ -53,7 +53,7 @@ fn permits(cluster: &Cluster, question: &Question) -> bool {
             .is_none_or(|pod| cluster.permits(pod, true, Connection { peer: from, protocol, port }))
 }
 
-/// Whether the AF_XDP switch's tables permit the connection at both ends.
+/// Returns whether the AF_XDP switch's tables permit the connection at both ends.
 fn tables_permit(view: &View, question: &Question) -> bool {
     let Question { from, to, protocol, port } = *question;
     egress_at(view, from, to, protocol, port) && ingress_at(view, from, to, protocol, port)

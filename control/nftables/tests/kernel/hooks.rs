@@ -1,5 +1,4 @@
-//! What the base chains decide before and beside policies: each rule of theirs by a packet that it
-//! alone stops.
+//! Decisions of the base chains beside policies: each rule is tested by a packet that it alone stops.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, UdpSocket};
@@ -16,23 +15,23 @@ use testkit::packet::{
 use crate::common::{control, object, pod, policy};
 use crate::lab::{Lab, Network, until_forgotten};
 
-const A: &str = "10.0.0.1";
-const B: &str = "10.0.0.2";
-const WORLD: &str = "198.51.100.7";
-const WORLD_V6: &str = "2001:db8::7";
+pub(crate) const A: &str = "10.0.0.1";
+pub(crate) const B: &str = "10.0.0.2";
+pub(crate) const WORLD: &str = "198.51.100.7";
+pub(crate) const WORLD_V6: &str = "2001:db8::7";
 /// Addresses of the node: that of its object, and one that its kernel has besides.
-const NODE: &str = "192.0.2.1";
-const BRIDGE: &str = "172.17.0.1";
+pub(crate) const NODE: &str = "192.0.2.1";
+pub(crate) const BRIDGE: &str = "172.17.0.1";
 
-struct Case {
-    lab: Lab,
-    control: Control,
-    state: (Renderer, Enforcer),
+pub(crate) struct Case {
+    pub(crate) lab: Lab,
+    pub(crate) control: Control,
+    pub(crate) state: (Renderer, Enforcer),
 }
 
 impl Case {
     /// Pods a and b, whose rules are not in force yet.
-    fn new(network: Network) -> Self {
+    pub(crate) fn new(network: Network) -> Self {
         let end = |name: &str, list: &[&str]| {
             (name.to_owned(), list.iter().map(|it| it.parse::<IpAddr>().unwrap()).collect())
         };
@@ -53,11 +52,11 @@ impl Case {
         Self { lab, control, state: Default::default() }
     }
 
-    fn enforce(&mut self) {
+    pub(crate) fn enforce(&mut self) {
         self.enforce_with(|_| {});
     }
 
-    fn enforce_with(&mut self, change: impl FnOnce(&mut Site)) {
+    pub(crate) fn enforce_with(&mut self, change: impl FnOnce(&mut Site)) {
         let view = self.control.view();
         let mut site = self.lab.site(&view);
         change(&mut site);
@@ -66,14 +65,14 @@ impl Case {
         self.lab.node.enter(|| enforcer.set(ruleset)).unwrap();
     }
 
-    fn apply(&mut self, value: Value) {
+    pub(crate) fn apply(&mut self, value: Value) {
         self.control.apply(object(value));
         self.control.commit();
     }
 
-    /// Whether all, or none, of these packets arrive.
+    /// Returns whether all, or none, of these packets arrive.
     #[track_caller]
-    fn expect(&self, arrive: bool, from: &str, to: &str, packets: &[Packet]) {
+    pub(crate) fn expect(&self, arrive: bool, from: &str, to: &str, packets: &[Packet]) {
         for packet in packets {
             let network = self.lab.network;
             let mut arrived = self.lab.arrives(from, to, packet);
@@ -87,7 +86,7 @@ impl Case {
     }
 }
 
-fn to_port(from: &str, to: &str, port: u16) -> Packet {
+pub(crate) fn to_port(from: &str, to: &str, port: u16) -> Packet {
     let end = |address: &str, port| std::net::SocketAddr::new(address.parse().unwrap(), port);
     udp(&end(from, 1000).to_string(), &end(to, port).to_string()).payload(b"x")
 }
@@ -144,7 +143,7 @@ fn no_port_of_a_bridge_claims_a_pods_address() {
     case.expect(true, "world", "x/b", &[neighbour_advertisement(WORLD_V6, "ff02::1")]);
 }
 
-/// A pod that says that it is the gateway takes nobody's packets.
+/// A pod that claims to be the gateway gets no packets.
 #[test]
 fn no_port_of_a_bridge_claims_the_gateways_address() {
     testkit::requires_root!();
@@ -285,7 +284,7 @@ fn errors_come_from_the_ends_of_a_connection_alone() {
             case.expect(false, "x/a", "x/b", &[to_port(stranger, b, 1000)]);
             case.expect(false, "x/a", "x/b", &[error(stranger, &question)]);
             case.expect(true, "world", "x/b", &[error(world, &question)]);
-            // Of its own connection.
+            // An error about its own connection.
             let answer = udp(&question_ends(world, 53), &question_ends(b, 1000)).payload(b"y");
             case.expect(true, "world", "x/b", std::slice::from_ref(&answer));
             let refused = icmp(b, world, if b == B { 3 } else { 1 }, 3);
@@ -295,116 +294,8 @@ fn errors_come_from_the_ends_of_a_connection_alone() {
     }
 }
 
-fn question_ends(address: &str, port: u16) -> String {
+pub(crate) fn question_ends(address: &str, port: u16) -> String {
     std::net::SocketAddr::new(address.parse().unwrap(), port).to_string()
-}
-
-/// A VXLAN device of the kernel accepts packets from any sender and trusts their inner source address: so no
-/// pod, here or on another node, sends to its port.
-#[test]
-fn no_pod_speaks_to_the_tunnels_of_a_node() {
-    testkit::requires_root!();
-    let mut case = Case::new(Network::Routed);
-    let mac = "02:00:00:00:09:09";
-    for command in [
-        "link set lo up",
-        "address add 192.0.2.1/32 dev lo",
-        "address add 10.0.0.254/32 dev lo",
-        "link add flannel.1 type vxlan id 1 local 192.0.2.1 dstport 8472 nolearning",
-        &format!("link set flannel.1 address {mac} up"),
-        "route add 10.9.0.0/24 dev flannel.1",
-    ] {
-        case.lab.node.exec(std::iter::once("ip").chain(command.split(' ')));
-    }
-    for (name, networks) in
-        [("n1", ["10.0.0.0/24", "fd00::/64"]), ("n2", ["10.9.0.0/24", "fd09::/64"])]
-    {
-        case.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
-            "spec": {"podCIDRs": networks}}));
-    }
-    let forged = to_port("10.9.0.9", B, 53);
-    let inner = forged.clone().to_mac([2, 0, 0, 0, 9, 9]).build();
-    let header = [8, 0, 0, 0, 0, 0, 1, 0];
-    let wrapped = |from: &str, to: &str| {
-        let outer = udp(&question_ends(from, 5000), &question_ends(to, 8472));
-        outer.payload(&[&header[..], &inner].concat())
-    };
-    let tunnels = |case: &mut Case, ports: &[u16]| {
-        let ports = ports.iter().copied().collect();
-        case.enforce_with(|site| {
-            site.node = Some("n1".into());
-            site.tunnel_ports = ports;
-        });
-    };
-    let arrives = |case: &Case, by: &str, packet: &Packet| {
-        case.lab.received("x/b");
-        case.lab.send_frame(by, "x/b", packet);
-        testkit::transit(Duration::from_millis(60));
-        case.lab.has_arrived("x/b", &forged)
-    };
-    tunnels(&mut case, &[]);
-    assert!(arrives(&case, "x/a", &wrapped(A, NODE)), "the attack is one");
-    tunnels(&mut case, &[8472]);
-    for to in [NODE, "10.0.0.254"] {
-        assert!(!arrives(&case, "x/a", &wrapped(A, to)), "to {to}");
-        // A pod of another node, whose packet comes through the tunnel or a route.
-        assert!(!arrives(&case, "world", &wrapped("10.9.0.7", to)), "from elsewhere to {to}");
-    }
-    // Nor does it leave for another node, whose kernel takes it for one of this node; pods have that port.
-    case.expect(false, "x/a", "world", &[to_port(A, WORLD, 8472)]);
-    case.expect(true, "x/a", "x/b", &[to_port(A, B, 8472), to_port("fd00::1", "fd00::2", 8472)]);
-    case.expect(true, "x/a", "world", &[to_port(A, WORLD, 8473)]);
-    // The other node's kernel.
-    assert!(arrives(&case, "world", &wrapped(WORLD, NODE)), "tunnels go on");
-}
-
-/// Nor does a process of the host network: what it says by the tunnel has its own address.
-#[test]
-fn no_process_speaks_to_the_tunnels_of_a_node_itself() {
-    testkit::requires_root!();
-    let mut case = Case::new(Network::Routed);
-    let mac = "02:00:00:00:09:09";
-    let gateways = [("10.9.0.1", "10.9.0.0/24"), ("fd09::1", "fd09::/64")];
-    let node = |words: &str| case.lab.node.exec(words.split(' '));
-    node("ip link set lo up");
-    node("ip address add 192.0.2.1/32 dev lo");
-    node("ip address add 2001:db8::1/128 dev lo nodad");
-    node("ip link add flannel.1 mtu 1430 type vxlan id 1 local 192.0.2.1 dstport 8472 nolearning");
-    node("ip link set flannel.1 up");
-    node(&format!("bridge fdb add {mac} dev flannel.1 dst {WORLD} self permanent"));
-    for (gateway, network) in gateways {
-        node(&format!("ip neigh add {gateway} lladdr {mac} dev flannel.1 nud permanent"));
-        node(&format!("ip route add {network} via {gateway} dev flannel.1 onlink"));
-    }
-    case.enforce_with(|site| {
-        site.node = Some("n1".into());
-        site.tunnel_ports = [8472].into();
-    });
-    let send = |to: &str, port: u16, text: &[u8]| {
-        case.lab.node.enter(|| {
-            let local = if to.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
-            let socket = std::net::UdpSocket::bind(local).unwrap();
-            socket.send_to(text, (to, port)).map_err(|error| error.kind())
-        })
-    };
-    let denied = Err(std::io::ErrorKind::PermissionDenied);
-    for to in [WORLD, NODE, "127.0.0.1", "::1", WORLD_V6] {
-        assert_eq!(send(to, 8472, b"forged"), denied, "{to}");
-        assert_eq!(send(to, 8473, b"another port"), Ok(12), "{to}");
-    }
-    // The tunnel goes on, for processes and for what the kernel sends.
-    for (gateway, _) in gateways {
-        case.lab.received("world");
-        assert_eq!(send(gateway, 5, gateway.as_bytes()), Ok(gateway.len()));
-        testkit::eventually("the tunnel's packet", || {
-            let received = case.lab.received("world");
-            received.iter().any(|it| holds(it, gateway.as_bytes())).then_some(())
-        });
-    }
-}
-
-fn holds(packet: &[u8], text: &[u8]) -> bool {
-    packet.windows(text.len()).any(|it| it == text)
 }
 
 /// It does not forward its own packets.

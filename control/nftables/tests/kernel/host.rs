@@ -2,7 +2,7 @@
 //! outside.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use control::{Control, Scope};
@@ -11,25 +11,24 @@ use serde_json::{Value, json};
 use testkit::{Namespace, RawSender, packet};
 
 use crate::common::{faulty, object, reference_of};
-use crate::lab::until_forgotten;
 
-const NODE: &str = "192.0.2.1";
-const OUTSIDE: &str = "192.0.2.9";
-const BLOCKED: Duration = Duration::from_millis(300);
+pub(crate) const NODE: &str = "192.0.2.1";
+pub(crate) const OUTSIDE: &str = "192.0.2.9";
+pub(crate) const BLOCKED: Duration = Duration::from_millis(300);
 
 /// The ports that a mistake must not close, and others.
 const FAILSAFE_IN: [u16; 3] = [22, 6443, 10250];
 const OTHERS: [u16; 2] = [80, 8080];
 
-struct Hosts {
-    node: Namespace,
-    outside: Namespace,
-    control: Control,
-    enforcer: Enforcer,
+pub(crate) struct Hosts {
+    pub(crate) node: Namespace,
+    pub(crate) outside: Namespace,
+    pub(crate) control: Control,
+    pub(crate) enforcer: Enforcer,
 }
 
 impl Hosts {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (node, outside) = (Namespace::new("hostfw"), Namespace::new("outside"));
         let inside = outside.name();
         node.exec([
@@ -54,7 +53,7 @@ impl Hosts {
         Self { node, outside, control, enforcer: Enforcer::new(HOST_TABLES) }
     }
 
-    fn enforce(&mut self, firewalls: &[Value]) {
+    pub(crate) fn enforce(&mut self, firewalls: &[Value]) {
         self.control.resync_kind(control::Kind::ClusterHostFirewall, Vec::new());
         for (index, spec) in firewalls.iter().enumerate() {
             let name = format!("f{index}");
@@ -64,7 +63,7 @@ impl Hosts {
         self.commit();
     }
 
-    fn commit(&mut self) {
+    pub(crate) fn commit(&mut self) {
         self.control.commit();
         let ruleset = host_ruleset(&self.control.view(), &Failsafe::default());
         let enforcer = &mut self.enforcer;
@@ -76,21 +75,21 @@ impl Hosts {
             .unwrap();
     }
 
-    fn apply(&mut self, value: Value) {
+    pub(crate) fn apply(&mut self, value: Value) {
         self.control.apply(object(value));
         self.commit();
     }
 
-    fn comes_in(&self, port: u16) -> bool {
+    pub(crate) fn comes_in(&self, port: u16) -> bool {
         connect(&self.outside, NODE, port).is_ok()
     }
 
-    fn goes_out(&self, port: u16) -> bool {
+    pub(crate) fn goes_out(&self, port: u16) -> bool {
         connect(&self.node, OUTSIDE, port).is_ok()
     }
 }
 
-fn echo(namespace: &Namespace, port: u16) {
+pub(crate) fn echo(namespace: &Namespace, port: u16) {
     let listener = namespace
         .enter(|| TcpListener::bind(SocketAddr::new("::".parse().unwrap(), port)).unwrap());
     std::thread::spawn(move || {
@@ -105,18 +104,18 @@ fn echo(namespace: &Namespace, port: u16) {
     });
 }
 
-fn connect(from: &Namespace, to: &str, port: u16) -> std::io::Result<TcpStream> {
+pub(crate) fn connect(from: &Namespace, to: &str, port: u16) -> std::io::Result<TcpStream> {
     let to = SocketAddr::new(to.parse::<IpAddr>().unwrap(), port);
     let stream = from.enter(|| TcpStream::connect_timeout(&to, BLOCKED))?;
     stream.set_read_timeout(Some(BLOCKED))?;
     Ok(stream)
 }
 
-fn answers(stream: &mut TcpStream) -> bool {
+pub(crate) fn answers(stream: &mut TcpStream) -> bool {
     stream.write_all(b"x").is_ok() && stream.read_exact(&mut [0]).is_ok()
 }
 
-fn deny_all() -> Value {
+pub(crate) fn deny_all() -> Value {
     let everywhere = json!([{"networks": ["0.0.0.0/0", "::/0"]}]);
     json!({"ingress": [{"action": "Deny", "from": everywhere}],
            "egress": [{"action": "Deny", "to": everywhere}]})
@@ -249,7 +248,7 @@ fn rules_are_about_pods_and_the_api_server_too() {
         json!({"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "a"}}}});
     hosts.enforce(&[firewall("ingress", "from", pods.clone())]);
     assert!(hosts.comes_in(80));
-    // The host outside becomes a pod's address, on whatever node.
+    // The outside host's address becomes a pod's, of any node.
     let pod = |label: &str| {
         json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"namespace": "x", "name": "p", "labels": {"app": label}},
@@ -298,153 +297,6 @@ fn a_node_that_cannot_be_read_is_selected_by_every_firewall() {
     assert!(!hosts.comes_in(80));
 }
 
-/// Both ends of a connection, on the node and outside, and the socket that took it.
-struct Live {
-    node: TcpStream,
-    outside: TcpStream,
-    _listener: TcpListener,
-}
-
-impl Live {
-    fn open(hosts: &Hosts, comes_in: bool, address: &str, port: u16) -> Self {
-        let (from, to) = match comes_in {
-            true => (&hosts.outside, &hosts.node),
-            false => (&hosts.node, &hosts.outside),
-        };
-        let at = SocketAddr::new(address.parse().unwrap(), port);
-        let listener = to.enter(|| TcpListener::bind(at).unwrap());
-        // The first attempt may fail while the neighbour of a new interface is resolved.
-        let near = (0..20).find_map(|_| connect(from, address, port).ok()).unwrap();
-        let (far, _) = listener.accept().unwrap();
-        far.set_read_timeout(Some(BLOCKED)).unwrap();
-        let (node, outside) = if comes_in { (far, near) } else { (near, far) };
-        Self { node, outside, _listener: listener }
-    }
-
-    /// Whether a byte of the node's arrives, and one from outside.
-    fn arrives(&mut self, outside_first: bool) -> [bool; 2] {
-        let crosses = |from: &mut TcpStream, to: &mut TcpStream| {
-            from.write_all(b"x").is_ok() && to.read_exact(&mut [0]).is_ok()
-        };
-        let Self { node, outside, .. } = self;
-        let first = outside_first.then(|| crosses(outside, node));
-        let there = crosses(node, outside);
-        [there, first.unwrap_or_else(|| crosses(outside, node))]
-    }
-}
-
-/// Also where conntrack would see a connection for the first time by what the other end sends: no
-/// earlier rules made the kernel track connections.
-#[test]
-fn a_denial_stops_what_comes_back_as_well() {
-    testkit::requires_root!();
-    testkit::requires!(testkit::has_program("nft"), "nft is not installed");
-    const DENIED: u16 = 9000;
-    const PERMITTED: u16 = 9100;
-    let range = json!({"destinationPort": {"range": {"start": DENIED, "end": PERMITTED - 1}}});
-    let denies = |direction: &str, peers: &str| {
-        let mut spec = json!({});
-        spec[direction] =
-            json!([{"action": "Deny", "protocols": [{"tcp": range}, {"udp": range}]}]);
-        spec[direction][0][peers] = json!([{"networks": ["0.0.0.0/0", "::/0"]}]);
-        spec
-    };
-    let elsewhere = json!({"ingress": [{"action": "Deny",
-        "from": [{"networks": ["198.51.100.0/24"]}]}]});
-    for (tracked, comes_in) in [(false, false), (false, true), (true, false), (true, true)] {
-        let mut hosts = Hosts::new();
-        if tracked {
-            hosts.enforce(std::slice::from_ref(&elsewhere));
-        }
-        let addresses = if comes_in { [NODE, "fd00::1"] } else { [OUTSIDE, "fd00::9"] };
-        let ways = addresses.into_iter().flat_map(|it| [(it, true), (it, false)]).zip(0..);
-        let both = ways.flat_map(|(way, n)| [(way, DENIED + n), (way, PERMITTED + n)]);
-        let mut live: Vec<(Live, bool, u16)> = both
-            .map(|((address, outside_first), port)| {
-                (Live::open(&hosts, comes_in, address, port), outside_first, port)
-            })
-            .collect();
-        assert!(live.iter_mut().all(|(it, first, _)| it.arrives(*first) == [true; 2]));
-        let datagrams = |from: &Namespace, at: (&str, u16), to: (&str, u16)| {
-            let socket = from.enter(|| UdpSocket::bind(at).unwrap());
-            socket.connect(to).unwrap();
-            socket.set_read_timeout(Some(BLOCKED)).unwrap();
-            socket
-        };
-        let (near, far) = ((NODE, 7000), (OUTSIDE, DENIED));
-        let node = datagrams(&hosts.node, near, far);
-        let outside = datagrams(&hosts.outside, far, near);
-        node.send(b"x").unwrap();
-        assert!(outside.recv(&mut [0]).is_ok());
-
-        let spec = if comes_in { denies("ingress", "from") } else { denies("egress", "to") };
-        hosts.enforce(&[spec]);
-        for _ in 0..2 {
-            for (it, outside_first, port) in &mut live {
-                let wanted = [*port >= PERMITTED; 2];
-                let arrives = it.arrives(*outside_first);
-                assert_eq!(arrives, wanted, "{tracked} {comes_in} {outside_first} {port}");
-            }
-            outside.send(b"x").unwrap();
-            assert_eq!(node.recv(&mut [0]).is_ok(), comes_in, "a datagram, {tracked}");
-            // The kernel reports a packet that a rule drops.
-            let _ = node.send(b"x");
-            assert_eq!(outside.recv(&mut [0]).is_ok(), comes_in, "a datagram, {tracked}");
-        }
-    }
-}
-
-/// A pod on the host network that sends first after the policy came.
-#[test]
-fn a_policy_of_a_host_network_pod_stops_what_it_answers() {
-    testkit::requires_root!();
-    testkit::requires!(testkit::has_program("nft"), "nft is not installed");
-    for outside_first in [false, true] {
-        let mut hosts = Hosts::new();
-        hosts.control.enforce_host_network();
-        hosts.apply(host_pod("a", json!({"app": "a"}), json!([{"containerPort": 9000}])));
-        let mut live = Live::open(&hosts, true, NODE, 9000);
-        let mut other = Live::open(&hosts, true, NODE, 9001);
-        assert_eq!(live.arrives(outside_first), [true; 2]);
-        hosts.apply(json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-            "metadata": {"namespace": "x", "name": "p"}, "spec": {"podSelector": {}}}));
-        for _ in 0..2 {
-            assert_eq!(live.arrives(outside_first), [false; 2]);
-            assert_eq!(other.arrives(outside_first), [true; 2]);
-        }
-    }
-}
-
-/// A peer can have conntrack forget a connection, by a reset that a rule drops for one.
-#[test]
-fn a_connection_that_conntrack_forgot_is_not_the_cluster_nodes() {
-    testkit::requires_root!();
-    testkit::requires!(testkit::has_program("nft"), "nft is not installed");
-    let mut hosts = Hosts::new();
-    let deny = |cidr: &str| {
-        json!({"ingress": [{"action": "Deny", "from": [{"networks": [cidr]}],
-            "protocols": [{"tcp": {"destinationPort": {"number": 9000}}}]}]})
-    };
-    hosts.enforce(&[deny("198.51.100.0/24")]);
-    hosts.node.exec(["sysctl", "-qw", "net.netfilter.nf_conntrack_tcp_timeout_established=1"]);
-    let mut live = [9000, 9001].map(|port| Live::open(&hosts, true, NODE, port));
-    let mut ssh = connect(&hosts.outside, NODE, 22).unwrap();
-    assert!(live.iter_mut().all(|it| it.arrives(false) == [true; 2]) && answers(&mut ssh));
-    until_forgotten(&hosts.node);
-    assert!(live.iter_mut().all(|it| it.arrives(false) == [true; 2]), "both ways are permitted");
-    until_forgotten(&hosts.node);
-    hosts.enforce(&[deny("192.0.2.0/24")]);
-    let [denied, other] = &mut live;
-    assert_eq!(denied.arrives(false), [false; 2]);
-    assert_eq!(other.arrives(false), [true; 2]);
-    // After it was taken up in the middle.
-    hosts.enforce(&[deny_all()]);
-    assert_eq!(other.arrives(false), [false; 2]);
-    // A failsafe port stays open.
-    until_forgotten(&hosts.node);
-    assert!(answers(&mut ssh));
-}
-
 /// The kernel follows 16 chains in a row at most.
 #[test]
 fn any_number_of_firewalls_must_permit() {
@@ -468,7 +320,7 @@ fn any_number_of_firewalls_must_permit() {
     assert_eq!(hosts.enforcer.written_whole(), 1, "the change was a difference");
 }
 
-fn host_pod(name: &str, labels: Value, ports: Value) -> Value {
+pub(crate) fn host_pod(name: &str, labels: Value, ports: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"namespace": "x", "name": name, "labels": labels},
         "spec": {"nodeName": "n1", "hostNetwork": true, "containers": [{"name": "c", "ports": ports}]},

@@ -40,7 +40,7 @@ pub(crate) struct Lab {
     at: BTreeMap<IpAddr, usize>,
     /// The next source port or echo identifier: each question has its own.
     next: u16,
-    /// Whether TCP and UDP go to services; see [`Lab::serve`].
+    /// True if TCP and UDP go to services; see [`Lab::serve`].
     services: bool,
 }
 
@@ -190,14 +190,14 @@ impl Lab {
         arrived
     }
 
-    /// Whether a packet that one end sends reaches another.
+    /// Returns whether a packet that one end sends reaches another.
     pub(crate) fn arrives(&self, from: &str, to: &str, packet: &Packet) -> bool {
         self.received(to);
         self.send_frame(from, to, packet);
         within_transit(|| self.has_arrived(to, packet))
     }
 
-    /// Whether a packet is among those that an end has received and not read.
+    /// Returns whether a packet is among those that an end has received and not read.
     pub(crate) fn has_arrived(&self, to: &str, packet: &Packet) -> bool {
         // The hop is counted in the header, and in its checksum.
         let same = |packet: &[u8]| match packet.first().map(|byte| byte >> 4) {
@@ -208,7 +208,7 @@ impl Lab {
         self.received(to).iter().any(|packet| same(packet).starts_with(&sent))
     }
 
-    /// Whether a frame that one end sends reaches another as it is.
+    /// Returns whether a frame that one end sends reaches another as it is.
     pub(crate) fn hears(&self, from: &str, to: &str, frame: &[u8]) -> bool {
         let frames = || std::iter::from_fn(|| self.end(to).receiver.receive().unwrap());
         frames().for_each(drop);
@@ -288,7 +288,7 @@ pub(crate) fn until_forgotten(node: &Namespace) {
     });
 }
 
-/// Whether something happens while a packet may be under way.
+/// Returns whether something happens while a packet may be under way.
 fn within_transit(mut happens: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + LATE;
     while Instant::now() < end {

@@ -28,7 +28,7 @@ fn lab(network: Network) -> Lab {
     }
     lab.node.exec(["ip", "link", "set", "lo", "up"]);
     if network == Network::Bridged {
-        // What the node itself sends to pods.
+        // Packets of the node itself to pods.
         for address in ["0.0.0.0/0", "fd00::/64"] {
             lab.node.exec(["ip", "route", "add", address, "dev", "cni0"]);
         }
@@ -137,7 +137,7 @@ fn denials_are_replied_to_as_the_namespace_says() {
         set(&mut control, objects("reject-all", "nobody"));
         lab.enforce(&mut state, &control.view());
         assert!(told(1001), "{network:?}");
-        // A live connection: whoever sends is reset; what is no TCP, the initiator alone hears of.
+        // A live connection: each sender is reset; without TCP only the initiator gets a reply.
         set(&mut control, objects("reject", "client"));
         lab.enforce(&mut state, &control.view());
         let (a, b) = ("10.0.0.1:2000", "10.0.0.2:80");
@@ -170,7 +170,7 @@ fn denials_are_replied_to_as_the_namespace_says() {
         testkit::transit(Duration::from_millis(60));
         let count = lab.received("x/a").len();
         assert!((50..400).contains(&count), "{count}");
-        // What the kernel notes about senders is no change by another program.
+        // Elements that the kernel adds for senders are not a change by another program.
         lab.node.enter(|| state.1.verify()).unwrap();
         assert!(lab.node.exec(["nft", "list", "ruleset"]).contains("limit rate 1000/second"));
         let noted = "nft list ruleset \
