@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 
 use crate::verdicts::{Event, Filter, Observer};
 
-/// Where verdicts go, and which.
+/// Destination and filter of exported verdicts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
     /// The file; older ones have `.1` and so on appended.
@@ -50,7 +50,7 @@ const IDLE: Duration = Duration::from_millis(500);
 /// Wait after a failure before the file is opened again.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Names of terms: those of the flags of `podgate observe` but for the span of time.
+/// Names of terms: those of the flags of `podgate observe`, without the time span.
 pub const TERMS: [&str; 32] = [
     "verdict",
     "pod",
@@ -87,8 +87,8 @@ pub const TERMS: [&str; 32] = [
 ];
 const NOT: &str = "not";
 
-/// Reads a filter: terms such as `verdict=dropped to-label=app=db not`, with the values that the flags take. A
-/// term that is repeated asks for one of its values.
+/// Reads a filter: terms such as `verdict=dropped to-label=app=db not`, with the values that the flags take. A repeated
+/// term matches any of its values.
 ///
 /// # Errors
 /// Names the term.
@@ -109,7 +109,7 @@ pub fn filter(text: &str) -> Result<Filter, String> {
         };
         let value: Value = match name {
             "port" | "from-port" | "to-port" => {
-                value.parse::<u16>().map_err(|_| format!("{name}={value}: is no port"))?.into()
+                value.parse::<u16>().map_err(|_| format!("{name}={value}: is not a port"))?.into()
             }
             _ => value.into(),
         };
@@ -147,7 +147,7 @@ fn terms(text: &str) -> Result<Vec<(&str, String)>, String> {
     Ok(terms)
 }
 
-/// Writes what the observer gets until the broker ends it.
+/// Writes the observer's events until the broker ends it.
 pub fn run(observer: &Observer, export: &Export, counts: &ExportCounts) {
     let mut rotating = Rotating { export, file: None, length: 0, failed: None };
     let mut batch: Vec<Arc<Event>> = Vec::with_capacity(BATCH);
@@ -239,7 +239,7 @@ fn open(path: &Path) -> io::Result<File> {
     let file = options.open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "is no regular file")),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file")),
     }
 }
 

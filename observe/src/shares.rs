@@ -1,10 +1,10 @@
-//! Shares of a bounded table: whoever fills it leaves room for others.
+//! Shares of a bounded table: a pod that fills it leaves room for others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Shares of a bounded table that pods have which open connections. A pod gets no more than it leaves free: one
-/// alone gets half, each of N one part of N + 1. All other initiators share as one.
+/// Shares of a bounded table, by the pod that opens connections. A pod gets at most as much as it leaves free: one
+/// alone gets half, each of N one part of N + 1. All other initiators count as one pod.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     taken: HashMap<Option<Arc<str>>, u64>,

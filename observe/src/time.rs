@@ -1,27 +1,27 @@
-//! Moments as people and scripts read them.
+//! Formats of times, for people and scripts.
 
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 
-/// A moment in UTC, as RFC 3339 with milliseconds: `2026-11-21T02:25:35.123Z`.
+/// Formats a time in UTC, as RFC 3339 with milliseconds: `2026-11-21T02:25:35.123Z`.
 ///
-/// A moment outside of the years −9999 to 9999 is shown as 1970.
+/// A time outside of the years −9999 to 9999 is shown as 1970.
 pub fn utc(time: SystemTime) -> String {
     format!("{:.3}", Timestamp::try_from(time).unwrap_or_default())
 }
 
-/// The same with nanoseconds.
+/// Formats a time as [`utc`] does, with nanoseconds.
 pub fn nanoseconds(time: SystemTime) -> String {
     format!("{:.9}", Timestamp::try_from(time).unwrap_or_default())
 }
 
-/// The moment that a text of RFC 3339 says; `None` for any other text.
+/// Parses a time of RFC 3339; `None` for any other text.
 pub fn moment(text: &str) -> Option<SystemTime> {
     text.parse::<Timestamp>().ok().map(SystemTime::from)
 }
 
-/// The same in whole seconds: `2026-11-21T02:25:35Z`.
+/// Formats a time as [`utc`] does, in whole seconds: `2026-11-21T02:25:35Z`.
 pub fn utc_seconds(time: SystemTime) -> String {
     format!("{:.0}", Timestamp::try_from(time).unwrap_or_default())
 }
@@ -38,7 +38,7 @@ pub fn uptime(length: Duration) -> String {
     }
 }
 
-/// A moment in JSON, as [`utc`] prints it; any text of RFC 3339 is read. For `#[serde(with)]`.
+/// Times in JSON, written as by [`utc`]; any RFC 3339 text is read. For `#[serde(with)]`.
 pub mod in_json {
     use std::borrow::Cow;
     use std::time::SystemTime;
@@ -49,7 +49,7 @@ pub mod in_json {
     #[derive(Deserialize)]
     struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-    /// Writes a moment.
+    /// Writes a time.
     ///
     /// # Errors
     /// Those of the serializer.
@@ -57,14 +57,14 @@ pub mod in_json {
         serializer.serialize_str(&super::utc(*time))
     }
 
-    /// Reads a moment.
+    /// Reads a time.
     ///
     /// # Errors
-    /// If the text is no moment of RFC 3339.
+    /// Fails if the text is not a time of RFC 3339.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
         let Text(text) = Text::deserialize(deserializer)?;
         let refused =
-            || de::Error::custom(format!("'{}' is no moment of RFC 3339", text.escape_debug()));
+            || de::Error::custom(format!("'{}' is not an RFC 3339 time", text.escape_debug()));
         super::moment(&text).ok_or_else(refused)
     }
 }

@@ -22,7 +22,7 @@ const MOST_READ: u64 = 1 << 30;
 /// The files of a journal that have connections since a moment, or all; oldest first.
 ///
 /// # Errors
-/// If the folder cannot be read.
+/// Fails if the folder cannot be read.
 pub fn files_since(folder: &Path, since: Option<SystemTime>) -> io::Result<Vec<PathBuf>> {
     let first = since.map(hour_of).unwrap_or_default();
     let is_late = |path: &PathBuf| {
@@ -44,7 +44,7 @@ pub struct Missing {
 /// Passes on the rows of a journal; with `since` of connections at this moment or later.
 ///
 /// # Errors
-/// Each file that is none of a journal.
+/// Names each file that is not one of a journal.
 pub fn read(
     folder: &Path,
     since: Option<SystemTime>,
@@ -61,8 +61,8 @@ pub fn read(
     summed(files.into_iter().map(|path| (read_lines(&path, &mut line), path)))
 }
 
-/// Folds the rows of a journal, as [`read`] passes them on: a thread for each processor has a value that `begin` made, and
-/// `take` adds the rows of a file in their order, those of files in none.
+/// Folds the rows of a journal as [`read`] passes them on. A thread for each processor has a value of `begin`, to which
+/// `take` adds the rows; those of one file come in order, files in any.
 ///
 /// # Errors
 /// As of [`read`].
@@ -103,7 +103,7 @@ fn files_of(folder: &Path, since: Option<SystemTime>) -> Result<Vec<PathBuf>, Ve
     files_since(folder, since).map_err(|error| vec![format!("{}: {error}", folder.display())])
 }
 
-/// Faults of files, and files that are none of a journal.
+/// Sums up damage; the error names files that are not of a journal.
 fn summed(
     read: impl IntoIterator<Item = (io::Result<(Head, Option<String>)>, PathBuf)>,
 ) -> Result<Missing, Vec<String>> {
@@ -121,7 +121,7 @@ fn summed(
     if faults.is_empty() { Ok(missing) } else { Err(faults) }
 }
 
-/// Whether a moment is not before `since`.
+/// Returns whether a time is at or after `since`.
 pub fn is_since(time: SystemTime, since: Option<SystemTime>) -> bool {
     since.is_none_or(|since| time >= since)
 }
@@ -135,11 +135,10 @@ struct Counted {
 }
 
 impl Row {
-    /// Reads a line. What serde makes of a flattened field keeps every value aside first, which takes longer than
-    /// reading the line twice.
+    /// Reads a line, twice: serde's flattened fields buffer every value first, which takes longer.
     ///
     /// # Errors
-    /// If the line is no row.
+    /// Fails if the line is not a row.
     pub fn parse(line: &str) -> serde_json::Result<Self> {
         let Counted { count, last } = serde_json::from_str(line)?;
         Ok(Self { event: serde_json::from_str(line)?, count, last })
@@ -152,14 +151,14 @@ fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "is no regular file")),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file")),
     }
 }
 
-/// Reads a file as far as it is whole.
+/// Reads the intact part of a file.
 ///
 /// # Errors
-/// If it cannot be opened, or is no file of a journal.
+/// Fails if it cannot be opened, or is not a journal file.
 pub fn read_file(path: &Path) -> io::Result<FileOf> {
     let mut rows = Vec::new();
     let (head, damage) = read_lines(path, &mut |line| {
@@ -169,7 +168,7 @@ pub fn read_file(path: &Path) -> io::Result<FileOf> {
     Ok(FileOf { head, rows, damage })
 }
 
-/// Passes on the rows of a file, a line each, as far as it is whole; returns its head, and what cannot be read of it.
+/// Passes on the rows of a file's intact part; returns its head, and describes the damage, if any.
 fn read_lines(
     path: &Path,
     take: &mut dyn FnMut(&str) -> serde_json::Result<()>,
@@ -182,7 +181,7 @@ fn read_lines(
     let mut line = String::new();
     let odd = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     let no_head =
-        |error: &dyn fmt::Display| odd(format!("line 1: is no head of a journal: {error}"));
+        |error: &dyn fmt::Display| odd(format!("line 1: is not the head of a journal: {error}"));
     lines.read_line(&mut line).map_err(|error| no_head(&error))?;
     let head: Head = serde_json::from_str(&line).map_err(|error| no_head(&error))?;
     if head.podgate_journal != VERSION {

@@ -23,7 +23,7 @@ pub fn parse(text: &str, addresses: impl Fn(&str) -> Vec<IpAddr>) -> Result<Filt
         let shown = term.escape_debug();
         let Some((name, value)) = term.split_once('=').filter(|(_, value)| !value.is_empty())
         else {
-            return Err(format!("filter: '{shown}' is no NAME=VALUE"));
+            return Err(format!("filter: '{shown}' is not NAME=VALUE"));
         };
         let is_set = match name {
             "in" => filter.in_port.replace(port_name(value)).is_some(),
@@ -47,7 +47,8 @@ pub fn parse(text: &str, addresses: impl Fn(&str) -> Vec<IpAddr>) -> Result<Filt
     Ok(filter)
 }
 
-/// `host`, `uplink`, or a pod; as kubectl does, without a namespace the default one is meant.
+/// Completes a port's name: `host`, `uplink`, or a pod, without a namespace of the default one as
+/// in kubectl.
 pub fn port_name(value: &str) -> Arc<str> {
     match value {
         "host" | "uplink" => value.into(),
@@ -72,7 +73,7 @@ fn place(
     if found.is_empty() {
         let shown = value.escape_debug();
         return Err(format!(
-            "filter: {name}: '{shown}' is no address, no network, and no pod that has an address"
+            "filter: {name}: '{shown}' is not an address, a network, or a pod with an address"
         ));
     }
     Ok(found.into_iter().map(IpNet::from).collect())
@@ -99,7 +100,7 @@ fn verdict(value: &str) -> Result<Verdict, String> {
 fn reason(value: &str) -> Result<Outcome, String> {
     Outcome::ALL.iter().copied().find(|outcome| outcome.name() == value).ok_or_else(|| {
         let value = value.escape_debug();
-        format!("filter: reason: '{value}' is no outcome, such as policy-denied or no-session")
+        format!("filter: reason: '{value}' is not an outcome, such as policy-denied or no-session")
     })
 }
 

@@ -14,7 +14,7 @@ use super::words;
 pub struct Line {
     /// Its number in the trace, from 1.
     pub n: u64,
-    /// When its vector was handled, RFC 3339 in UTC; absent where unknown.
+    /// Time at which its vector was handled, RFC 3339 in UTC; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,
     /// Number of the worker.
@@ -37,18 +37,18 @@ pub struct Line {
     pub reason: Option<String>,
     /// The reason in words.
     pub meaning: String,
-    /// Whether the switch sent its sender an ICMP error.
+    /// True if the switch sent an ICMP error to its sender.
     pub answered: bool,
     /// The nodes it passed, in order.
-    pub trace: Vec<Decision>,
+    pub trace: Vec<NodeDecision>,
 }
 
-/// Decision of one node.
+/// Decision of one graph node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Decision {
+pub struct NodeDecision {
     /// The node.
     pub node: String,
-    /// Where it sent the packet; absent at the end.
+    /// The next node; absent at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// The node's findings and decision, in words.
@@ -106,17 +106,17 @@ impl Line {
 /// A line for each node.
 pub fn write_decisions(
     f: &mut impl fmt::Write,
-    decisions: impl IntoIterator<Item = Decision>,
+    decisions: impl IntoIterator<Item = NodeDecision>,
 ) -> fmt::Result {
     let mut decisions = decisions.into_iter();
     decisions.try_for_each(|it| writeln!(f, "    {:<14} {}", it.node, it.says))
 }
 
 /// Returns the decision of each node of a trace.
-pub fn decisions(trace: &PacketTrace) -> Vec<Decision> {
+pub fn decisions(trace: &PacketTrace) -> Vec<NodeDecision> {
     let decision = |step| {
         let (says, fields) = words::of(step);
-        Decision {
+        NodeDecision {
             node: step.node.name().to_owned(),
             next: step.next.map(|next| next.name().to_owned()),
             says,

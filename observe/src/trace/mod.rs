@@ -1,4 +1,4 @@
-//! Packets followed through the graph, for `podgate trace` and `podgate replay --trace`.
+//! Packets traced through the graph, for `podgate trace` and `podgate replay --trace`.
 //!
 //! - `filter`: the terms that choose packets, as people write them,
 //! - `store`: the trace of the running switch,
@@ -11,7 +11,7 @@ mod store;
 mod words;
 
 pub use filter::{parse, port_name};
-pub use line::{Decision, Line};
+pub use line::{Line, NodeDecision};
 pub use line::{decisions, write_decisions};
 pub use store::Store;
 pub use words::headers_in_words;

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::Line;
 use crate::time::utc;
 
-/// Where traces are kept once workers are done with them.
+/// Keeps traces once workers are done with them.
 #[derive(Debug, Default)]
 pub struct Store {
     inner: Mutex<Inner>,

@@ -1,13 +1,11 @@
 //! The event broker: collects the verdicts of all workers, keeps a history and serves observers.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use acl::Origin;
 use dataplane::session::Tuples;
 use dataplane::worker::Inspect;
 use dataplane::{AclBinding, Outcome, PortState, Snapshot, StagedDecision};
@@ -18,11 +16,11 @@ use super::denials::Denials;
 use super::directory::Directory;
 use super::filter::rules_of;
 use super::history::{HISTORY, History};
-use super::inspector::{Inspector, Queue, Seen, SeenPacket};
+use super::inspector::{Inspector, Queue, Seen};
+use super::naming::Refused;
 use super::rate::Rate;
-use super::staged::{StagedConnections, StagedCount, StagedRow, StagedVerdict};
-use super::{Event, Filter, Past, Process, Protocol, StagedSeen, TcpFlags, Wanted};
-use local_api::Verdict;
+use super::staged::{StagedConnections, StagedCount, StagedRow};
+use super::{Event, Filter, Past, StagedSeen, Wanted};
 
 /// Events that wait for one observer.
 const WAITING: usize = 4096;
@@ -68,40 +66,6 @@ struct Handle {
     lost: Arc<AtomicU64>,
 }
 
-/// A call that was denied before there was a packet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
-    /// The pod, `ns/pod`.
-    pub pod: Arc<str>,
-    /// The pod's address of that family.
-    pub address: Option<IpAddr>,
-    /// The deciding rule.
-    pub by: Origin,
-    /// The IP protocol.
-    pub protocol: u8,
-    /// The operation that was refused.
-    pub what: RefusedWhat,
-}
-
-/// A call, or what came for a socket.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RefusedWhat {
-    /// A call of the pod's.
-    Call {
-        /// The calling process.
-        process: Process,
-        /// The address that was asked for.
-        to: SocketAddr,
-    },
-    /// A connection to the pod.
-    Arrival {
-        /// The initiator; port 0 if that is not known.
-        from: SocketAddr,
-        /// The port of the pod's socket.
-        port: u16,
-    },
-}
-
 /// One observer's end.
 pub struct Observer {
     /// Events that match its filter: past ones first, then new ones.
@@ -117,7 +81,7 @@ impl Observer {
 }
 
 impl EventBroker {
-    /// For the switch of node `node` with this many workers.
+    /// Makes the broker of node `node`, whose switch has this many workers.
     pub fn new(node: &str, workers: usize) -> Arc<Self> {
         Arc::new(Self {
             node: node.into(),
@@ -151,8 +115,8 @@ impl EventBroker {
         }
     }
 
-    /// Names the object of a filter that neither exists nor is in the history: a pod, a namespace of pods, or a
-    /// policy, of which the `rules` in force are asked.
+    /// Names the object of a filter that neither exists nor is in the history: a pod, a namespace of pods, or a policy,
+    /// which is looked up in the `rules` in force.
     pub fn unknown(&self, filter: &Filter, rules: &Snapshot) -> Option<String> {
         let inner = self.fetch();
         let has_pod = |is_it: &dyn Fn(&str) -> bool| {
@@ -185,7 +149,7 @@ impl EventBroker {
         unknown.map(|policy| format!("policy {policy}"))
     }
 
-    /// Verdicts that were lost because they came faster than they could be handed on.
+    /// Returns the number of verdicts lost because they came faster than they were fetched.
     pub fn lost(&self) -> u64 {
         self.queues.iter().map(|queue| queue.lost.value()).sum()
     }
@@ -205,18 +169,18 @@ impl EventBroker {
         self.fetch().decisions.forget(policies);
     }
 
-    /// Connections that staged policies decide otherwise about, since the policies of their ends changed; and
+    /// Returns connections that staged policies decide differently, since the policies of their ends last changed, and
     /// the number of further ones, for which there was no room.
     pub fn staged(&self) -> (Vec<(StagedRow, StagedSeen)>, u64) {
         self.fetch().staged.rows()
     }
 
-    /// Connections by the staged policy that decides otherwise about them, and its verdict.
+    /// Counts connections by the staged policy that decides differently, and its verdict.
     pub fn staged_counts(&self) -> Vec<StagedCount> {
         self.fetch().staged.counts()
     }
 
-    /// Forgets what staged policies would change for these pods: their policies are others.
+    /// Forgets the staged decisions about these pods, whose policies have changed.
     pub fn forget_staged(&self, pods: &[Arc<str>]) {
         self.fetch().staged.forget(pods);
     }
@@ -228,7 +192,7 @@ impl EventBroker {
         self.record(&mut inner, seen);
     }
 
-    /// Fetches verdicts again and again, until [`stop`](Self::stop).
+    /// Fetches verdicts periodically, until [`stop`](Self::stop).
     pub fn run(&self) {
         while !self.stopped.load(Ordering::Acquire) {
             drop(self.fetch());
@@ -236,13 +200,13 @@ impl EventBroker {
         }
     }
 
-    /// Ends [`run`](Self::run) and all observers, which get what was decided until now.
+    /// Ends [`run`](Self::run) and all observers, which get the verdicts until now.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.fetch().observers.clear();
     }
 
-    /// Whether [`stop`](Self::stop) was called.
+    /// Returns whether [`stop`](Self::stop) was called.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
@@ -254,35 +218,9 @@ impl EventBroker {
         self.record(&mut inner, Seen::denied_by_kernel(by.into(), packet));
     }
 
-    /// Records what was denied at a pod's socket.
+    /// Records a denial at a pod's socket.
     pub fn record_refused(&self, refused: Refused) {
-        let Refused { pod, address, by, protocol, what } = refused;
-        let own = |port| (Some(Arc::clone(&pod)), address, port);
-        let other = |at: SocketAddr| (None, Some(at.ip()), Some(at.port()).filter(|it| *it != 0));
-        let (ends, process) = match what {
-            RefusedWhat::Call { process, to } => ([own(None), other(to)], Some(process)),
-            RefusedWhat::Arrival { from, port } => ([other(from), own(Some(port))], None),
-        };
-        let is_call = process.is_some();
-        let [from, to] = self.directory.ends(ends);
-        let outcome = Outcome::PolicyDenied;
-        let event = Event {
-            time: SystemTime::now(),
-            node: Arc::clone(&self.node),
-            verdict: shown(outcome),
-            reason: outcome.into(),
-            by: vec![by],
-            from,
-            to,
-            protocol: Some(Protocol(protocol)),
-            icmp_type: None,
-            tcp_flags: None,
-            in_port: is_call.then(|| Arc::clone(&pod)),
-            out_port: (!is_call).then_some(pod),
-            process,
-            staged: None,
-            denied: None,
-        };
+        let event = refused.named(&self.node, &self.directory);
         let mut inner = self.fetch();
         self.keep(&mut inner, event);
     }
@@ -313,7 +251,7 @@ impl EventBroker {
         Observer { events, lost }
     }
 
-    /// Takes what waits in the workers' queues.
+    /// Takes the events that wait in the workers' queues.
     fn fetch(&self) -> MutexGuard<'_, Inner> {
         let mut inner = self.inner.lock();
         let mut seen: Vec<Seen> = Vec::new();
@@ -329,40 +267,9 @@ impl EventBroker {
         inner
     }
 
-    fn event(&self, seen: Seen) -> Event {
-        let packet = seen.packet;
-        let ports = packet.and_then(|packet| packet.ports).unzip();
-        // The pod behind the port sent it, whatever its source address.
-        let sender = seen.in_port.clone().filter(|_| seen.in_pod);
-        let receiver = seen.out_port.clone().filter(|_| seen.out_pod);
-        let [from, to] = self.directory.ends([
-            (sender, packet.map(|it| it.source), ports.0),
-            (receiver, packet.map(|it| it.destination), ports.1),
-        ]);
-        Event {
-            time: seen.time,
-            node: Arc::clone(&self.node),
-            verdict: shown(seen.outcome),
-            reason: seen.outcome.into(),
-            by: seen.by,
-            from,
-            to,
-            protocol: packet.map(|packet| Protocol(packet.protocol)),
-            icmp_type: packet.and_then(|packet| packet.icmp_type),
-            tcp_flags: packet.and_then(|packet: SeenPacket| packet.tcp_flags).map(TcpFlags),
-            in_port: seen.in_port,
-            out_port: seen.out_port,
-            process: None,
-            staged: seen
-                .staged
-                .map(|staged| StagedVerdict { verdict: shown(staged.outcome), by: staged.by }),
-            denied: seen.denied,
-        }
-    }
-
-    /// Names a verdict, counts and remembers it, and hands it out.
+    /// Names a verdict, counts and stores it, and sends it to observers.
     fn record(&self, inner: &mut Inner, seen: Seen) {
-        self.keep(inner, self.event(seen));
+        self.keep(inner, seen.named(&self.node, &self.directory));
     }
 
     fn keep(&self, inner: &mut Inner, event: Event) {
@@ -378,13 +285,6 @@ impl EventBroker {
         }
         inner.hand_out(&event);
         inner.history.push(event);
-    }
-}
-
-fn shown(outcome: Outcome) -> Verdict {
-    match outcome.verdict() {
-        dataplane::Verdict::Drop => Verdict::Dropped,
-        _ => Verdict::Forwarded,
     }
 }
 
@@ -412,11 +312,12 @@ mod tests {
 
     use dataplane::Outcome;
     use dataplane::wire::protocol;
-    use local_api::ObserveFilters;
+    use local_api::{ObserveFilters, Verdict};
 
     use super::*;
     use crate::time::utc;
-    use crate::verdicts::{AddressNames, PodLabels};
+    use crate::verdicts::inspector::SeenPacket;
+    use crate::verdicts::{AddressNames, PodLabels, TcpFlags};
 
     fn seen(n: u64, outcome: Outcome) -> Seen {
         Seen {
@@ -513,7 +414,7 @@ mod tests {
         }
         assert_eq!((observer.take_lost(), observer.take_lost()), (5, 0));
         assert_eq!(observer.events.try_iter().count() as u64, room);
-        // What nothing has fetched yet is handed out before the end.
+        // Events that are not fetched yet are sent before the end.
         broker.queues[0].waiting.push(seen(9, Outcome::PolicyDenied)).unwrap();
         broker.stop();
         assert_eq!(times(&observer), ["00.009Z"]);

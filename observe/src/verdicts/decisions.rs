@@ -9,7 +9,7 @@ use local_api::Verdict;
 
 use super::Event;
 
-/// Rules that are counted; connections of further ones are not.
+/// Maximum number of rules that are counted.
 const MOST: usize = 20_000;
 
 /// A rule of a policy.
@@ -17,7 +17,7 @@ const MOST: usize = 20_000;
 pub enum DecidingRule {
     /// The rule at this place of a direction's list.
     Rule(Direction, u32),
-    /// The denial of what no rule allows.
+    /// The denial of connections that no rule allows.
     DefaultDeny,
 }
 
@@ -84,7 +84,7 @@ impl Decisions {
         self.counts.get_mut(policy)?.get_mut(&rule)
     }
 
-    /// Begins anew for policies, by `KIND NAME` or `KIND NAMESPACE/NAME`: their rules are others.
+    /// Resets the counts of changed policies, by `KIND NAME` or `KIND NAMESPACE/NAME`.
     pub(super) fn forget(&mut self, policies: &[String]) {
         let is_other = |policy: &PolicyRef| !policies.contains(&policy.to_string());
         self.counts.retain(|policy, _| is_other(policy));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use acl::Origin;
 
-/// Policies that are counted; further ones count as [`OTHER`].
+/// Maximum number of policies that are counted; further ones count as [`OTHER`].
 const MOST: usize = 1_000;
 /// Stands for all policies beyond [`MOST`].
 const OTHER: &str = "other";

@@ -70,12 +70,12 @@ impl Directory {
         self.replace(|known| &mut known.services, names);
     }
 
-    /// Asks for labels of pods, from now on.
+    /// Keeps labels of pods from now on.
     pub fn keep_labels(&self) {
         self.keeps_labels.store(true, Ordering::Release);
     }
 
-    /// Whether labels were asked for.
+    /// Returns whether labels are kept.
     pub fn keeps_labels(&self) -> bool {
         self.keeps_labels.load(Ordering::Acquire)
     }
@@ -116,7 +116,7 @@ impl Directory {
         self.known.read().peers.clone()
     }
 
-    /// An event, with the labels that its pods have now where it has none: they were not kept at its time.
+    /// Adds the present labels of its pods to an event without labels, which were not kept at its time.
     pub(super) fn labelled<'e>(&self, event: &'e Event) -> Cow<'e, Event> {
         let lacks = |end: &End| end.pod.is_some() && end.labels.is_none();
         if ![&event.from, &event.to].into_iter().any(lacks) {
@@ -158,7 +158,7 @@ impl Directory {
         all.into_iter().map(|(address, name)| (address, Arc::clone(name))).collect()
     }
 
-    /// Whether a pod satisfies `is_it`.
+    /// Returns whether a pod satisfies `is_it`.
     pub(super) fn has_pod(&self, is_it: impl Fn(&str) -> bool) -> bool {
         let known = self.known.read();
         let all = known.local.values().chain(known.cluster.values()).chain(&known.on_host);

@@ -16,10 +16,10 @@ use local_api::Verdict;
 /// One verdict. The names of its fields are fixed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// When it was taken.
+    /// Time of the verdict.
     #[serde(with = "crate::time::in_json")]
     pub time: SystemTime,
-    /// The node whose switch took it.
+    /// The node whose switch decided.
     pub node: Arc<str>,
     /// Verdict on the packet.
     pub verdict: Verdict,
@@ -50,8 +50,7 @@ pub struct Event {
     /// The process whose call was denied before there was a packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
-    /// The decision of staged policies, if this event is about a connection that they would decide otherwise
-    /// about. The connection has another event, without it.
+    /// The decision of staged policies, if they would decide differently. The connection has another event, without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staged: Option<StagedVerdict>,
     /// The direction whose policies denied it.
@@ -149,7 +148,7 @@ pub struct End {
 }
 
 impl End {
-    /// The workload that it is of, if it is a pod with known labels.
+    /// Returns the workload of a pod with known labels.
     pub fn workload(&self) -> Option<Workload<'_>> {
         let (_, pod) = self.pod.as_deref()?.split_once('/')?;
         let labels = self.labels.as_ref()?;

@@ -8,8 +8,8 @@ use super::Event;
 /// Past events kept.
 pub(super) const HISTORY: usize = 4096;
 
-/// The last events. Where one must go, it is the oldest of the port that has the most: one pod's
-/// denials do not push out another's.
+/// The last events. A new one displaces the oldest of the port with the most, so that one pod's denials do not displace
+/// another's.
 #[derive(Default)]
 pub(super) struct History {
     /// By the order in which they came.
@@ -44,7 +44,7 @@ impl History {
     }
 
     fn make_room(&mut self, newcomer: &Option<Arc<str>>) {
-        // A port with no fewer than its share gives one of its own, which spares the search.
+        // A port with its share or more gives one of its own, without a search.
         let own = self.ports.get(newcomer).map_or(0, VecDeque::len);
         let from = match own * self.ports.len() > HISTORY {
             true => newcomer.clone(),

@@ -1,4 +1,4 @@
-//! The raw facts of one verdict, from a worker, in a queue that never makes it wait.
+//! The raw data of verdicts, in a queue that never blocks its worker.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl Inspector {
         Self { queue, shares: Vec::new(), fetch: 0 }
     }
 
-    /// Hands on what a packet of a port has to say, if the port has a place left.
+    /// Queues the verdict on a packet, if its port has a place left.
     #[inline]
     fn push(&mut self, port: PortId, seen: impl FnOnce() -> Seen) {
         if self.take_place(port) {
@@ -230,7 +230,7 @@ impl Seen {
 
 fn see_packet(outcome: Outcome, packet: &Packet, frame: &[u8]) -> Option<SeenPacket> {
     let seen = see_headers(outcome, &packet.headers, frame)?;
-    // The frame holds the switch's answer by now.
+    // The frame holds the switch's answer already.
     let icmp_type = match seen.protocol {
         _ if !packet.is_reply => seen.icmp_type,
         protocol::ICMP if packet.headers.role == Role::Opens => Some(8),

@@ -1,12 +1,12 @@
-//! The stream of verdicts: what the switch decided about which connection, and why.
+//! The stream of verdicts about connections, with their reasons.
 //!
 //! ```text
 //! worker 0 ─ Inspector ─▶ queue ─┐
 //! worker 1 ─ Inspector ─▶ queue ─┴▶ EventBroker (Directory, history) ─▶ observers
 //! ```
 //!
-//! A worker never waits: when its queue is full the event is lost, and counted. Packets of
-//! connections that were allowed before are no events; otherwise there would be one a packet.
+//! A worker never waits: when its queue is full the event is lost, and counted. Packets of connections that were
+//! allowed before make no events; otherwise each packet would make one.
 
 mod broker;
 mod decisions;
@@ -16,6 +16,7 @@ mod event;
 mod filter;
 mod history;
 mod inspector;
+mod naming;
 mod pattern;
 mod protocol;
 mod rate;
@@ -25,7 +26,7 @@ mod staged;
 mod wanted;
 mod workload;
 
-pub use broker::{Counts, EventBroker, Observer, Refused, RefusedWhat};
+pub use broker::{Counts, EventBroker, Observer};
 pub use decisions::{Decided, DecidingRule, OfPolicy};
 pub use directory::{AddressNames, Directory, Peers};
 #[cfg(test)]
@@ -34,6 +35,7 @@ pub use event::{End, Event, PodLabels, Process};
 pub use filter::{Filter, Pod, network};
 pub use inspector::Inspector;
 pub use local_api::Verdict;
+pub use naming::{Refused, RefusedWhat};
 pub use pattern::Pattern;
 pub use protocol::{Protocol, TcpFlags};
 pub use reason::Reason;

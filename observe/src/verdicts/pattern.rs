@@ -5,7 +5,7 @@
 pub struct Pattern(String);
 
 impl Pattern {
-    /// A pattern; the case of letters is of no meaning.
+    /// A pattern; letter case is ignored.
     pub fn new(text: &str) -> Self {
         Self(text.to_ascii_lowercase())
     }
@@ -13,7 +13,7 @@ impl Pattern {
     /// The pattern of a domain name.
     ///
     /// # Errors
-    /// If it is empty.
+    /// Fails if it is empty.
     pub fn of_domain(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let name = text.strip_suffix('.').unwrap_or(text);
@@ -23,7 +23,7 @@ impl Pattern {
         }
     }
 
-    /// Whether the whole name matches.
+    /// Returns whether the whole name matches.
     pub fn matches(&self, name: &str) -> bool {
         let name = name.to_ascii_lowercase();
         let mut parts = self.0.split('*');

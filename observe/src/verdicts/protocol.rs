@@ -36,7 +36,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Reads a name in whatever case, or a number.
+/// Reads a name in any letter case, or a number.
 impl FromStr for Protocol {
     /// The names.
     type Err = String;
@@ -56,7 +56,7 @@ impl fmt::Display for TcpFlags {
     }
 }
 
-/// Reads what is printed.
+/// Reads the printed form.
 impl FromStr for TcpFlags {
     /// The names.
     type Err = String;

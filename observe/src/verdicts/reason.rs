@@ -1,4 +1,4 @@
-//! Why a verdict is as it is.
+//! Reasons of verdicts.
 
 use std::fmt;
 

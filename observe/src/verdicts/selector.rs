@@ -31,7 +31,7 @@ impl Selector {
         parts.filter(|part| !part.is_empty()).map(requirement).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether labels, as source, key and value, satisfy it.
+    /// Returns whether labels, as source, key and value, satisfy it.
     pub fn matches<'a>(&self, labels: &[(&'a str, &'a str, &'a str)]) -> bool {
         self.0.iter().all(|it| {
             let is_it = |(source, key, _): &&(&str, &str, &str)| {
@@ -64,7 +64,7 @@ fn requirements(text: &str) -> Vec<&str> {
 }
 
 fn requirement(text: &str) -> Result<Requirement, String> {
-    let refused = || format!("'{}' is no requirement of a label selector", text.escape_debug());
+    let refused = || format!("'{}' is not a requirement of a label selector", text.escape_debug());
     if let Some(key) = text.strip_prefix('!') {
         return with_key(key, Wanted::Absent).ok_or_else(refused);
     }
@@ -102,7 +102,7 @@ fn with_key(text: &str, wanted: Wanted) -> Option<Requirement> {
 }
 
 impl Requirement {
-    /// Whether its values are ones that labels may have.
+    /// Returns whether labels may have its values.
     fn is_plain(&self) -> bool {
         let (Wanted::In(values) | Wanted::NotIn(values)) = &self.wanted else { return true };
         let is_value = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);

@@ -1,4 +1,4 @@
-//! Connections about which staged policies decide otherwise than the enforced ones.
+//! Connections that staged policies decide differently than the enforced ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::{End, Event, Protocol};
 use crate::shares::Shares;
 
-/// Rows kept; connections that would make further ones are counted alone.
+/// Maximum number of rows; connections that need further ones are only counted.
 const MOST: u64 = 10_000;
 
-/// The decision of staged policies about a connection, where it is another one than that of the enforced ones.
+/// The decision of staged policies about a connection, if it differs from that of the enforced ones.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StagedVerdict {
     /// Verdict if staged policies were enforced.
@@ -62,7 +62,7 @@ pub struct Seen {
     pub last: SystemTime,
 }
 
-/// Connections that a staged policy decides otherwise about, since the start.
+/// Connections that a staged policy decides differently, since the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StagedCount {
     /// The policy, `KIND NS/NAME`.
@@ -86,7 +86,7 @@ pub(super) struct StagedConnections {
 }
 
 impl StagedConnections {
-    /// Counts the connection of an event, if staged policies decide otherwise about it.
+    /// Counts the connection of an event, if staged policies decide differently.
     pub(super) fn count(&mut self, event: &Event) {
         let (Some(staged), time) = (&event.staged, event.time) else { return };
         let policies: BTreeSet<String> = staged.by.iter().flat_map(policies).collect();

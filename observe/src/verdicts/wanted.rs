@@ -8,7 +8,7 @@ pub struct Wanted {
     pub matches: Box<dyn Fn(&Event) -> bool + Send>,
     /// The past events, of those that match.
     pub past: Past,
-    /// Whether new events are wanted.
+    /// True to receive new events too.
     pub follow: bool,
 }
 

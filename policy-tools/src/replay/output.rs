@@ -1,4 +1,4 @@
-//! Prints a line for each packet and one for all.
+//! Prints a line for each packet and a summary.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -12,7 +12,7 @@ use dataplane::wire::{Flow, protocol};
 use serde::Serialize;
 
 use super::offline::Passed;
-use observe::trace::{Decision, decisions, write_decisions};
+use observe::trace::{NodeDecision, decisions, write_decisions};
 use observe::verdicts::Protocol;
 
 /// The form of the output.
@@ -34,7 +34,7 @@ struct Line<'a> {
     reason: &'static str,
     by: &'a [Origin],
     #[serde(skip_serializing_if = "Option::is_none")]
-    trace: Option<Vec<Decision>>,
+    trace: Option<Vec<NodeDecision>>,
 }
 
 /// The last line in JSON.
@@ -58,7 +58,7 @@ pub(super) struct Report<'a, W> {
     output: Output,
     to: &'a mut W,
     summary: Summary,
-    /// Packets that are done before others that came before them, by number.
+    /// Packets that are done while earlier ones wait, by number.
     ahead: BTreeMap<u64, Passed>,
 }
 
@@ -67,7 +67,7 @@ impl<'a, W: Write> Report<'a, W> {
         Self { output, to, summary: Summary::default(), ahead: BTreeMap::new() }
     }
 
-    /// Takes packets that are done, and prints those that no other one is missing before.
+    /// Takes packets that are done, and prints all up to the first one that is missing.
     pub(super) fn packets(&mut self, done: Vec<Passed>) -> io::Result<()> {
         self.ahead.extend(done.into_iter().map(|passed| (passed.n, passed)));
         while let Some(passed) = self.ahead.remove(&(self.summary.packets + 1)) {
@@ -138,7 +138,7 @@ impl<'a, W: Write> Report<'a, W> {
         self.flush()
     }
 
-    /// Gives out what was printed so far.
+    /// Flushes the output.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
     }

@@ -1,19 +1,20 @@
 //! Filters of an observer.
 
-use std::fmt;
-use std::net::IpAddr;
+mod values;
+
 use std::time::SystemTime;
 
 use acl::{Direction, Origin};
 use dataplane::Outcome;
 use ipnet::IpNet;
-use local_api::{AnyOf, ApiError, ErrorKind, ObserveFilters};
+use local_api::{AnyOf, ApiError, ObserveFilters};
 
-use super::workload::KINDS;
 use super::{End, Event, Pattern, Protocol, Selector, TcpFlags};
 use crate::time;
+use values::{Ends, OfWorkload, bad, direction, each, of_workload, pod, service};
+pub use values::{Pod, network};
 
-/// Filters that were checked.
+/// A validated filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
     wanted: ObserveFilters,
@@ -32,140 +33,6 @@ pub struct Filter {
     until: Option<SystemTime>,
 }
 
-/// Values for either end, for the sending one and for the receiving one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Ends<T>([AnyOf<T>; 3]);
-
-impl<T> Ends<T> {
-    /// Reads the values of three fields, with their names.
-    fn read<U>(
-        fields: [(&str, &AnyOf<U>); 3],
-        read: impl Fn(&str, &U) -> Result<T, ApiError>,
-    ) -> Result<Self, ApiError> {
-        let [either, from, to] =
-            fields.map(|(field, values)| each(values, |value| read(field, value)));
-        Ok(Self([either?, from?, to?]))
-    }
-
-    /// Whether an event has values that are wanted.
-    fn matches(&self, event: &Event, is: impl Fn(&T, &End) -> bool) -> bool {
-        let Self([either, from, to]) = self;
-        either.any(|it| is(it, &event.from) || is(it, &event.to))
-            && from.any(|it| is(it, &event.from))
-            && to.any(|it| is(it, &event.to))
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.iter().all(AnyOf::is_empty)
-    }
-}
-
-fn each<T, U>(
-    values: &AnyOf<U>,
-    read: impl Fn(&U) -> Result<T, ApiError>,
-) -> Result<AnyOf<T>, ApiError> {
-    values.0.iter().map(read).collect::<Result<_, _>>().map(AnyOf)
-}
-
-/// A workload by name, of one kind or of any.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct OfWorkload {
-    kind: Option<String>,
-    name: String,
-}
-
-impl OfWorkload {
-    fn is_of(&self, end: &End) -> bool {
-        end.workload().is_some_and(|own| {
-            own.name == self.name
-                && self.kind.as_ref().is_none_or(|kind| own.kind.eq_ignore_ascii_case(kind))
-        })
-    }
-}
-
-/// A pod by name, in some namespaces or in any.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pod {
-    /// Without any: in any.
-    namespaces: Vec<String>,
-    name: String,
-}
-
-impl Pod {
-    /// Whether a pod, as `ns/pod`, is this one.
-    pub fn is(&self, pod: &str) -> bool {
-        pod.split_once('/').is_some_and(|(namespace, name)| {
-            name == self.name
-                && (self.namespaces.is_empty() || self.namespaces.iter().any(|it| it == namespace))
-        })
-    }
-}
-
-impl fmt::Display for Pod {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.namespaces[..] {
-            [] => write!(f, "{} of any namespace", self.name),
-            all => write!(f, "{}/{}", all.join(","), self.name),
-        }
-    }
-}
-
-/// An address, as a network of one, or a network.
-pub fn network(text: &str) -> Option<IpNet> {
-    text.parse().map(|one: IpAddr| one.into()).or_else(|_| text.parse()).ok()
-}
-
-fn bad(field: &str, text: &str, problem: &str) -> ApiError {
-    let text = text.escape_debug();
-    ApiError::new(ErrorKind::BadRequest, format!("observe: {field}: '{text}' {problem}"))
-}
-
-/// Reads a pod; without a namespace it is one of those that `wanted` is about.
-fn pod(field: &str, text: &str, wanted: &ObserveFilters) -> Result<Pod, ApiError> {
-    let (namespaces, name) = match text.split_once('/') {
-        Some((namespace, name)) => (vec![namespace.to_owned()], name),
-        None if wanted.all_namespaces => (Vec::new(), text),
-        // As kubectl does: without a namespace the default one is meant.
-        None if wanted.namespace.is_empty() => (vec!["default".to_owned()], text),
-        None => (wanted.namespace.0.clone(), text),
-    };
-    let is_empty = name.is_empty() || namespaces.iter().any(String::is_empty);
-    match is_empty || name.contains('/') {
-        true => Err(bad(field, text, "is no ns/pod")),
-        false => Ok(Pod { namespaces, name: name.to_owned() }),
-    }
-}
-
-fn of_workload(field: &str, text: &str) -> Result<OfWorkload, ApiError> {
-    let (kind, name) = match text.split_once('/') {
-        Some((kind, name)) => (Some(kind.to_owned()), name),
-        None => (None, text),
-    };
-    match name.is_empty() || name.contains('/') || kind.as_ref().is_some_and(String::is_empty) {
-        true => Err(bad(field, text, "is neither NAME nor KIND/NAME")),
-        false if kind.as_ref().is_some_and(|kind| !is_workload(kind)) => {
-            Err(bad(field, text, &format!("has a kind that is none of {}", KINDS.join(", "))))
-        }
-        false => Ok(OfWorkload { kind, name: name.to_owned() }),
-    }
-}
-
-fn is_workload(kind: &str) -> bool {
-    KINDS.iter().any(|it| it.eq_ignore_ascii_case(kind))
-}
-
-fn service(field: &str, text: &str) -> Result<String, ApiError> {
-    match text.split('/').filter(|part| !part.is_empty()).count() {
-        2 => Ok(text.to_owned()),
-        _ => Err(bad(field, text, "is no ns/name")),
-    }
-}
-
-fn direction(text: &str) -> Result<Direction, ApiError> {
-    let found = Direction::BOTH.into_iter().find(|it| it.field() == text);
-    found.ok_or_else(|| bad("direction", text, "is neither ingress nor egress"))
-}
-
 /// Fields of filters, each with its name.
 macro_rules! fields {
     ($wanted:ident: $($field:ident),*) => { [$((stringify!($field), &$wanted.$field)),*] };
@@ -177,24 +44,21 @@ impl Filter {
     /// # Errors
     /// A `bad-request` that names the filter.
     pub fn new(wanted: ObserveFilters) -> Result<Self, ApiError> {
-        let said = |field: &str, text: &str, problem: String| {
-            bad(field, text, &format!("is no {problem}"))
-        };
         let selector = |field: &str, text: &String| {
-            Selector::parse(text)
-                .map_err(|problem| said(field, text, format!("selector: {problem}")))
+            let said = |problem| bad(field, text, &format!("is not a selector: {problem}"));
+            Selector::parse(text).map_err(said)
         };
         let net = |field: &str, text: &String| {
             network(text).ok_or_else(|| bad(field, text, "is neither an address nor a network"))
         };
         let name = |field: &str, text: &String| {
-            Pattern::of_domain(text)
-                .map_err(|problem| said(field, text, format!("name: {problem}")))
+            let said = |problem| bad(field, text, &format!("is not a name: {problem}"));
+            Pattern::of_domain(text).map_err(said)
         };
         let moment = |field: &str, text: &Option<String>| -> Result<Option<SystemTime>, ApiError> {
             let Some(text) = text else { return Ok(None) };
             let time = time::moment(text).map(Some);
-            time.ok_or_else(|| bad(field, text, "is no moment of RFC 3339"))
+            time.ok_or_else(|| bad(field, text, "is not an RFC 3339 time"))
         };
         let protocol = |text: &String| {
             let refused =
@@ -209,7 +73,7 @@ impl Filter {
         };
         let is_reason = |name: &String| Outcome::ALL.iter().any(|outcome| outcome.name() == name);
         if let Some(reason) = wanted.reason.0.iter().find(|name| !is_reason(name)) {
-            return Err(bad("reason", reason, "is no reason; see podgate show errors"));
+            return Err(bad("reason", reason, "is not a reason; see podgate show errors"));
         }
         Ok(Self {
             pods: Ends::read(fields!(wanted: pod, from_pod, to_pod), |field, text| {
@@ -240,7 +104,7 @@ impl Filter {
         })
     }
 
-    /// Whether an event is wanted.
+    /// Returns whether an event matches.
     pub fn matches(&self, event: &Event) -> bool {
         event.staged.is_some() == self.wanted.staged
             && self.is_in_time(event)
@@ -279,14 +143,14 @@ impl Filter {
             && wanted.node.any(|node| *event.node == **node)
     }
 
-    /// Whether it asks for labels of pods.
+    /// Returns whether the filter depends on labels of pods.
     pub fn needs_labels(&self) -> bool {
-        !self.labels.is_empty() || !self.workloads.is_empty()
+        self.labels.iter().next().is_some() || self.workloads.iter().next().is_some()
     }
 
     /// The pods that it names.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
-        self.pods.0.iter().flat_map(|it| &it.0)
+        self.pods.iter()
     }
 
     /// The namespaces that it names beside pods, for either end.
@@ -309,14 +173,14 @@ impl Filter {
         self.wanted.first.map(|first| first as usize)
     }
 
-    /// Whether new events are wanted.
+    /// Returns whether new events are wanted.
     pub fn follow(&self) -> bool {
         self.wanted.follow
     }
 }
 
 impl End {
-    /// Whether it is a pod with labels that a selector selects.
+    /// Returns whether the end is a pod that a selector selects by its labels.
     fn is_selected(&self, selector: &Selector) -> bool {
         self.labels.as_ref().is_some_and(|labels| {
             let labels = labels.iter().map(|(key, value)| ("k8s", &**key, &**value));
