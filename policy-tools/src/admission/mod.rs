@@ -1,14 +1,14 @@
-//! Changes of policies, judged before the API server takes them: faults, and invariants that would no longer hold.
+//! Checks changes of policies before the API server stores them: faults, and invariants that would no longer hold.
 //!
 //! ```text
 //! watches ─▶ Cluster ─ slice ─▶ Prover, with the change and without ─▶ Findings ─▶ answer
 //! AdmissionReview ─ reader ─▶ Change ─┘
 //! ```
 //!
-//! A change of a NetworkPolicy concerns the pods of its namespace alone. So a statement is proved in a slice of the
-//! cluster: that namespace, and those that the statement names. Pods of all others stand for themselves by what labels
-//! can form, and their own NetworkPolicies are taken to permit everything: what is proved so is not refuted by the
-//! change. A refutation by such a pod is decided in the whole cluster, if that is small enough.
+//! A change of a NetworkPolicy affects the pods of its namespace alone. So a statement is proved in a slice of the
+//! cluster: that namespace, and those that the statement names. Representatives stand for the pods of all other
+//! namespaces, whose NetworkPolicies are assumed to permit everything: a proof in the slice holds in the cluster. A
+//! refutation by such a pod is verified in the whole cluster, if that is small enough.
 //!
 //! - `cluster`: the policies and namespaces that are watched, and slices of them,
 //! - `review`: the API server's question and the answer.
@@ -34,25 +34,25 @@ pub use review::{Mode, answer};
 pub struct Change {
     /// The object.
     pub object: ObjectRef,
-    /// It as it would be; `None` if it would be deleted.
+    /// The object after the change; `None`: deleted.
     pub after: Option<Object>,
 }
 
-/// Findings that speak against a change.
+/// Objections to a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Parts of the object that cannot be read, each with its field.
     pub faults: Vec<String>,
-    /// Statements that hold now, and would not.
+    /// Statements that hold before the change and not after it.
     pub refuted: Vec<String>,
     /// Other remarks.
     pub notes: Vec<String>,
 }
 
-/// Policies of a cluster in which a statement is decided as a whole.
+/// Maximum number of policies of a cluster that is evaluated as a whole.
 const MOST_WHOLE: usize = 1_000;
 
-/// Statements that have to hold.
+/// Statements that must hold.
 #[derive(Clone, Debug, Default)]
 pub struct Invariants {
     statements: Vec<Statement>,
@@ -61,10 +61,10 @@ pub struct Invariants {
 }
 
 impl Invariants {
-    /// These statements, about pods in these networks.
+    /// Takes statements about pods in these networks.
     ///
     /// # Errors
-    /// Each statement about a pod, a service or a name: those are not watched.
+    /// Names each statement about a pod, a service or a domain name: these are not watched.
     pub fn new(statements: Vec<Statement>, networks: Vec<IpNet>) -> Result<Self, Vec<String>> {
         let is_watched = |side: &Side| match side {
             Side::One(endpoint) => {
@@ -81,12 +81,12 @@ impl Invariants {
         if faults.is_empty() { Ok(Self { statements, networks }) } else { Err(faults) }
     }
 
-    /// Their number.
+    /// Returns the number of statements.
     pub fn count(&self) -> usize {
         self.statements.len()
     }
 
-    /// Judges a change of the cluster.
+    /// Evaluates a change of the cluster.
     pub fn judge(&self, cluster: &Cluster, change: &Change, findings: &mut Findings) {
         for statement in &self.statements {
             let judged = self.refuted_by(statement, cluster, change);
@@ -120,11 +120,11 @@ impl Invariants {
         }));
         let prover = self.prover(statement, cluster.slice(&inside, Some(change)))?;
         let is_known = |name: &str| inside.contains(name) || !cluster.has_namespace(name);
-        // A slice without a namespace has nothing to say about those that exist.
+        // A slice without a namespace proves nothing about existing ones.
         let is_decided =
             !inside.is_empty() || !statement.sides().any(|it| *it == Side::ExistingNamespace);
         if is_decided && let Some(by) = prover.refute_among(statement, [&is_known; 3])? {
-            // What the change does not bring about is not held against it.
+            // A statement that did not hold before is no objection.
             let before = self.prover(statement, cluster.slice(&inside, None))?;
             let was = before.refute_among(statement, [&is_known; 3])?.is_some();
             return Ok(if was { Standing::Holds } else { Standing::Refuted(by) });

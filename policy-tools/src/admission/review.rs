@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Change, Cluster, Findings, Invariants};
 
-/// The answer to a change that something speaks against.
+/// Answer to a change with objections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
     /// Warn the author
@@ -20,11 +20,11 @@ pub enum Mode {
 /// Longest warning; API servers shorten them.
 const LONGEST: usize = 256;
 
-/// Answers an AdmissionReview; without a `cluster`, since it is not known yet, the object alone is read. What cannot
-/// be judged is allowed.
+/// Answers an AdmissionReview. Without a `cluster`, which may not be known yet, only the object is checked. A change
+/// that cannot be evaluated is allowed.
 ///
 /// # Errors
-/// When the body is no AdmissionReview.
+/// Fails if the body is no AdmissionReview.
 pub fn answer(
     body: &[u8],
     mode: Mode,
@@ -75,7 +75,7 @@ fn change(request: &Value, findings: &mut Findings) -> Option<Change> {
     let is_deletion = request["operation"] == "DELETE";
     let object = &request[if is_deletion { "oldObject" } else { "object" }];
     if is_deletion {
-        // Of a whole collection each object is asked about.
+        // The deletion of a collection asks about each object.
         return Some(Change { object: reference(request)?, after: None });
     }
     match objects::read(object.clone()) {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::input::{Input, Resolve, read};
 use super::print;
 use crate::input::Manifests;
-use crate::policy::run::Outcome;
+use crate::policy::run::CaseOutcome;
 use crate::policy::xml;
 use crate::probe::DomainAddresses;
 use cli_runtime::{NO, counted};
@@ -83,7 +83,7 @@ impl Cases {
     /// Prints the outcomes; `text` and `json` are the command's own forms.
     pub(super) fn print(
         &self,
-        outcomes: &[Outcome],
+        outcomes: &[CaseOutcome],
         words: &Words,
         text: impl FnOnce() -> String,
         json: impl FnOnce() -> String,
@@ -96,12 +96,12 @@ impl Cases {
             Format::Sarif => sarif(outcomes, words),
             Format::Github => github(outcomes, words),
         };
-        print(&text, if outcomes.iter().all(Outcome::holds) { 0 } else { NO })
+        print(&text, if outcomes.iter().all(CaseOutcome::holds) { 0 } else { NO })
     }
 }
 
 /// The number of cases and of those that do not hold.
-pub(super) fn summary(outcomes: &[Outcome], words: &Words) -> String {
+pub(super) fn summary(outcomes: &[CaseOutcome], words: &Words) -> String {
     let Words { case, fails, .. } = words;
     format!("{}, {} {fails}", counted(outcomes.len(), case), failed(outcomes))
 }
@@ -110,7 +110,7 @@ pub(super) fn summary(outcomes: &[Outcome], words: &Words) -> String {
 const LISTED: usize = 10;
 
 /// The failures of a case, one a line, the later ones as a number.
-pub(super) fn failures(outcome: &Outcome) -> Vec<String> {
+pub(super) fn failures(outcome: &CaseOutcome) -> Vec<String> {
     let mut lines: Vec<String> = outcome.failures.iter().take(LISTED).cloned().collect();
     let more = outcome.failures.len().saturating_sub(LISTED);
     if more > 0 {
@@ -119,12 +119,12 @@ pub(super) fn failures(outcome: &Outcome) -> Vec<String> {
     lines
 }
 
-fn failed(outcomes: &[Outcome]) -> usize {
+fn failed(outcomes: &[CaseOutcome]) -> usize {
     outcomes.iter().filter(|outcome| !outcome.holds()).count()
 }
 
 /// Static Analysis Results Interchange Format 2.1.0: one result a case that does not hold.
-fn sarif(outcomes: &[Outcome], words: &Words) -> String {
+fn sarif(outcomes: &[CaseOutcome], words: &Words) -> String {
     let Words { command, fails, .. } = words;
     let failed = outcomes.iter().filter(|it| !it.holds());
     let results: Vec<Value> = failed
@@ -141,7 +141,7 @@ fn sarif(outcomes: &[Outcome], words: &Words) -> String {
     format!("{log}\n")
 }
 
-fn junit(outcomes: &[Outcome]) -> String {
+fn junit(outcomes: &[CaseOutcome]) -> String {
     let (all, failed) = (outcomes.len(), failed(outcomes));
     let mut text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
@@ -175,7 +175,7 @@ fn junit(outcomes: &[Outcome]) -> String {
     text + "</testsuites>\n"
 }
 
-fn tap(outcomes: &[Outcome]) -> String {
+fn tap(outcomes: &[CaseOutcome]) -> String {
     let mut text = format!("TAP version 13\n1..{}\n", outcomes.len());
     for (n, outcome) in outcomes.iter().enumerate() {
         let verdict = if outcome.holds() { "ok" } else { "not ok" };
@@ -189,13 +189,13 @@ fn tap(outcomes: &[Outcome]) -> String {
     text
 }
 
-fn github(outcomes: &[Outcome], words: &Words) -> String {
+fn github(outcomes: &[CaseOutcome], words: &Words) -> String {
     // https://docs.github.com/actions: data and properties have escapes of their own.
     let data = |text: &str| text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A");
     let property = |text: &str| data(text).replace(':', "%3A").replace(',', "%2C");
     let mut text = String::new();
     for outcome in outcomes.iter().filter(|outcome| !outcome.holds()) {
-        let Outcome { name, file, line, .. } = outcome;
+        let CaseOutcome { name, file, line, .. } = outcome;
         let (file, name) = (property(file), property(name));
         let message = data(&failures(outcome).join("\n"));
         let _ = writeln!(text, "::error file={file},line={line},title={name}::{message}");
@@ -209,8 +209,8 @@ mod tests {
 
     const TEST: Words = Words { command: "test", case: "case", fails: "failed" };
 
-    fn outcomes() -> Vec<Outcome> {
-        let outcome = |name: &str, line, failures: &[&str]| Outcome {
+    fn outcomes() -> Vec<CaseOutcome> {
+        let outcome = |name: &str, line, failures: &[&str]| CaseOutcome {
             name: name.into(),
             file: "t.yaml".into(),
             line,

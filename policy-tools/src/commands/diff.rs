@@ -38,7 +38,7 @@ pub struct Diff {
     /// The objects after it
     #[arg(value_name = "NEW")]
     new: PathBuf,
-    /// The cluster that live stands for [default: $KUBECONFIG, or ~/.kube/config]
+    /// Kubeconfig of the cluster that live stands for [default: $KUBECONFIG, or ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     #[command(flatten)]

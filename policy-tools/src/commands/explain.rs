@@ -41,7 +41,7 @@ pub struct Explain {
     /// The protocol
     #[arg(long, value_enum, ignore_case = true, default_value = "TCP")]
     protocol: Protocol,
-    /// The port, by number or by its name at the target; of no meaning for ICMP
+    /// The port, by number or by its name at the target; ignored for ICMP
     #[arg(long, default_value = "80", value_parser = case::port_argument)]
     port: Port,
     /// Output format
@@ -111,7 +111,7 @@ impl Walk {
 /// Describes the connections to and from a pod that are allowed, in words or as a line of JSON.
 ///
 /// # Errors
-/// If the manifests cannot be used, or have no such pod.
+/// Fails if the manifests cannot be used, or have no such pod.
 pub(super) fn walkthrough(
     manifests: Manifests,
     pod: &PodKey,

@@ -31,7 +31,7 @@ pub(super) struct Input {
     external_ips: Networks,
     #[command(flatten)]
     render: Render,
-    /// Name the objects too that are left out because no policy depends on their kinds
+    /// List skipped objects too, of kinds that no policy depends on
     #[arg(short, long)]
     verbose: bool,
 }
@@ -45,7 +45,7 @@ impl Input {
         stdin_once(self.manifests.iter().chain(files))
     }
 
-    /// Reads the objects, with a warning about what is left out.
+    /// Reads the objects, with a warning about skipped ones.
     pub(super) fn load(&self) -> Result<Manifests, Vec<String>> {
         let reading = Reading { sources: true, render: self.render.render, ..Reading::default() };
         let cluster = self.kubeconfig.as_deref();
@@ -89,7 +89,7 @@ pub(super) fn stdin_once<'a>(
     if count > 1 { Err(vec!["stdin: can be read once".into()]) } else { Ok(()) }
 }
 
-/// Reads manifests in this way, on top of a live cluster where there is one.
+/// Reads manifests, on top of a live cluster if one is given.
 pub(super) fn load_by(
     paths: &[PathBuf],
     cluster: Option<&Path>,
@@ -115,7 +115,7 @@ const LONGEST_OBSERVED: u64 = 1 << 30;
 /// Reads a file of cases, statements or checks; `-` is standard input.
 ///
 /// # Errors
-/// When it cannot be read or is longer than [`LONGEST`].
+/// Fails if it cannot be read or is longer than [`LONGEST`].
 pub(super) fn read(file: &Path) -> io::Result<Vec<u8>> {
     read_at_most(file, LONGEST)
 }
@@ -171,7 +171,7 @@ impl Observed {
         Ok(events)
     }
 
-    /// Restores what the running switch remembers and decides in the time to come.
+    /// Reads the verdicts that the running switch remembers, and those of the time to come.
     fn live(&self) -> Result<Vec<Event>, Box<dyn Error>> {
         let client = self.socket.connect()?;
         let handle = client.handle()?;
@@ -192,7 +192,7 @@ impl Observed {
             let value = match answer {
                 Ok(value) => value,
                 Err(error @ ClientError::Refused(_)) => return Err(error.into()),
-                // A switch that ends has decided nothing more.
+                // The switch has ended.
                 Err(_) => break,
             };
             match serde_json::from_value(value.clone()) {
@@ -202,7 +202,9 @@ impl Observed {
                         let lost = counted(lost, "verdict");
                         eprintln!("podgate: {lost} left out: too fast")
                     }
-                    None => return Err(format!("podgate's answer is no verdict: {value}").into()),
+                    None => {
+                        return Err(format!("podgate's answer is not a verdict: {value}").into());
+                    }
                 },
             }
         }
@@ -219,7 +221,7 @@ fn of_file(file: &Path) -> Result<Vec<Event>, Vec<String>> {
     flows::read(&text).map_err(named)
 }
 
-/// Prints on stderr, one a line, why the command cannot do its work.
+/// Prints faults on stderr, one a line; returns the exit code.
 pub(super) fn refuse(faults: impl IntoIterator<Item = String>) -> ExitCode {
     for fault in faults {
         eprintln!("podgate: {}", report::plain(&fault));

@@ -7,7 +7,7 @@ use clap::builder::PossibleValuesParser;
 
 use super::input::{Render, read_text};
 use super::{Ended, print};
-use crate::policy::lint::{CHECKS, Finding, INVALID, Ignored, Linted, Options, lint};
+use crate::policy::lint::{CHECKS, Finding, INVALID, Ignored, LintOptions, Linted, lint};
 use crate::probe::report::plain;
 use cli_runtime::{NO, UNUSABLE, counted};
 
@@ -29,7 +29,7 @@ pub struct Lint {
     /// Check selectors against the cluster of this kubeconfig too
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Expect pods that are in no file, such as those of operators: a selector without pods is no mistake then
+    /// Expect pods outside of these files, such as those of operators: a selector without pods is then no mistake
     #[arg(long)]
     workloads_elsewhere: bool,
     #[command(flatten)]
@@ -72,7 +72,7 @@ impl Lint {
                     faults.iter().map(|it| fault(it)).collect::<Vec<String>>()
                 })?);
         }
-        let options = Options {
+        let options = LintOptions {
             cluster: self.kubeconfig.as_deref(),
             workloads_elsewhere: self.workloads_elsewhere,
             render: self.render.render,

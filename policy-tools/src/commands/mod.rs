@@ -23,13 +23,13 @@ use std::time::SystemTime;
 
 use cli_runtime::{Span, UNUSABLE, fail};
 
-/// End of a command: an exit code, or why the input cannot be used.
+/// Result of a command: an exit code, or the faults of unusable input.
 type Ended = Result<ExitCode, Vec<String>>;
 
-/// A moment: of RFC 3339, or so long ago as a span such as `10m` says.
+/// Parses a time: of RFC 3339, or a span such as `10m` before now.
 ///
 /// # Errors
-/// If the text is neither, naming the flag.
+/// Names the flag if the text is neither.
 pub fn moment(flag: &str, text: &str) -> Result<SystemTime, String> {
     let ago = |span: Span| SystemTime::now().checked_sub(span.0).unwrap_or(SystemTime::UNIX_EPOCH);
     let found = text.parse().ok().map(ago).or_else(|| observe::time::moment(text));

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use super::input::{Input, Observed};
 use super::{Ended, print};
 use crate::policy::flows::flows;
-use crate::policy::picture::{Options, picture};
+use crate::policy::picture::{PictureOptions, picture};
 use crate::probe::Protocol;
 use cli_runtime::{UNUSABLE, fail};
 
@@ -85,7 +85,7 @@ impl Draw {
         self.input.take_stdin_once(&self.observed.observed)?;
         let manifests = self.input.load()?;
         let events = self.observed.load()?;
-        let options = Options {
+        let options = PictureOptions {
             // A port without a protocol is that of TCP, as in the other commands.
             protocol: self.protocol.or(self.port.map(|_| Protocol::Tcp)),
             port: self.port,

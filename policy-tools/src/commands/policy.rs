@@ -33,7 +33,7 @@ pub enum Command {
     Picture(picture::Draw),
     /// Generate policies that allow observed connections
     Suggest(suggest::Suggest),
-    /// List past connections that other policies would decide otherwise
+    /// List past connections that other policies would decide differently
     ReplayJournal(replay_journal::ReplayJournal),
 }
 

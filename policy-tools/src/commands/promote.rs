@@ -1,4 +1,4 @@
-//! The manifest of a staged policy as it is once it is enforced.
+//! Generates the enforced manifest of a staged policy.
 
 use control::model::{Stage, Staging};
 use serde_json::{Map, Value};
@@ -48,7 +48,7 @@ fn find(manifests: &Manifests, wanted: &str) -> Result<StagedPolicy, String> {
     for value in &manifests.sources {
         let policy = StagedPolicy::new(value);
         if policy.kind != "Namespace" && (policy.place() == wanted || policy.name == wanted) {
-            // Of objects of the same name the later one counts.
+            // The last of several objects with the same name counts.
             found.retain(|it| it.title() != policy.title());
             found.push(policy);
         }
@@ -64,7 +64,7 @@ fn find(manifests: &Manifests, wanted: &str) -> Result<StagedPolicy, String> {
 }
 
 impl StagedPolicy {
-    /// The policy that an object is.
+    /// Reads the policy from an object.
     pub fn new(value: &Value) -> Self {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let kind = text(&value["kind"]).unwrap_or_default();
@@ -95,8 +95,8 @@ impl StagedPolicy {
         self.value["metadata"]["annotations"][Staging::REPLACES].as_str()
     }
 
-    /// The manifest without what stages it, under the name of the policy that it replaces. `default` is the
-    /// stage that it has without an annotation: if that is staged, an annotation enforces it.
+    /// Returns the manifest without its staging, under the name of the policy that it replaces. `default` is the stage
+    /// without an annotation: if that is staged, an annotation enforces it.
     pub fn promoted(&self, default: Stage) -> String {
         let mut value = self.value.clone();
         if let Some(name) = self.replaces() {

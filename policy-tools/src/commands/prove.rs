@@ -9,7 +9,7 @@ use super::cases::{Cases, Words, summary};
 use super::input::warn_ignored;
 use super::keep::keep;
 use crate::policy::prove::{self, Counterexample, Prover, Statement};
-use crate::policy::run::Outcome;
+use crate::policy::run::CaseOutcome;
 use cli_runtime::Networks;
 
 /// Arguments of `podgate policy prove`.
@@ -79,14 +79,14 @@ impl Prove {
                     .map_err(|error| vec![format!("{}: {error}", folder.display())])?;
             }
         }
-        let outcomes: Vec<Outcome> = proofs.iter().map(outcome).collect();
+        let outcomes: Vec<CaseOutcome> = proofs.iter().map(outcome).collect();
         let classes = prover.manifests().representatives.len();
         let json = || proofs.iter().map(json_line).collect();
         Ok(self.cases.print(&outcomes, &WORDS, || text(&outcomes, classes), json))
     }
 }
 
-fn text(outcomes: &[Outcome], classes: usize) -> String {
+fn text(outcomes: &[CaseOutcome], classes: usize) -> String {
     let lines = outcomes.iter().map(|it| {
         let verdict = if it.holds() { "proved " } else { "REFUTED" };
         let found = it.failures.iter().map(|it| format!("           {it}\n"));
@@ -102,8 +102,8 @@ fn text(outcomes: &[Outcome], classes: usize) -> String {
     format!("{lines}{summary}; {classes} of pods that are in no file\n")
 }
 
-fn outcome((file, statement, found): &Proof<'_>) -> Outcome {
-    Outcome {
+fn outcome((file, statement, found): &Proof<'_>) -> CaseOutcome {
+    CaseOutcome {
         name: statement.name.clone(),
         file: (*file).to_owned(),
         line: statement.line,

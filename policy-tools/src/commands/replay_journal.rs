@@ -18,7 +18,7 @@ use crate::input::Manifests;
 use crate::input::Reading;
 use crate::policy::flows::{Flow, OfJournal};
 use crate::policy::suggest::{decide, in_words, reason};
-use crate::probe::{Answer, Verdict};
+use crate::probe::{Answer, ProbeVerdict};
 use cli_runtime::{NO, Networks, Output, counted};
 
 /// Arguments of `podgate policy replay-journal`.
@@ -56,13 +56,13 @@ pub struct ReplayJournal {
     /// With --at: the pod
     #[arg(long, value_name = "NS/POD", value_parser = pod, requires = "at")]
     of: Option<PodKey>,
-    /// Output format; json: one line a connection that would be decided otherwise, or with --at the rules and
-    /// then one line a connection
+    /// Output format; json: one line a connection that would be decided differently, or with --at the rules and then
+    /// one line a connection
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }
 
-/// The connections of journals: folders, or files of rows. Says on stderr what is missing.
+/// Reads the connections of journals: folders, or files of rows. Reports gaps on stderr.
 pub(super) fn read<'a>(
     journals: &[PathBuf],
     since: Option<SystemTime>,
@@ -90,7 +90,7 @@ pub(super) fn read<'a>(
     Ok(all)
 }
 
-/// The rows of journals that `is_meant` picks. Says on stderr what is missing.
+/// Reads the rows of journals that `is_meant` picks. Reports gaps on stderr.
 fn rows(
     journals: &[PathBuf],
     since: Option<SystemTime>,
@@ -109,7 +109,7 @@ fn rows(
     Ok(rows)
 }
 
-/// Says on stderr what journals do not have.
+/// Reports gaps of journals on stderr.
 fn say(missing: &[Missing]) {
     missing.iter().flat_map(|it| &it.damaged).for_each(|damage| eprintln!("podgate: {damage}"));
     let left_out: u64 = missing.iter().map(|it| it.left_out).sum();
@@ -127,12 +127,14 @@ fn of_file(
     let file = File::open(path).map_err(|error| named(error.to_string()))?;
     for (n, line) in BufReader::new(file).lines().enumerate() {
         let taken = line.and_then(|line| Ok(take(&line)?));
-        taken.map_err(|error| named(format!("line {}: is no row of a journal: {error}", n + 1)))?;
+        taken.map_err(|error| {
+            named(format!("line {}: is not a row of a journal: {error}", n + 1))
+        })?;
     }
     Ok(())
 }
 
-/// A connection that would be decided otherwise: number, last time, and the new decision.
+/// A connection that would be decided differently: number, last time, and the new decision.
 type Change<'a> = (&'a Flow, &'a (u64, SystemTime), &'a Answer);
 
 impl ReplayJournal {
@@ -153,7 +155,7 @@ impl ReplayJournal {
         let mut unknown = 0;
         for ((flow, found), answers) in seen.iter().zip(&decided) {
             // Of pods of a workload that differ, one is enough.
-            let other = if flow.denied { Verdict::Allow } else { Verdict::Deny };
+            let other = if flow.denied { ProbeVerdict::Allow } else { ProbeVerdict::Deny };
             changes
                 .extend(answers.iter().find(|it| it.verdict == other).map(|it| (flow, found, it)));
             unknown += u64::from(answers.is_empty());

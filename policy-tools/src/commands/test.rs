@@ -7,7 +7,7 @@ use serde_json::json;
 use super::Ended;
 use super::cases::{Cases, Words, failures, summary};
 use super::input::warn_ignored;
-use crate::policy::run::{Outcome, Runner};
+use crate::policy::run::{CaseOutcome, Runner};
 use crate::policy::suite::Suite;
 use cli_runtime::counted;
 
@@ -59,10 +59,10 @@ impl Test {
     }
 }
 
-fn text(outcomes: &[Outcome]) -> String {
+fn text(outcomes: &[CaseOutcome]) -> String {
     let mut text = String::new();
     for outcome in outcomes {
-        let Outcome { name, file, line, connections, .. } = outcome;
+        let CaseOutcome { name, file, line, connections, .. } = outcome;
         let connections = counted(*connections, "connection");
         let verdict = if outcome.holds() { "ok    " } else { "FAILED" };
         let _ = writeln!(text, "{verdict}  {name}  ({file}:{line}, {connections})");
@@ -73,9 +73,9 @@ fn text(outcomes: &[Outcome]) -> String {
     text + &summary(outcomes, &WORDS) + "\n"
 }
 
-fn json_lines(outcomes: &[Outcome]) -> String {
-    let line = |outcome: &Outcome| {
-        let Outcome { name, file, line, connections, failures } = outcome;
+fn json_lines(outcomes: &[CaseOutcome]) -> String {
+    let line = |outcome: &CaseOutcome| {
+        let CaseOutcome { name, file, line, connections, failures } = outcome;
         let holds = outcome.holds();
         json!({"name": name, "file": file, "line": line, "holds": holds,
             "connections": connections, "failures": failures})

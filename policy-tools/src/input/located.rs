@@ -6,7 +6,7 @@ use control::manifests::{parse_yaml, yaml_problem};
 /// Reads every document of a text.
 ///
 /// # Errors
-/// Why the text is no YAML.
+/// The parser's message, if the text is not YAML.
 pub fn documents(text: &[u8]) -> Result<Vec<Located>, String> {
     let mut text = super::without_byte_order_mark(text);
     parse_yaml(&mut text)

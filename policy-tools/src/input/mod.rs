@@ -24,7 +24,7 @@ use strsim::osa_distance;
 use staged::Staged;
 use unrendered::Folder;
 
-/// Objects, and what is known about them beyond the model.
+/// Objects, with facts about them that the model does not have.
 #[derive(Clone, Debug, Default)]
 pub struct Manifests {
     /// The objects, each once.
@@ -58,9 +58,9 @@ pub struct Manifests {
 pub struct Reading {
     /// Documents that are parsed once, by readers that share them.
     pub parsed: Parsed,
-    /// Whether policies and namespaces are kept as the files have them, too.
+    /// True if policies and namespaces are kept as the files have them, too.
     pub sources: bool,
-    /// Whether charts and kustomizations are rendered, by the user's programs.
+    /// True if charts and kustomizations are rendered, by the user's programs.
     pub render: bool,
 }
 
@@ -80,7 +80,7 @@ impl Manifests {
     /// of git.
     ///
     /// # Errors
-    /// All faults; half-read policies give no verdicts.
+    /// All faults; incompletely read policies give no verdicts.
     pub fn load(paths: &[PathBuf]) -> Result<Self, Vec<String>> {
         Self::load_over(paths, None, &Reading { sources: true, ..Reading::default() })
     }
@@ -181,10 +181,10 @@ pub fn name(path: &Path) -> String {
 }
 
 /// The policy kind that a kind of the same API group is most likely meant to be.
-pub fn misspelt_kind(version: &str, kind: &str) -> Option<&'static str> {
+pub(crate) fn misspelt_kind(version: &str, kind: &str) -> Option<&'static str> {
     let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
     let mut policies = Kind::ALL.into_iter().filter(|kind| kind.closes());
-    // Lists of a kind, and kinds of the same group that are no policies.
+    // Lists of a kind, and other kinds of the same group.
     if policies.clone().any(|known| known.name() == kind) || kind.ends_with("List") {
         return None;
     }
@@ -194,7 +194,7 @@ pub fn misspelt_kind(version: &str, kind: &str) -> Option<&'static str> {
     near.map(Kind::name)
 }
 
-/// Whether objects of a kind that the switch reads are in no namespace.
+/// Returns whether objects of a kind that the switch reads are in no namespace.
 pub(crate) fn is_of_cluster(kind: &str) -> bool {
     Kind::ALL.into_iter().any(|known| known.name() == kind && !known.is_namespaced())
 }
@@ -329,7 +329,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
         let foreign =
             found.skipped.iter().filter(|it| it.contains("skipped: no Kubernetes object"));
         assert_eq!(foreign.count(), 2, "{:?}", found.skipped);
-        // A policy that lost its kind is no other YAML.
+        // A policy without its kind is a fault, unlike other YAML.
         let broken = "apiVersion: networking.k8s.io/v1\nmetadata: {name: x}\n";
         assert!(load(&[("all.yaml", REPOSITORY), ("policy.yaml", broken)]).is_err());
     }

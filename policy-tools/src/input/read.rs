@@ -1,4 +1,4 @@
-//! Reading of files and folders: which documents are objects, and what else is there.
+//! Reads files and folders, and tells objects from other documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::workloads::{self, Workloads};
 use super::{Manifests, Reading, is_of_cluster, pairs};
 
 impl Manifests {
-    /// Reads what was fetched as far as it can, with what is wrong and the files that hold objects.
+    /// Reads all that can be read; returns faults and the files that hold objects as well.
     pub(crate) fn read_staged(
         staged: &Staged,
         reading: &Reading,
@@ -118,7 +118,7 @@ impl Manifests {
         });
         let mut ports: BTreeSet<(Protocol, u16)> = ports.collect();
         if !ports.is_empty() {
-            // Where a probe connects to, the container listens.
+            // A container listens where its probes connect.
             ports.extend(containers().flat_map(probed).map(|port| (Protocol::Tcp, port)));
             let key = PodKey { namespace: namespace.into(), name: name.into() };
             self.container_ports.insert(key, ports);
@@ -175,8 +175,8 @@ fn identity(value: &Value) -> (String, String, String) {
 /// A file of a folder that has no Kubernetes object.
 const NO_OBJECT: &str = "no Kubernetes object";
 
-/// Reason why a regular file with the name of a manifest is none: a template of a chart, which is no YAML until it is rendered,
-/// or data without a word that every object has.
+/// Returns why a regular file with the name of a manifest is not one: it is a chart's template, which is not YAML until
+/// rendered, or it lacks words that every object has.
 fn no_manifest(file: &Path) -> Option<&'static str> {
     let text = control::read_regular(file, manifests::LONGEST).ok()?;
     let has = |word: &str| text.windows(word.len()).any(|found| found == word.as_bytes());
@@ -186,7 +186,7 @@ fn no_manifest(file: &Path) -> Option<&'static str> {
     (!has("apiVersion") && !has("kind")).then_some(NO_OBJECT)
 }
 
-/// Whether a document of YAML is something else than a Kubernetes object.
+/// Returns whether a YAML document is not a Kubernetes object.
 fn is_foreign(value: &Value) -> bool {
     value.get("kind").is_none() && value.get("apiVersion").is_none()
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::unrendered::{Folder, display, normal};
 use super::{Manifests, Reading};
 
-/// Paths to read, with the files behind those that are none.
+/// Paths to read, with the files staged for those that are not files.
 #[derive(Debug, Default)]
 pub(crate) struct Staged {
     pub(crate) paths: Vec<PathBuf>,
@@ -25,7 +25,7 @@ pub(crate) struct Staged {
     folder: Option<PathBuf>,
     /// The original paths of staged ones.
     names: Vec<(PathBuf, String)>,
-    /// Files and folders in the place of which rendered ones are read.
+    /// Files and folders that rendered ones replace.
     rendered: BTreeSet<PathBuf>,
 }
 
@@ -38,8 +38,8 @@ impl Drop for Staged {
 }
 
 impl Staged {
-    /// Fetches what `paths` name beside files, and a live cluster, and renders what is to be rendered. With `again`
-    /// standard input can be read again.
+    /// Fetches revisions that `paths` name and a live cluster, and renders charts and kustomizations if asked. With
+    /// `again` standard input can be read again.
     pub(crate) fn new(
         paths: &[PathBuf],
         kubeconfig: Option<&Path>,
@@ -72,7 +72,7 @@ impl Staged {
         if faults.is_empty() { Ok(staged) } else { Err(faults) }
     }
 
-    /// A message with staged paths as their user knows them.
+    /// Replaces staged paths in a message by the user's own.
     pub(crate) fn named(&self, message: &str) -> String {
         let mut message = message.to_owned();
         for (path, name) in &self.names {
@@ -89,7 +89,7 @@ impl Staged {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("podgate-input-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        // It must be new: another user may not have prepared it.
+        // It must be new, so that no other user has prepared it.
         fs::create_dir(&folder).map_err(|error| named(&folder, &error))?;
         self.folder = Some(folder.clone());
         Ok(folder)
@@ -109,7 +109,7 @@ impl Staged {
         Ok(file)
     }
 
-    /// Renders charts and kustomizations; returns what went wrong.
+    /// Renders charts and kustomizations; returns the faults.
     fn render(&mut self, reading: &Reading) -> Vec<String> {
         let (found, ..) = Manifests::read_staged(self, reading);
         let mut faults = Vec::new();
@@ -128,7 +128,7 @@ impl Staged {
         faults
     }
 
-    /// Whether a file is one that was rendered.
+    /// Returns whether a file was rendered.
     pub(crate) fn is_rendered(&self, file: &Path) -> bool {
         !self.rendered.is_empty() && normal(file).ancestors().any(|it| self.rendered.contains(it))
     }

@@ -1,7 +1,7 @@
 //! Folders whose objects another program makes: charts of Helm, and kustomizations.
 //!
-//! Templates of a chart are left out. The files of a kustomization are read as they stand; where that
-//! is not what it makes, a note says which command makes it.
+//! Templates of a chart are left out. The files of a kustomization are read as they stand; where its output differs
+//! from them, a note names the command that renders it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -23,21 +23,21 @@ pub(super) struct Unrendered {
 /// A folder that another program has to render.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Folder {
-    /// The file that shows it.
+    /// The file that identifies it.
     pub(crate) file: PathBuf,
     /// Message about the part of it that is read, and the command to run.
     pub(crate) note: String,
     pub(crate) folder: PathBuf,
-    /// Whether it is a chart of Helm; else a kustomization.
+    /// True if it is a chart of Helm; else a kustomization.
     pub(crate) is_chart: bool,
-    /// The files and folders in the place of which its objects are.
+    /// The files and folders that its objects replace.
     pub(crate) sources: BTreeSet<PathBuf>,
 }
 
 #[derive(Debug)]
 struct Kustomization {
     file: PathBuf,
-    /// It changes objects or makes some, or refers to what is not there.
+    /// It changes or generates objects, or refers to missing files.
     changes: bool,
     /// The files and folders that it refers to.
     resources: Vec<PathBuf>,
@@ -80,7 +80,7 @@ impl Unrendered {
         true
     }
 
-    /// The folders to render; `paths` is what was read.
+    /// Returns the folders to render among the paths that were read.
     pub(super) fn folders(&self, paths: &[PathBuf]) -> Vec<Folder> {
         let all = self.charts.iter();
         // A chart in another one is rendered with it.
@@ -124,7 +124,7 @@ impl Unrendered {
         }
     }
 
-    /// Returns whether the files of a kustomization are not what it makes.
+    /// Returns whether a kustomization's output differs from its files.
     fn is_changed<'a>(
         &'a self,
         folder: &'a Path,

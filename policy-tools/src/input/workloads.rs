@@ -34,7 +34,7 @@ const KINDS: [(&str, &str, &str); 7] = [
     ("v1", "ReplicationController", "/spec/template"),
 ];
 
-/// Whether workloads have this kind, of whatever version.
+/// Returns whether this is the kind of a workload, in any version.
 pub(super) fn is_kind(kind: &str) -> bool {
     KINDS.iter().any(|(_, known, _)| *known == kind)
 }
@@ -65,7 +65,7 @@ impl Workloads {
             "spec": &template["spec"],
         });
         if controller(&value).is_some() {
-            // The one that made it stands for it, or its pods do.
+            // Its controller or its pods stand for it.
             return json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
         }
         let key = PodKey { namespace: key.namespace, name: read_as.into() };

@@ -1,4 +1,4 @@
-//! Differences between two versions of manifests, as far as decisions depend on them.
+//! Differences between two versions of manifests that decisions may depend on.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use super::labels::Cluster;
 use super::matrix;
 use crate::input::{Manifests, pods};
 
-/// The objects that are not the same in two versions.
+/// The objects that differ between two versions.
 pub(super) struct Differing<'a> {
     /// All objects of the first version.
     pub(super) old: &'a [Object],
     /// All objects of the second version.
     new: &'a [Object],
-    /// Those of the second version that the first lacks, or has otherwise.
+    /// Objects of the second version that are new or changed.
     pub(super) fresh: Vec<&'a Object>,
-    /// Those of the first version that the second has otherwise.
+    /// Objects of the first version that changed.
     replaced: Vec<&'a Object>,
-    /// Those of the first version that the second lacks.
+    /// Objects of the first version that were removed.
     pub(super) gone: Vec<&'a Object>,
 }
 
@@ -57,13 +57,13 @@ impl<'a> Differing<'a> {
     }
 }
 
-/// The pods whose decisions may be others in the second version: those that a policy selects which is
-/// another one there, and those that are others themselves, as their own end or as a peer.
+/// Pods about which decisions may differ between the versions: those that a changed policy selects, and those that
+/// changed themselves, at either end of a connection.
 pub(super) struct Changed {
     pods: BTreeSet<PodKey>,
-    /// Whether nothing is known to be the same.
+    /// True if every decision may differ.
     everything: bool,
-    /// Whether nodes, or firewalls of nodes, are others.
+    /// True if nodes or host firewalls changed.
     nodes: bool,
 }
 
@@ -111,18 +111,18 @@ impl Changed {
         found
     }
 
-    /// Nothing is known to be the same.
+    /// Every decision may differ.
     pub(super) fn everything() -> Self {
         Self { pods: BTreeSet::new(), everything: true, nodes: true }
     }
 
-    /// Whether decisions about this pod, or without one about any other end, may be others.
+    /// Returns whether decisions about this pod may differ; `None` stands for any other end.
     pub(super) fn has(&self, pod: Option<&PodKey>) -> bool {
         self.everything || pod.map_or(self.nodes, |pod| self.pods.contains(pod))
     }
 }
 
-/// Whether a rule of these objects is about the API server.
+/// Returns whether a rule of these objects is about the API server.
 pub(super) fn asks_api_server<'a>(objects: impl IntoIterator<Item = &'a Object>) -> bool {
     let mut found = false;
     matrix::each_rule(objects, |rule| {

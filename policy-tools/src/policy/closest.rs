@@ -1,4 +1,4 @@
-//! The rule that nearly matched a connection, and what it lacks.
+//! Finds the rule that came closest to matching a connection, and its unmet conditions.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use crate::probe::Protocol;
 /// The other end of a connection, from the pod whose rules are compared with it.
 #[derive(Clone, Copy)]
 pub(super) struct Other<'a> {
-    /// The pod that it is, if it is one.
+    /// The pod, if the end is one.
     pub(super) pod: Option<&'a Pod>,
     pub(super) address: IpAddr,
     pub(super) protocol: Protocol,
@@ -41,7 +41,7 @@ pub(super) fn rules<'a>(
     policies.flat_map(move |policy| policy.direction(direction).iter().flatten())
 }
 
-/// The rule that lacks least, and what; `None` if no policy has a rule.
+/// Returns the rule that came closest, with its unmet conditions; `None` if no policy has a rule.
 pub(super) fn closest(
     manifests: &Manifests,
     selecting: &[String],
@@ -61,7 +61,7 @@ pub(super) fn closest(
     gaps.min_by_key(|(lacking, _)| *lacking).map(|(_, words)| words)
 }
 
-/// Conditions of a rule that a connection lacks, and how many.
+/// Weight and words of a rule's unmet conditions.
 type Gap = Option<(usize, String)>;
 
 fn peer_gap(cluster: &Cluster<'_>, rule: &PolicyRule, other: &Other<'_>) -> Gap {

@@ -1,4 +1,4 @@
-//! Why a connection may be opened or not, in terms of the policies at either end.
+//! Explains why a connection may be opened or not, by the policies at either end.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,17 +11,17 @@ use serde::Serialize;
 
 use super::closest::{Other, closest};
 use super::labels::{Cluster, nearest};
-use crate::probe::answer::{Decision, Passage, Reply, reason};
+use crate::probe::answer::{Passage, PodDecision, Reply, reason};
 use crate::probe::host::HostDecision;
 use crate::probe::world::Location;
-use crate::probe::{Answer, Endpoint, Port, Prober, Question, Verdict};
+use crate::probe::{Answer, Endpoint, Port, ProbeVerdict, Prober, Question};
 
-/// Why a connection may be opened or not.
+/// Explanation of the decision about a connection.
 #[derive(Debug, Serialize)]
 pub struct Explanation {
     /// `allow` or `deny`.
     pub verdict: &'static str,
-    /// Whether it is `allow`.
+    /// True if the verdict is `allow`.
     pub permits: bool,
     /// The reason, as of a probe.
     pub reason: String,
@@ -45,11 +45,11 @@ pub struct AtEnd {
     pub pod: Arc<str>,
     /// Every policy that selects the end and has rules for this direction, in their order.
     pub selecting: Vec<String>,
-    /// Whether its rules permit the connection.
+    /// True if its rules permit the connection.
     pub permits: bool,
     /// The rule that decided.
     pub by: Option<Origin>,
-    /// Where no rule matched: the one that nearly did, and what it lacks.
+    /// If no rule matched: the one that came closest, with its unmet conditions.
     pub closest: Option<String>,
 }
 
@@ -90,7 +90,7 @@ pub fn explain(prober: &mut Prober, question: Question<'_>) -> Explanation {
     };
     Explanation {
         verdict: answer.verdict.name(),
-        permits: answer.verdict == Verdict::Allow,
+        permits: answer.verdict == ProbeVerdict::Allow,
         reason: answer.reason.to_string(),
         by: answer.by.clone(),
         egress: decision(Direction::Egress),
@@ -146,10 +146,10 @@ fn at_pod(
     question: &Question<'_>,
     label: &str,
     passage: &Passage,
-    decision: Decision,
+    decision: PodDecision,
     direction: Direction,
 ) -> AtEnd {
-    let Decision { pod, permits, by } = decision;
+    let PodDecision { pod, permits, by } = decision;
     let key = key(&pod);
     let selecting = prober.control().selecting(&key, direction);
     let is_default = by.as_ref().is_some_and(Origin::is_default_deny);

@@ -53,20 +53,20 @@ pub struct Flow {
     pub protocol: Protocol,
     /// The port; `None` for ICMP.
     pub port: Option<u16>,
-    /// Whether policies denied it.
+    /// True if policies denied it.
     pub denied: bool,
 }
 
 /// Reads what `podgate observe -o json` wrote: one verdict a line.
 ///
 /// # Errors
-/// Every line that is no verdict.
+/// Names every line that is not a verdict.
 pub fn read(text: &str) -> Result<Vec<Event>, Vec<String>> {
     let (mut events, mut faults) = (Vec::new(), Vec::new());
     for (n, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         match serde_json::from_str(line) {
             Ok(event) => events.push(event),
-            Err(error) => faults.push(format!("line {}: is no verdict: {error}", n + 1)),
+            Err(error) => faults.push(format!("line {}: is not a verdict: {error}", n + 1)),
         }
     }
     if faults.is_empty() { Ok(events) } else { Err(faults) }
@@ -86,7 +86,7 @@ pub struct OfJournal<'a> {
 }
 
 impl<'a> OfJournal<'a> {
-    /// None yet; `manifests` have the workloads.
+    /// Starts empty; `manifests` have the workloads.
     pub fn new(manifests: &'a Manifests) -> Self {
         Self { parties: Parties::new(manifests), found: HashMap::new() }
     }
@@ -109,7 +109,7 @@ impl<'a> OfJournal<'a> {
         *latest = last.max(*latest);
     }
 
-    /// The connections, with their number, and when the last one was seen.
+    /// Returns the connections, with their number and the time of the last one.
     pub fn found(self) -> BTreeMap<Flow, (u64, SystemTime)> {
         self.found.into_iter().collect()
     }
@@ -146,7 +146,7 @@ struct Parties<'a> {
     behind: RefCell<HashMap<Destination, Vec<(PodKey, u16)>>>,
 }
 
-/// Where a connection goes: its end, address, protocol and port.
+/// Destination of a connection: its end, address, protocol and port.
 type Destination = (Party, IpAddr, Protocol, u16);
 
 /// The services of completed manifests.
@@ -238,7 +238,7 @@ impl<'a> Parties<'a> {
         behind
     }
 
-    /// Whether a container of a workload names this port.
+    /// Returns whether a container of a workload names this port.
     fn listens(&self, namespace: &str, name: &str, port: u16) -> bool {
         self.manifests.pods().any(|pod| {
             *pod.key.namespace == *namespace

@@ -1,4 +1,4 @@
-//! Selectors held against the pods and namespaces that there are.
+//! Evaluates selectors against existing pods and namespaces.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use control::model::{Labels, Namespace, Namespaces, Peer, Pod, PolicyRule, Selec
 
 use crate::input;
 
-/// The pods and namespaces that selectors are held against.
+/// The pods and namespaces that selectors are evaluated against.
 pub(super) struct Cluster<'a> {
     /// All objects.
     pub(super) objects: &'a [Object],
@@ -103,7 +103,7 @@ fn near_label(selector: &Selector, objects: &[Arc<Labels>]) -> Option<String> {
         let key = &*requirement.key;
         let labels = || objects.iter().flat_map(|labels| labels.iter());
         for wanted in values {
-            // A long key says nothing about how much alike two values are.
+            // A long key in common would hide how much two values differ.
             let same_key = labels().filter(|(other, _)| &***other == key);
             let of_key: BTreeSet<&str> = same_key.map(|(_, value)| &**value).collect();
             let near = nearest(wanted, of_key.into_iter());
@@ -123,7 +123,7 @@ fn near_label(selector: &Selector, objects: &[Arc<Labels>]) -> Option<String> {
     None
 }
 
-/// The nearest of some words, if it is near.
+/// Returns the most similar word, if one is similar enough.
 pub(super) fn nearest<'a>(word: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let by_distance = words.map(|other| (strsim::osa_distance(word, other), other));
     let (least, nearest) = by_distance.min()?;

@@ -9,13 +9,13 @@ use ipnet::IpNet;
 use observe::verdicts::{End, workload};
 
 use super::matrix::around;
-use super::picture::{INTERNET, NodeKind, Options, picture};
+use super::picture::{INTERNET, NodeKind, PictureOptions, picture};
 use crate::input::Manifests;
 
-/// Pods above which no picture is drawn: it would take too long, and show nothing.
+/// Maximum number of pods that are drawn; more would take too long and be unreadable.
 const MOST_PODS: usize = 5_000;
 
-/// A page, and the names of what it shows.
+/// A page, and the names of its nodes.
 #[derive(Debug, Default)]
 pub struct Drawing {
     /// The page.
@@ -34,7 +34,7 @@ impl Drawing {
     /// Draws what the policies among the objects allow, as drawing number `number`.
     ///
     /// # Errors
-    /// When there are too many pods.
+    /// Fails if there are too many pods.
     pub fn new(objects: Vec<Object>, number: u64) -> Result<Self, String> {
         let mut manifests = Manifests::from(objects);
         let (mut workloads, mut names) = (BTreeMap::new(), HashMap::new());
@@ -61,7 +61,7 @@ impl Drawing {
             ));
         }
         manifests.workloads = of_several(workloads);
-        let options = Options { with_internet: true, ..Options::default() };
+        let options = PictureOptions { with_internet: true, ..PictureOptions::default() };
         let drawn = picture(manifests, &options)?;
         let outside: Vec<&str> = drawn
             .nodes

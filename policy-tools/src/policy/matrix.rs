@@ -33,8 +33,8 @@ pub struct Matrix {
 
 /// The rules' answer for one connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Decision {
-    /// Whether the connection may be opened.
+pub struct PairDecision {
+    /// True if the connection may be opened.
     pub permits: bool,
     /// Origins of the rules that decide.
     pub by: Vec<Origin>,
@@ -44,7 +44,7 @@ impl Matrix {
     /// The tables of a view.
     ///
     /// # Errors
-    /// When there are more pods than a switch has ports.
+    /// Fails if there are more pods than a switch has ports.
     pub fn new(view: Arc<View>) -> Result<Self, String> {
         let port = |(n, (key, pod)): (usize, (&PodKey, &Arc<control::PodView>))| {
             let id = u16::try_from(n).ok().map(PortId).filter(|id| *id != PortId::NONE)?;
@@ -69,7 +69,7 @@ impl Matrix {
     }
 
     /// Decides about a connection between two addresses of one family.
-    pub fn decide(&self, from: IpAddr, to: IpAddr, protocol: Protocol, port: u16) -> Decision {
+    pub fn decide(&self, from: IpAddr, to: IpAddr, protocol: Protocol, port: u16) -> PairDecision {
         let flow = Flow {
             source: from.into(),
             destination: to.into(),
@@ -79,15 +79,17 @@ impl Matrix {
         };
         let [source, target] = [&from, &to].map(|address| self.nodes.get(address));
         if source.is_some() && source == target {
-            return Decision { permits: true, by: vec![Origin::DefaultAllow] };
+            return PairDecision { permits: true, by: vec![Origin::DefaultAllow] };
         }
         let host = |node: Option<&Arc<str>>, direction| {
             let HostDecision { permits, by, .. } =
                 host::decide(&self.view, node?, direction, &flow)?;
-            Some(Decision { permits, by })
+            Some(PairDecision { permits, by })
         };
         let by_policies = match source.is_some() && source == self.nodes_of_pods.get(&to) {
-            true => Decision { permits: true, by: vec![Origin::other(Outcome::OwnNode.name())] },
+            true => {
+                PairDecision { permits: true, by: vec![Origin::other(Outcome::OwnNode.name())] }
+            }
             false => self.evaluate(&flow),
         };
         let at_ends =
@@ -104,18 +106,18 @@ impl Matrix {
         if by.is_empty() {
             by.push(Origin::DefaultAllow);
         }
-        Decision { permits: true, by }
+        PairDecision { permits: true, by }
     }
 
     /// The decision of the policies of pods at both ends.
-    fn evaluate(&self, flow: &Flow) -> Decision {
+    fn evaluate(&self, flow: &Flow) -> PairDecision {
         let decision = dataplane::evaluate(&self.snapshot, flow);
         let permits = matches!(decision.outcome, Outcome::PolicyAllowed | Outcome::NoPolicy);
-        Decision { permits, by: decision.by.origins(&self.snapshot, decision.outcome) }
+        PairDecision { permits, by: decision.by.origins(&self.snapshot, decision.outcome) }
     }
 }
 
-/// The tables of a pod: of what it opens, and of what is opened to it.
+/// Returns the tables of a pod: egress and ingress.
 pub fn tables(view: &View, pod: &PodKey) -> [Option<Arc<Table>>; 2] {
     let table = |acl: &PodAcl| match acl {
         PodAcl::Open => None,
@@ -125,7 +127,7 @@ pub fn tables(view: &View, pod: &PodKey) -> [Option<Arc<Table>>; 2] {
 }
 
 /// The tables that decide about connections between two ends, each a pod or a node.
-pub fn tables_between(
+pub(crate) fn tables_between(
     view: &View,
     [(from, source), (to, target)]: [(Option<&PodKey>, Option<&Arc<str>>); 2],
 ) -> Vec<Arc<Table>> {
@@ -139,7 +141,7 @@ pub fn tables_between(
 
 /// The first port of every range of ports that the rules of these tables and failsafe ports treat
 /// alike.
-pub fn port_ranges<'a>(
+pub(crate) fn port_ranges<'a>(
     tables: impl IntoIterator<Item = &'a Arc<Table>>,
     protocol: Protocol,
 ) -> BTreeSet<u16> {
@@ -160,8 +162,8 @@ pub fn port_ranges<'a>(
     firsts
 }
 
-/// An address of every part into which the networks of these policies cut the space of one family,
-/// with a name for the part.
+/// Returns an address of every part into which the networks of these policies split the space of one family, with a
+/// name for the part.
 pub fn outside<'a>(
     objects: impl IntoIterator<Item = &'a Object>,
     v4: bool,
@@ -233,7 +235,7 @@ pub struct Policy<'a> {
 }
 
 /// Visits every policy.
-pub fn each_policy<'a>(
+pub(crate) fn each_policy<'a>(
     objects: impl IntoIterator<Item = &'a Object>,
     mut visit: impl FnMut(Policy<'a>),
 ) {
@@ -271,7 +273,7 @@ pub fn each_policy<'a>(
 }
 
 /// Visits every rule of every policy.
-pub fn each_rule<'a>(
+pub(crate) fn each_rule<'a>(
     objects: impl IntoIterator<Item = &'a Object>,
     mut visit: impl FnMut(&'a PolicyRule),
 ) {
@@ -279,7 +281,7 @@ pub fn each_rule<'a>(
 }
 
 /// Visits every rule of every policy, to change it.
-pub fn each_rule_mut(objects: &mut [Object], mut visit: impl FnMut(&mut PolicyRule)) {
+pub(crate) fn each_rule_mut(objects: &mut [Object], mut visit: impl FnMut(&mut PolicyRule)) {
     for object in objects {
         match object {
             Object::NetworkPolicy(policy) => {

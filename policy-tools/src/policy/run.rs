@@ -1,4 +1,4 @@
-//! Whether the cases of a suite hold.
+//! Runs the cases of a suite.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use crate::probe::{Answer, DomainAddresses, Endpoint, Port, Prober, Protocol, Qu
 
 /// The result of one case.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct CaseOutcome {
     /// The case's name.
     pub name: String,
     /// The file it is in.
@@ -32,8 +32,8 @@ pub struct Outcome {
     pub failures: Vec<String>,
 }
 
-impl Outcome {
-    /// Whether the case holds.
+impl CaseOutcome {
+    /// Returns whether the case holds.
     pub fn holds(&self) -> bool {
         self.failures.is_empty()
     }
@@ -53,7 +53,7 @@ impl Runner {
     /// must not take.
     ///
     /// # Errors
-    /// When there are more pods than addresses.
+    /// Fails if there are more pods than addresses.
     pub fn new(
         mut manifests: Manifests,
         suites: &[(String, Suite)],
@@ -85,7 +85,7 @@ impl Runner {
     ///
     /// # Errors
     /// Every end that does not exist, and every selector that selects nothing.
-    pub fn run(&mut self, file: &str, suite: &Suite) -> Result<Vec<Outcome>, Vec<String>> {
+    pub fn run(&mut self, file: &str, suite: &Suite) -> Result<Vec<CaseOutcome>, Vec<String>> {
         let mut faults = Vec::new();
         let mut pairs: Vec<Vec<(Endpoint, Endpoint)>> = Vec::new();
         for case in &suite.cases {
@@ -128,7 +128,7 @@ impl Runner {
                     failures.push(self.failure(case, pair, &answer) + &hint);
                 }
             }
-            outcomes.push(Outcome {
+            outcomes.push(CaseOutcome {
                 name: case.name.clone(),
                 file: file.to_owned(),
                 line: case.line,
@@ -199,7 +199,7 @@ impl Runner {
         line: u64,
         suite: &Suite,
         pairs: &[Vec<(Endpoint, Endpoint)>],
-    ) -> Outcome {
+    ) -> CaseOutcome {
         let world = self.prober.world();
         let mut ports = self.ports.clone();
         ports.insert((Protocol::Icmp, 0));
@@ -255,7 +255,7 @@ impl Runner {
             }
         }
         let name = "everything else: deny".to_owned();
-        Outcome { name, file: file.to_owned(), line, connections, failures }
+        CaseOutcome { name, file: file.to_owned(), line, connections, failures }
     }
 
     fn failure(
@@ -278,7 +278,7 @@ impl Runner {
         format!("{from} to {to} {protocol}{port}: {verdict}, {reason}{by}")
     }
 
-    /// Whether a pod stands for those that could exist.
+    /// Returns whether a pod represents those that could exist.
     fn stands(&self, pod: &PodKey) -> bool {
         self.prober.manifests().representatives.contains_key(pod)
     }

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::input::located::{self, Located, Tree};
 use crate::probe::case::{Fields, endpoint};
-use crate::probe::{Case, Endpoint, Port, Protocol, Verdict};
+use crate::probe::{Case, Endpoint, Port, ProbeVerdict, Protocol};
 
 /// The cases of a file.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +29,7 @@ pub struct Suite {
     pub everything_else: Option<u64>,
 }
 
-/// One case: what is expected of every connection from one side to the other.
+/// One case: the verdict expected of every connection from one side to the other.
 #[derive(Clone, Debug)]
 pub struct Expectation {
     /// Its name; made of its fields where it has none.
@@ -45,7 +45,7 @@ pub struct Expectation {
     /// The port; `None` for ICMP.
     pub port: Option<Port>,
     /// The verdict that is expected of all connections.
-    pub expect: Verdict,
+    pub expect: ProbeVerdict,
 }
 
 /// One end, or several.
@@ -120,7 +120,7 @@ impl Suite {
                 Err(found) => faults.extend(found),
             },
             Tree::Scalar(Value::Null) => {}
-            Tree::Scalar(it) => faults.push(format!("line {}: {it} is no case", value.line)),
+            Tree::Scalar(it) => faults.push(format!("line {}: {it} is not a case", value.line)),
         }
     }
 }
@@ -195,7 +195,7 @@ impl Expectation {
 }
 
 impl Side {
-    /// Whether it says that pods that no file has are meant.
+    /// Returns whether it includes pods that are in no file.
     pub(super) fn could_exist(&self) -> bool {
         matches!(self, Self::AnyPod | Self::AnyNamespace | Self::ExistingNamespace)
     }
@@ -253,7 +253,7 @@ impl Pods {
         named.find_map(only_value)
     }
 
-    /// The least labels of a namespace and of a pod that are meant.
+    /// Returns the minimal labels of a matching namespace and pod.
     pub(super) fn least_labels(&self) -> [Labels; 2] {
         [&self.namespaces, &self.pods].map(|selector| {
             let requirements = selector.requirements().iter();
@@ -363,7 +363,7 @@ mod tests {
             ["line 1: expect: \"alow\" is neither \"allow\" nor \"deny\""]
         );
         assert_eq!(faults("- everything-else: allow").len(), 1);
-        assert_eq!(faults("- nonsense"), ["line 1: \"nonsense\" is no case"]);
+        assert_eq!(faults("- nonsense"), ["line 1: \"nonsense\" is not a case"]);
         assert_eq!(
             faults("- {from: a/b, to: a/c, protocol: TCP, expect: deny}"),
             ["line 1: port: is missing"]

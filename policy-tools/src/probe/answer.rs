@@ -1,4 +1,4 @@
-//! The answer to a question, and how several answers make one.
+//! The answer to a question, and the combination of several answers.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,17 +11,17 @@ use serde::{Serialize, Serializer};
 
 use super::host::HostDecision;
 
-/// Whether a connection may be opened.
+/// Verdict on opening a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    /// It may.
+pub enum ProbeVerdict {
+    /// It may be opened.
     Allow,
-    /// It may not.
+    /// It may not be opened.
     Deny,
 }
 
-impl Verdict {
+impl ProbeVerdict {
     /// The name used in every output.
     pub const fn name(self) -> &'static str {
         match self {
@@ -31,7 +31,7 @@ impl Verdict {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for ProbeVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -53,19 +53,19 @@ pub mod reason {
     pub const UNKNOWN_PORT_NAME: &str = "unknown-port-name";
     /// The service has no such port.
     pub const UNKNOWN_PORT: &str = "unknown-port";
-    /// The pod has run to its end, and its address may be another's by now.
+    /// The pod has finished; another one may have its address.
     pub const POD_FINISHED: &str = "pod-finished";
     /// Another pod or node claims the same address.
     pub const ADDRESS_CONFLICT: &str = "address-conflict";
-    /// The packet was let through, but came out somewhere else.
+    /// The packet was forwarded, but to another end.
     pub const MISDELIVERED: &str = "misdelivered";
 }
 
 /// The answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Answer {
-    /// Whether the connection may be opened.
-    pub verdict: Verdict,
+    /// The verdict.
+    pub verdict: ProbeVerdict,
     /// Why: the name of an outcome of the dataplane, one of [`reason`], or how answers differ.
     pub reason: Cow<'static, str>,
     /// Origins of the rules that decided.
@@ -73,26 +73,25 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// It may, without any rule.
+    /// Returns an allowing answer that no rule decided.
     pub fn allow(reason: &'static str) -> Self {
-        Self { verdict: Verdict::Allow, reason: reason.into(), by: Vec::new() }
+        Self { verdict: ProbeVerdict::Allow, reason: reason.into(), by: Vec::new() }
     }
 
-    /// It may not, without any rule.
+    /// Returns a denying answer that no rule decided.
     pub fn deny(reason: &'static str) -> Self {
-        Self { verdict: Verdict::Deny, reason: reason.into(), by: Vec::new() }
+        Self { verdict: ProbeVerdict::Deny, reason: reason.into(), by: Vec::new() }
     }
 
-    /// One answer out of several that must all allow; `difference` names what it is that the
-    /// labelled answers differ by.
+    /// Combines answers that must all allow; `difference` names what distinguishes the labelled answers.
     ///
     /// Where some allow and some deny, the answer is deny, the reason names all of them, and
     /// `by` the rules of those that deny.
     pub fn all(difference: &'static str, answers: Vec<(String, Self)>) -> Option<Self> {
-        let denied = answers.iter().filter(|(_, it)| it.verdict == Verdict::Deny).count();
+        let denied = answers.iter().filter(|(_, it)| it.verdict == ProbeVerdict::Deny).count();
         let differ = denied > 0 && denied < answers.len();
         let reason = differ.then(|| difference_in_words(difference, &answers, denied));
-        let verdict = if denied > 0 { Verdict::Deny } else { Verdict::Allow };
+        let verdict = if denied > 0 { ProbeVerdict::Deny } else { ProbeVerdict::Allow };
         let deciding = || answers.iter().map(|(_, it)| it).filter(|it| it.verdict == verdict);
         let first = deciding().next()?;
         let reason = reason.map_or_else(|| first.reason.clone(), Into::into);
@@ -118,13 +117,13 @@ pub(crate) fn drop_default(by: &mut Vec<Origin>) {
     }
 }
 
-/// The answer about one connection, its way, and the decisions of host firewalls at its ends.
+/// The answer about one connection, its path, and the decisions of host firewalls at its ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reply {
     /// The answer.
     #[serde(flatten)]
     pub answer: Answer,
-    /// The switches on the way, in order.
+    /// The switches on the path, in order.
     pub path: Vec<Passage>,
     /// The decision at the node whose process opens it.
     #[serde(skip)]
@@ -163,10 +162,10 @@ pub struct Passage {
     pub by: Vec<Origin>,
     /// The decision of the egress rules of the pod that opens the connection.
     #[serde(skip)]
-    pub egress: Option<Decision>,
+    pub egress: Option<PodDecision>,
     /// The decision of the ingress rules of the pod that it is opened to.
     #[serde(skip)]
-    pub ingress: Option<Decision>,
+    pub ingress: Option<PodDecision>,
 }
 
 fn by_name<S: Serializer>(outcome: &Outcome, serializer: S) -> Result<S::Ok, S::Error> {
@@ -175,10 +174,10 @@ fn by_name<S: Serializer>(outcome: &Outcome, serializer: S) -> Result<S::Ok, S::
 
 /// Verdict of the rules of one pod in one direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub struct PodDecision {
     /// The pod, as `ns/pod`.
     pub pod: Arc<str>,
-    /// Whether they permit the connection.
+    /// True if they permit the connection.
     pub permits: bool,
     /// The rule that decided; `None` where the other end denies and this one only permits.
     pub by: Option<Origin>,
@@ -193,7 +192,7 @@ fn difference_in_words(what: &str, answers: &[(String, Answer)], denied: usize) 
         let all: Vec<String> = answers.iter().map(one).collect();
         return format!("{what}: {}", all.join(", "));
     }
-    let first = answers.iter().find(|(_, it)| it.verdict == Verdict::Deny).map(one);
+    let first = answers.iter().find(|(_, it)| it.verdict == ProbeVerdict::Deny).map(one);
     format!("{what}: {denied} of {} denied, as {}", answers.len(), first.unwrap_or_default())
 }
 
@@ -201,23 +200,23 @@ fn difference_in_words(what: &str, answers: &[(String, Answer)], denied: usize) 
 mod tests {
     use super::*;
 
-    fn answer(verdict: Verdict, reason: &'static str, by: &str) -> Answer {
+    fn answer(verdict: ProbeVerdict, reason: &'static str, by: &str) -> Answer {
         Answer { verdict, reason: reason.into(), by: vec![by.into()] }
     }
 
     #[test]
     fn all_must_allow() {
-        let yes = |by| answer(Verdict::Allow, "policy-allowed", by);
-        let no = answer(Verdict::Deny, "policy-denied", "p");
+        let yes = |by| answer(ProbeVerdict::Allow, "policy-allowed", by);
+        let no = answer(ProbeVerdict::Deny, "policy-denied", "p");
         let of = |list: &[Answer]| {
             let labelled = list.iter().enumerate().map(|(n, it)| (format!("b{n}"), it.clone()));
             Answer::all("backends-differ", labelled.collect())
         };
         assert_eq!(of(&[]), None);
         let both = of(&[yes("a"), yes("b"), yes("a")]).unwrap();
-        assert_eq!((both.verdict, both.by.len()), (Verdict::Allow, 2));
+        assert_eq!((both.verdict, both.by.len()), (ProbeVerdict::Allow, 2));
         let mixed = of(&[yes("a"), no.clone()]).unwrap();
-        assert_eq!(mixed.verdict, Verdict::Deny);
+        assert_eq!(mixed.verdict, ProbeVerdict::Deny);
         assert_eq!(mixed.reason, "backends-differ: b0 policy-allowed, b1 policy-denied");
         assert_eq!(mixed.by, ["p".into()]);
         let none = of(&[no.clone(), no.clone()]).unwrap();

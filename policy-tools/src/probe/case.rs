@@ -18,7 +18,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::{Endpoint, Port, Protocol, Verdict};
+use super::{Endpoint, Port, ProbeVerdict, Protocol};
 
 pub(crate) use super::ends::port;
 pub use super::ends::{endpoint, port_argument};
@@ -40,11 +40,10 @@ pub struct Case {
     /// The port; `None` for ICMP.
     pub port: Option<Port>,
     /// The verdict that the user expects.
-    pub expect: Option<Verdict>,
+    pub expect: Option<ProbeVerdict>,
 }
 
-/// A fault of a case; displays as `case N: FIELD: what is wrong`, without the parts that
-/// do not apply.
+/// A fault of a case; displays as `case N: FIELD: PROBLEM`, without the parts that do not apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Number of the case, from 1.
@@ -113,11 +112,11 @@ impl Case {
     }
 }
 
-/// The fields of a case that mean something.
+/// The fields of a case that have a meaning.
 const FIELDS: [&str; 5] = ["from", "to", "protocol", "port", "expect"];
 
-/// Whether a field is most likely meant to be a known one: it has other case, one letter more,
-/// less or changed, two exchanged, or an ending.
+/// Returns whether a field is probably a known one misspelt: in another case, with one letter added, removed or
+/// changed, two exchanged, or an ending.
 fn is_misspelt(field: &str, known: &str) -> bool {
     if field == known {
         return false;
@@ -173,7 +172,7 @@ impl Reader<'_> {
 }
 
 fn text(value: &Value) -> Result<&str, String> {
-    value.as_str().ok_or_else(|| format!("{value} is no text"))
+    value.as_str().ok_or_else(|| format!("{value} is not text"))
 }
 
 fn sender(text: &str) -> Result<Endpoint, String> {
@@ -189,10 +188,10 @@ fn protocol(value: &Value) -> Result<Protocol, String> {
         .ok_or_else(|| format!("{value} is none of TCP, UDP, SCTP, ICMP"))
 }
 
-fn verdict(value: &Value) -> Result<Verdict, String> {
+fn verdict(value: &Value) -> Result<ProbeVerdict, String> {
     match text(value)? {
-        "allow" => Ok(Verdict::Allow),
-        "deny" => Ok(Verdict::Deny),
+        "allow" => Ok(ProbeVerdict::Allow),
+        "deny" => Ok(ProbeVerdict::Deny),
         _ => Err(format!("{value} is neither \"allow\" nor \"deny\"")),
     }
 }
@@ -230,7 +229,7 @@ mod tests {
         assert_eq!(case.to, Endpoint::Service(Key { namespace: "x".into(), name: "y".into() }));
         assert_eq!(case.protocol, Protocol::Udp);
         assert_eq!(case.port, Some(Port::Name("dns".into())));
-        assert_eq!(case.expect, Some(Verdict::Deny));
+        assert_eq!(case.expect, Some(ProbeVerdict::Deny));
         assert_eq!(case.fields.len(), 6);
     }
 
@@ -257,7 +256,7 @@ mod tests {
             faults(r#"{"from":"service/a/b","to":7,"protocol":"tcp","expect":"maybe"}"#),
             [
                 "case 3: from: \"service/a/b\" is a service, which opens no connection",
-                "case 3: to: 7 is no text",
+                "case 3: to: 7 is not text",
                 "case 3: protocol: \"tcp\" is none of TCP, UDP, SCTP, ICMP",
                 "case 3: expect: \"maybe\" is neither \"allow\" nor \"deny\"",
             ]
@@ -279,7 +278,7 @@ mod tests {
         for bad in ["0", "65536", "-1", "1.5", "1e99", "true", "[80]", "\"\"", "\"80\"", "null"] {
             assert!(with("TCP", bad).is_err(), "{bad}");
         }
-        // What is taken for a name that nothing has would make any statement about it hold.
+        // Taken for a name that no pod has, it would make any statement hold.
         for bad in ["\"1-52\"", "\"HTTP\"", "\"80,443\"", "\"-a\"", "\"a b\""] {
             assert!(with("TCP", bad).is_err(), "{bad}");
         }

@@ -39,7 +39,7 @@ pub const UNSCHEDULED_HOST: &str = "(unscheduled, host network)";
 /// Fills in nodes, addresses and endpoints; `mentioned` are addresses that cases name.
 ///
 /// # Errors
-/// When there are more pods than addresses.
+/// Fails if there are more pods than addresses.
 pub fn complete(
     manifests: &mut Manifests,
     mentioned: impl IntoIterator<Item = IpAddr>,

@@ -66,7 +66,7 @@ pub enum Port {
 }
 
 impl Port {
-    /// Whether it means this port of a service.
+    /// Returns whether it means this port of a service.
     pub(crate) fn is(&self, port: &ServicePort) -> bool {
         match self {
             Self::Number(number) => port.port == *number,
@@ -127,7 +127,7 @@ pub(crate) fn port(value: &Value) -> Result<Port, String> {
     let number = value.as_u64().and_then(|number| u16::try_from(number).ok());
     match number {
         Some(number) if number > 0 => Ok(Port::Number(number)),
-        _ if value.is_number() => Err(format!("{value} is no port number (1 to 65535)")),
+        _ if value.is_number() => Err(format!("{value} is not a port number (1 to 65535)")),
         _ => Err(format!("{value} is neither a port number nor a name")),
     }
 }

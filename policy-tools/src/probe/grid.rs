@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::plan::Question;
 use super::report::Line;
-use super::{Answer, Endpoint, Port, Prober, Protocol, Verdict};
+use super::{Answer, Endpoint, Port, ProbeVerdict, Prober, Protocol};
 
 /// The question of a grid, for every pair of pods.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ impl Grid {
     /// Writes the grid. Columns have the numbers of rows, read from top to bottom.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Fails if it cannot be written.
     pub fn draw(&self, prober: &mut Prober, out: &mut impl Write) -> io::Result<()> {
         let port = match &self.port {
             Some(Port::Number(number)) => format!(" {number}"),
@@ -49,7 +49,7 @@ impl Grid {
         let allowed: Vec<Vec<bool>> = (0..self.pods.len())
             .map(|row| {
                 let answers = self.answers(prober, row);
-                answers.iter().map(|answer| answer.verdict == Verdict::Allow).collect()
+                answers.iter().map(|answer| answer.verdict == ProbeVerdict::Allow).collect()
             })
             .collect();
         let groups = self.groups(prober, &allowed);
@@ -74,7 +74,7 @@ impl Grid {
         }
         for (row, name) in names.iter().enumerate() {
             let cells = groups.iter().enumerate().map(|(column, group)| {
-                // Of a group to itself the connection between two of its pods counts.
+                // Within a group, the connection between two of its pods counts.
                 let to = if column == row { group[group.len() - 1] } else { group[0] };
                 if allowed[groups[row][0]][to] { '.' } else { 'X' }
             });
@@ -107,7 +107,7 @@ impl Grid {
     /// Writes one JSON object for each pair.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Fails if it cannot be written.
     pub fn lines(&self, prober: &mut Prober, out: &mut impl Write) -> io::Result<()> {
         for (row, from) in self.pods.iter().enumerate() {
             for (to, answer) in self.pods.iter().zip(self.answers(prober, row)) {

@@ -23,7 +23,7 @@ pub const FAILSAFE_PORT: &str = "failsafe-port";
 pub struct HostDecision {
     /// The node.
     pub node: Arc<str>,
-    /// Whether they permit the connection.
+    /// True if they permit the connection.
     pub permits: bool,
     /// Origins of the rules that decided.
     pub by: Vec<Origin>,

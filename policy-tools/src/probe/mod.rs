@@ -39,7 +39,7 @@ pub mod world;
 
 mod prober;
 
-pub use answer::{Answer, Verdict};
+pub use answer::{Answer, ProbeVerdict};
 pub use case::{Case, Fault};
 pub use ends::{Endpoint, Port};
 pub use names::DomainAddresses;

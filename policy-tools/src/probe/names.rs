@@ -67,8 +67,8 @@ pub fn name(text: &str) -> Result<Arc<str>, String> {
     let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
     match name.rsplit('.').next() {
         _ if name.starts_with('*') => Err(format!("{text:?} stands for many names")),
-        // The last label of a name is no number (RFC 3696, section 2).
-        Some(last) if is_number(last) => Err(format!("{text:?} is no domain name")),
+        // The last label of a name is not a number (RFC 3696, section 2).
+        Some(last) if is_number(last) => Err(format!("{text:?} is not a domain name")),
         _ => Ok(name.into()),
     }
 }
@@ -80,7 +80,7 @@ pub fn name(text: &str) -> Result<Arc<str>, String> {
 pub fn resolved(text: &str) -> Result<Resolved, String> {
     let (name, addresses) =
         text.split_once('=').ok_or_else(|| format!("{text:?} is not NAME=ADDRESS"))?;
-    let address = |text: &str| text.parse().map_err(|_| format!("{text:?} is no IP address"));
+    let address = |text: &str| text.parse().map_err(|_| format!("{text:?} is not an IP address"));
     let addresses = addresses.split(',').map(address).collect::<Result<_, _>>()?;
     Ok(Resolved { name: self::name(name)?, addresses })
 }

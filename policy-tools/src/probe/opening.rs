@@ -40,7 +40,7 @@ impl Protocol {
     }
 
     /// The protocol with this IP protocol number; ICMPv6 is ICMP.
-    pub fn from_number(number: u8) -> Option<Self> {
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
         let has = |it: &Self| [false, true].map(|v6| it.number(v6)).contains(&number);
         Self::ALL.into_iter().find(has)
     }
@@ -78,7 +78,7 @@ pub struct Opening {
     pub protocol: Protocol,
     /// Source port, or the identifier of the echo request.
     pub source_port: u16,
-    /// Destination port; of no meaning for ICMP.
+    /// Destination port; ignored for ICMP.
     pub destination_port: u16,
 }
 

@@ -16,7 +16,7 @@ use super::cluster::{Connection, End};
 use super::world::{Location, World};
 use super::{Answer, Endpoint, Port, Protocol};
 
-/// Whether a connection may be opened from somewhere to somewhere.
+/// The question whether a connection may be opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
     /// The end that opens it.
@@ -106,7 +106,7 @@ fn service(
     if endpoints.is_empty() { Err(none()) } else { Ok(endpoints) }
 }
 
-/// Where an endpoint is: one end for each family, its first address.
+/// Returns the ends of an endpoint: its first address of each family.
 fn ends(world: &World, endpoint: &Endpoint) -> Result<Vec<End>, Answer> {
     let closed = || Answer::deny(dataplane::Outcome::Closed.name());
     match endpoint {
@@ -147,8 +147,8 @@ fn one_a_family(location: &Location, addresses: &[IpAddr]) -> Vec<End> {
     found.map(|address| End { location: location.clone(), address: *address }).collect()
 }
 
-/// The port's number at the target. A name is looked up among the target pod's container
-/// ports; 0 stands for the port that ICMP has not.
+/// Returns the port's number at the target. A name is looked up among the target pod's container ports; ICMP has port
+/// 0.
 fn target_port(world: &World, question: &Question<'_>, to: &[End]) -> Result<u16, Answer> {
     let (Some(protocol), Some(port)) = (question.protocol.with_ports(), question.port) else {
         return Ok(0);

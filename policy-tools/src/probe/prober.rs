@@ -31,7 +31,7 @@ impl Prober {
     /// the addresses that cases name.
     ///
     /// # Errors
-    /// When there are more pods than addresses or ports for them.
+    /// Fails if there are more pods than addresses or ports for them.
     pub fn new(
         manifests: impl Into<Manifests>,
         mentioned: impl IntoIterator<Item = IpAddr>,
@@ -71,7 +71,7 @@ impl Prober {
         &self.control
     }
 
-    /// The manifests, with what they left out.
+    /// The manifests, completed.
     pub fn manifests(&self) -> &Manifests {
         &self.manifests
     }
@@ -140,8 +140,8 @@ impl Prober {
         self.replies(questions).into_iter().map(combined).collect()
     }
 
-    /// Opens the connections of questions: for each question what its connections differ by, and
-    /// the reply about each with a name for it.
+    /// Opens the connections of questions; for each question returns what distinguishes its connections, and the named
+    /// reply about each.
     pub fn replies<'a>(
         &mut self,
         questions: impl IntoIterator<Item = Question<'a>>,
@@ -166,7 +166,7 @@ impl Prober {
         plans.into_iter().map(&mut reply).collect()
     }
 
-    /// The connections that a question is about, each with a name, and what they differ by.
+    /// Returns the connections of a question, each with a name, and what distinguishes them.
     #[allow(clippy::type_complexity, reason = "used once")]
     fn connections(
         &mut self,
@@ -180,7 +180,7 @@ impl Prober {
         }
         let chooses = found.iter().any(|(label, _)| label.is_some());
         if chooses {
-            // An address of a family without endpoints is no way to the service.
+            // An address of a family without endpoints does not lead to the service.
             found.retain(|(label, _)| label.is_some());
         }
         let name = |(label, connection): (Option<String>, Connection)| {

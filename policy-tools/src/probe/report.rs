@@ -39,7 +39,7 @@ impl Line<'_> {
     /// Writes the line.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Fails if it cannot be written.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         serde_json::to_writer(&mut *out, self)?;
         out.write_all(b"\n")
@@ -55,10 +55,10 @@ fn has_failed(case: &Case, answer: &Answer) -> bool {
     case.expect.is_some_and(|expected| expected != answer.verdict)
 }
 
-/// Writes cases and answers as a table; the last line counts what was not as expected.
+/// Writes cases and answers as a table; the last line counts failed expectations.
 ///
 /// # Errors
-/// When it cannot be written.
+/// Fails if it cannot be written.
 pub fn table(out: &mut impl Write, cases: &[Case], answers: &[Answer]) -> io::Result<()> {
     const HEAD: [&str; 7] = ["", "FROM", "TO", "PORT", "VERDICT", "REASON", "BY"];
     let rows: Vec<[String; 7]> = cases.iter().zip(answers).map(row).collect();
@@ -106,15 +106,15 @@ fn row((case, answer): (&Case, &Answer)) -> [String; 7] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::{Verdict, cases};
+    use crate::probe::{ProbeVerdict, cases};
 
-    fn answer(verdict: Verdict) -> Answer {
+    fn answer(verdict: ProbeVerdict) -> Answer {
         Answer { verdict, reason: "policy-denied".into(), by: vec!["P".into()] }
     }
 
     fn table_of(text: &str) -> String {
         let cases = cases::read(text.as_bytes()).unwrap();
-        let answers: Vec<Answer> = cases.iter().map(|_| answer(Verdict::Deny)).collect();
+        let answers: Vec<Answer> = cases.iter().map(|_| answer(ProbeVerdict::Deny)).collect();
         let mut out = Vec::new();
         table(&mut out, &cases, &answers).unwrap();
         String::from_utf8(out).unwrap()
@@ -125,7 +125,7 @@ mod tests {
         let text = r#"{"x":{"y":[1]},"from":"a/b","to":"a/c","protocol":"ICMP","verdict":"allow"}"#;
         let cases = cases::read(text.as_bytes()).unwrap();
         let mut out = Vec::new();
-        let line = Line { fields: &cases[0].fields, answer: &answer(Verdict::Deny) };
+        let line = Line { fields: &cases[0].fields, answer: &answer(ProbeVerdict::Deny) };
         line.write(&mut out).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),

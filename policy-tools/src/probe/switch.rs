@@ -13,14 +13,14 @@ use dataplane::worker::Inspect;
 use dataplane::{Deciders, Memory, Now, Outcome, Packet, PortId, RuleAt, Snapshot, Worker};
 use parking_lot::Mutex;
 
-use super::answer::{Decision, Passage};
+use super::answer::{Passage, PodDecision};
 use super::opening::LARGEST;
 
 use snapshot::{NodePort, PortRole};
 
 /// Packets that are sent in together.
 pub const BATCH: usize = 64;
-/// Time between two batches, far beyond what any session lives here.
+/// Time between two batches, longer than any session timeout here.
 const STEP: Duration = Duration::from_secs(10);
 
 /// The port towards the node's kernel.
@@ -101,8 +101,8 @@ impl Switch {
 
     /// Sends up to [`BATCH`] frames in at a port and returns the decision about each, in order.
     ///
-    /// No packet finds what an earlier batch left: its sessions have timed out and are swept.
-    /// A frame without a decision never came through.
+    /// Sessions of earlier batches have timed out and are swept, so that no packet meets them. A frame without a
+    /// decision did not get through.
     pub fn send(&mut self, port: PortId, frames: Vec<Vec<u8>>) -> Vec<Step> {
         debug_assert!(frames.len() <= BATCH);
         let Some(wire) = self.wires.get(usize::from(port.0)) else { return Vec::new() };
@@ -159,18 +159,18 @@ fn denied_by_host(by: Deciders) -> Option<Direction> {
 }
 
 /// Verdict of the egress rules of the pod that sent the packet.
-fn egress(packet: &Packet, snapshot: &Snapshot, outcome: Outcome) -> Option<Decision> {
+fn egress(packet: &Packet, snapshot: &Snapshot, outcome: Outcome) -> Option<PodDecision> {
     let pod = Arc::clone(&snapshot.pod(packet.in_port)?.name);
     let rule = Deciders { from_pod: packet.by.from_pod, to_pod: None };
     let by = rule.origins(snapshot, Outcome::PolicyDenied).pop();
     match outcome {
         // Ingress is only looked at where egress lets the packet pass.
         Outcome::PolicyDenied if packet.by.to_pod.is_some() => {
-            Some(Decision { pod, permits: true, by })
+            Some(PodDecision { pod, permits: true, by })
         }
-        Outcome::PolicyDenied => Some(Decision { pod, permits: false, by }),
+        Outcome::PolicyDenied => Some(PodDecision { pod, permits: false, by }),
         Outcome::PolicyAllowed => {
-            Some(Decision { pod, permits: true, by: by.or(Some(Origin::DefaultAllow)) })
+            Some(PodDecision { pod, permits: true, by: by.or(Some(Origin::DefaultAllow)) })
         }
         _ => None,
     }
@@ -182,18 +182,18 @@ fn ingress(
     snapshot: &Snapshot,
     outcome: Outcome,
     out_port: PortId,
-) -> Option<Decision> {
+) -> Option<PodDecision> {
     let rule = Deciders { from_pod: None, to_pod: packet.by.to_pod };
     let by = rule.origins(snapshot, Outcome::PolicyDenied).pop();
     let port = packet.by.to_pod.map_or(out_port, |at| at.port);
     let pod = Arc::clone(&snapshot.pod(port)?.name);
     match outcome {
-        Outcome::PolicyDenied => Some(Decision { pod, permits: false, by }),
+        Outcome::PolicyDenied => Some(PodDecision { pod, permits: false, by }),
         Outcome::PolicyAllowed => {
-            Some(Decision { pod, permits: true, by: by.or(Some(Origin::DefaultAllow)) })
+            Some(PodDecision { pod, permits: true, by: by.or(Some(Origin::DefaultAllow)) })
         }
         Outcome::OwnNode => {
-            Some(Decision { pod, permits: true, by: Some(Origin::other(outcome.name())) })
+            Some(PodDecision { pod, permits: true, by: Some(Origin::other(outcome.name())) })
         }
         _ => None,
     }

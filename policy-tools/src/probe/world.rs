@@ -11,7 +11,7 @@ use snapshot::gateways;
 
 use super::DomainAddresses;
 
-/// Where an address is.
+/// Location of an address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Location {
     /// A pod with a network of its own.
@@ -134,25 +134,25 @@ impl World {
         self.names.of(name)
     }
 
-    /// Where an address is.
+    /// Returns the location of an address.
     pub fn location(&self, address: IpAddr) -> Location {
         self.owners.get(&address).cloned().unwrap_or(Location::Outside)
     }
 
     /// The service that has this address, unless a pod or node has it.
-    pub fn service_at(&self, address: IpAddr) -> Option<&Service> {
+    pub(crate) fn service_at(&self, address: IpAddr) -> Option<&Service> {
         if self.owners.contains_key(&address) {
             return None;
         }
         self.service(self.virtual_addresses.get(&address)?)
     }
 
-    /// Whether more than one claims this address.
-    pub fn is_contested(&self, address: IpAddr) -> bool {
+    /// Returns whether several objects claim this address.
+    pub(crate) fn is_contested(&self, address: IpAddr) -> bool {
         self.conflicts.contains_key(&address)
     }
 
-    /// Addresses that more than one claims, with the claimants.
+    /// Returns the addresses that several objects claim, with the claimants.
     pub fn contested(&self) -> BTreeMap<IpAddr, &BTreeSet<Location>> {
         self.conflicts.iter().map(|(address, locations)| (*address, locations)).collect()
     }

@@ -1,4 +1,4 @@
-//! Where a packet of a capture enters the switch.
+//! Entry port of a captured packet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -33,7 +33,7 @@ pub(crate) use options::Options;
 use output::Report;
 use pace::{Clock, Pace};
 
-/// Why a replay ended early.
+/// Cause of an early end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// No such node.
@@ -66,16 +66,16 @@ pub(crate) enum Failure {
         /// The cause.
         error: io::Error,
     },
-    /// The reader of the output has seen enough.
+    /// The reader has closed the output.
     #[error("the reader of the output is gone")]
     Unread,
-    /// The switch broke its own rules.
+    /// The switch gave no verdict.
     #[error("{0}")]
     Switch(#[from] offline::Lost),
 }
 
 impl Failure {
-    /// Whether what was given cannot be used.
+    /// Returns whether the input is at fault.
     pub(crate) fn is_of_input(&self) -> bool {
         !matches!(self, Self::Output { .. } | Self::Unread | Self::Switch(_))
     }

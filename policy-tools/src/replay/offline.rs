@@ -29,29 +29,29 @@ const LONGEST: usize = 262_144;
 /// Frames: for the packet itself, and for later fragments that wait for their first. They are
 /// only touched when they are needed.
 const FRAMES: u32 = 1024;
-/// Ways that one packet can make at most, its own among them.
+/// Maximum number of paths of one packet, its own included.
 const WAYS: usize = 1024;
-/// Nothing waits in the switch for so long.
+/// Longer than any packet waits in the switch.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Fate of a packet.
+/// A packet that is done.
 #[derive(Clone, Debug)]
 pub(super) struct Passed {
     /// Its number in the capture, from 1.
     pub(super) n: u64,
-    /// When it came.
+    /// Its time of arrival.
     pub(super) at: Now,
     /// The port it entered by.
     pub(super) entry: Arc<str>,
     /// The port it left by, if it left.
     pub(super) exit: Option<Arc<str>>,
-    /// Why.
+    /// Its outcome.
     pub(super) outcome: Outcome,
     /// The rules that decided.
     pub(super) by: Vec<Origin>,
     /// Both ends, as far as its headers could be read.
     pub(super) flow: Option<Flow>,
-    /// Its way through the graph, if packets are followed.
+    /// Its path through the graph, if packets are traced.
     pub(super) traces: Vec<PacketTrace>,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Offline {
 /// Events of packets.
 #[derive(Default)]
 struct Log {
-    /// Number of the packet under way, and when it came.
+    /// Number and time of the packet under way.
     current: (u64, Now),
     /// Those that wait in the switch, by the frame they stand in.
     waiting: HashMap<u32, (u64, Now, Vec<PacketTrace>)>,
@@ -132,8 +132,8 @@ impl Offline {
         &self.snapshot
     }
 
-    /// Sends one packet through. Gives what became of those that are done now: mostly itself, but a
-    /// fragment may wait for another one.
+    /// Sends one packet through; returns the packets that are done now: usually this one, but a fragment may wait for
+    /// another.
     pub(super) fn pass(
         &mut self,
         entry: PortId,
@@ -155,7 +155,7 @@ impl Offline {
         if is_there { Ok(ended) } else { Err(lost) }
     }
 
-    /// Lets time pass until nothing waits any more, and gives what became of it.
+    /// Advances the time until no packet waits; returns those that are done.
     pub(super) fn finish(&mut self) -> Vec<Passed> {
         let last = self.log.lock().current.1;
         self.worker.round(Now(last.0.saturating_add(LONGEST_WAIT)));
@@ -184,7 +184,7 @@ impl Offline {
         self.tracing = Some(tracing);
     }
 
-    /// Gives every frame that left since the last call, with the name of its port.
+    /// Takes every frame that left since the last call, with the name of its port.
     pub(super) fn take_what_left(
         &mut self,
         mut give: impl FnMut(&str, &[u8]) -> io::Result<()>,
@@ -198,7 +198,7 @@ impl Offline {
     }
 }
 
-/// Keeps what became of packets.
+/// Records how packets end.
 struct Watch {
     log: Arc<Mutex<Log>>,
 }
@@ -259,7 +259,7 @@ mod tests {
         (offline, records.map(|record| record.expect("a whole capture").data).collect())
     }
 
-    /// Whether a forwarded frame has sound headers and checksums.
+    /// Returns whether a forwarded frame has sound headers and checksums.
     fn is_sound(left: &[u8]) -> bool {
         let packet = SlicedPacket::from_ethernet(left).map(|packet| packet.net);
         match packet {
@@ -278,8 +278,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Nothing that a frame holds keeps it from getting a verdict, and only what is
-        /// forwarded or answered leaves.
+        /// Every frame gets a verdict, whatever its bytes, and only forwarded packets and answers leave.
         #[test]
         fn every_frame_gets_a_verdict(
             fixture in prop::sample::select(Fixture::all().expect("fixtures are complete")),

@@ -44,7 +44,7 @@ impl Pace {
         Self { speed, started: Instant::now() }
     }
 
-    /// Whether there is any waiting.
+    /// Returns whether there is any waiting.
     pub(super) fn waits(&self) -> bool {
         self.speed == Speed::Real
     }

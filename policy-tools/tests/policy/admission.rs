@@ -1,4 +1,4 @@
-//! What the webhook says of a change is what the whole cluster, before and after, says.
+//! The webhook's answer to a change agrees with the whole cluster, before and after.
 
 use control::model::Direction;
 use control::{Kind, Object};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use policy_tools::policy::diff::{Change, compare, compare_every_pair, compare_in_parts};
-use policy_tools::probe::{Endpoint, Port, Prober, Protocol, Question, Verdict};
+use policy_tools::probe::{Endpoint, Port, ProbeVerdict, Prober, Protocol, Question};
 use proptest::prelude::*;
 
 use super::{deployment, manifests, policy, shop};
@@ -329,8 +329,8 @@ proptest! {
                     let [before, after] =
                         probers.each_mut().map(|it| it.answer([question]).remove(0).verdict);
                     let wanted = match (before, after) {
-                        (Verdict::Deny, Verdict::Allow) => Some(Change::Opened),
-                        (Verdict::Allow, Verdict::Deny) => Some(Change::Closed),
+                        (ProbeVerdict::Deny, ProbeVerdict::Allow) => Some(Change::Opened),
+                        (ProbeVerdict::Allow, ProbeVerdict::Deny) => Some(Change::Closed),
                         _ => None,
                     };
                     let listed: Vec<Change> = found.iter().filter(|it| {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use policy_tools::policy::lint::{Finding, Options, lint};
+use policy_tools::policy::lint::{Finding, LintOptions, lint};
 use testkit::TempDir;
 
 use super::{deployment, shop};
@@ -10,7 +10,7 @@ use super::{deployment, shop};
 fn findings(text: &str) -> Vec<Finding> {
     let folder = TempDir::new("lint");
     fs::write(folder.path().join("all.yaml"), text).unwrap();
-    let found = lint(&[folder.path().to_path_buf()], &Options::default());
+    let found = lint(&[folder.path().to_path_buf()], &LintOptions::default());
     found.unwrap_or_else(|faults| panic!("{faults:?}")).findings
 }
 

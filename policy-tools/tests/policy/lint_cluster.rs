@@ -2,12 +2,12 @@
 
 use std::fs;
 
-use policy_tools::policy::lint::{CHECKS, Finding, Ignored, Options, lint};
+use policy_tools::policy::lint::{CHECKS, Finding, Ignored, LintOptions, lint};
 use testkit::TempDir;
 
 use super::{deployment, policy};
 
-fn with(text: &str, options: &Options<'_>) -> Vec<Finding> {
+fn with(text: &str, options: &LintOptions<'_>) -> Vec<Finding> {
     let folder = TempDir::new("lint-cluster");
     fs::write(folder.path().join("all.yaml"), text).unwrap();
     let found = lint(&[folder.path().to_path_buf()], options);
@@ -16,7 +16,7 @@ fn with(text: &str, options: &Options<'_>) -> Vec<Finding> {
 
 /// `CODE OBJECT: MESSAGE` of each finding.
 fn said(text: &str) -> Vec<String> {
-    words(&with(text, &Options::default()))
+    words(&with(text, &LintOptions::default()))
 }
 
 fn words(found: &[Finding]) -> Vec<String> {
@@ -179,7 +179,7 @@ fn networks_of_the_cluster_are_no_peers() {
 
 #[test]
 fn a_rule_of_a_tier_that_earlier_ones_hide() {
-    let options = Options { workloads_elsewhere: true, ..Options::default() };
+    let options = LintOptions { workloads_elsewhere: true, ..LintOptions::default() };
     let elsewhere = |text: &str| words(&with(text, &options));
     let policy = |name: &str, priority: u16, rules: &str| {
         format!(
@@ -223,14 +223,14 @@ fn pods_of_operators_are_not_guessed_at() {
     let adapter = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a, namespace: monitoring}\n\
                    spec: {template: {metadata: {labels: {app.kubernetes.io/name: prometheu}}, spec: \
                    {containers: [{name: c}]}}}\n";
-    let codes = |text: &str, options: &Options<'_>| -> Vec<&str> {
+    let codes = |text: &str, options: &LintOptions<'_>| -> Vec<&str> {
         with(text, options).iter().map(|it| it.code).collect()
     };
-    let usual = Options::default();
+    let usual = LintOptions::default();
     assert_eq!(codes(&selects, &usual), [""; 0], "files without any pod say nothing about pods");
     let text = selects + adapter;
     assert_eq!(codes(&text, &usual), ["selects-no-pod", "peer-selects-no-pod"]);
-    let elsewhere = Options { workloads_elsewhere: true, ..Options::default() };
+    let elsewhere = LintOptions { workloads_elsewhere: true, ..LintOptions::default() };
     assert_eq!(codes(&text, &elsewhere), [""; 0]);
     // An operator's object says itself which labels its pods have.
     let custom = |name: &str| {
@@ -261,12 +261,12 @@ fn a_comment_or_a_file_leaves_findings_out() {
     assert_eq!(said(&above), [""; 0]);
     let wrong = said(&spoilt("# podgate-lint: ignore host-bit"));
     assert!(
-        wrong.iter().any(|it| it.ends_with("host-bit is no check; did you mean host-bits?")),
+        wrong.iter().any(|it| it.ends_with("host-bit is not a check; did you mean host-bits?")),
         "{wrong:?}"
     );
     let by = |lines: &str| {
         let ignored = Ignored::read(lines).unwrap();
-        with(&text, &Options { ignored, ..Options::default() }).len()
+        with(&text, &LintOptions { ignored, ..LintOptions::default() }).len()
     };
     assert_eq!(by("port-of-no-container"), 0);
     assert_eq!(by("# why\nport-of-no-container NetworkPolicy shop/web\n"), 0);
@@ -274,7 +274,7 @@ fn a_comment_or_a_file_leaves_findings_out() {
     assert_eq!(by("port-of-no-container NetworkPolicy shop/db\nhost-bits\n"), 1);
     assert_eq!(
         Ignored::read("x\n").unwrap_err(),
-        ["line 1: x is no check; podgate policy lint --help lists them"]
+        ["line 1: x is not a check; podgate policy lint --help lists them"]
     );
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use policy_tools::input::Manifests;
 use policy_tools::policy::diff::{Change, compare};
-use policy_tools::policy::lint::{Options, lint};
+use policy_tools::policy::lint::{LintOptions, lint};
 use policy_tools::policy::run::Runner;
 use policy_tools::policy::suite::Suite;
 use policy_tools::probe::DomainAddresses;
@@ -40,7 +40,7 @@ fn spoilt(file: &str, from: &str, to: &str) -> TempDir {
 
 /// Findings of lint, `CODE OBJECT: MESSAGE`.
 fn linted(folder: &Path) -> Vec<String> {
-    let found = lint(&[folder.to_path_buf()], &Options::default())
+    let found = lint(&[folder.to_path_buf()], &LintOptions::default())
         .unwrap_or_else(|faults| panic!("{faults:?}"));
     found.findings.iter().map(|it| format!("{} {}: {}", it.code, it.object, it.message)).collect()
 }
@@ -74,7 +74,7 @@ fn the_applications_are_sound() {
 fn twelve_mistakes_and_what_is_said_about_them() {
     let name = |app: &str| format!("app.kubernetes.io/name: {app}");
     let orders = "  podSelector:\n    matchLabels:\n      app.kubernetes.io/name: orders-db\n";
-    // File, what it says, what it says with the mistake, the message of lint.
+    // File, its text, the text with a mistake, the message of lint.
     let by_lint: [(&str, String, String, &str); 10] = [
         (
             "shop/policies.yaml",
@@ -164,7 +164,7 @@ fn twelve_mistakes_and_what_is_said_about_them() {
             "forum/policies.yaml",
             "kind: NetworkPolicy\nmetadata:\n  name: media".into(),
             "kind: NetworkPolicies\nmetadata:\n  name: media".into(),
-            "not-enforced-here NetworkPolicies forum/media: NetworkPolicies is no kind of \
+            "not-enforced-here NetworkPolicies forum/media: NetworkPolicies is not a kind of \
              networking.k8s.io/v1, so nothing enforces it; write NetworkPolicy",
         ),
     ];
@@ -173,7 +173,7 @@ fn twelve_mistakes_and_what_is_said_about_them() {
         let found = linted(folder.path());
         assert!(found.contains(&wanted.to_owned()), "wanted {wanted}\nfound {found:#?}");
     }
-    // What is sound in itself and means something else, the cases find.
+    // Cases find mistakes that are valid policies with another meaning.
     let by_cases: [(&str, String, String, &str); 2] = [
         (
             "shop/policies.yaml",

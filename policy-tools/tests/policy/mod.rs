@@ -2,11 +2,13 @@
 
 mod admission;
 mod diff;
+mod drawings;
 mod explain;
 mod lint;
 mod lint_cluster;
 mod mistakes;
 mod picture;
+mod proof_property;
 mod proofs;
 mod representatives;
 mod scale;

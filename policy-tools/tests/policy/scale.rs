@@ -1,4 +1,4 @@
-//! A set of many policies, compared with a version of it that opens one port to everybody.
+//! A set of many policies, compared with a version of it that opens one port to all sources.
 //!
 //! `PODGATE_NAMESPACES=200` makes 10,000 policies and 3,000 workloads of it; the test prints how long
 //! each step takes.

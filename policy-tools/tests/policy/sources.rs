@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use policy_tools::input::{Manifests, Reading};
 use policy_tools::policy::diff::{Change, compare};
-use policy_tools::policy::lint::{Linted, Options, lint};
+use policy_tools::policy::lint::{LintOptions, Linted, lint};
 use serde_json::json;
 use testkit::TempDir;
 use testkit::api_server::ApiServer;
@@ -63,13 +63,14 @@ fn files_on_top_of_a_live_cluster_replace_its_objects() {
     let found = compare(live, whole).unwrap();
     let changes: Vec<_> = found.differences.iter().map(|it| (it.change, it.ports)).collect();
     assert_eq!(changes, [(Change::Opened, Some((22, 22))), (Change::Closed, Some((5432, 5432)))]);
-    // Beside another pod, the policy selects nobody; in the cluster it does.
+    // The file's other pod is not selected; a pod of the cluster is.
     let beside = folder.path().join("web.yaml");
     fs::write(&beside, deployment("shop", "web", "")).unwrap();
-    let alone = lint(&[file.clone(), beside], &Options::default()).unwrap().findings;
+    let alone = lint(&[file.clone(), beside], &LintOptions::default()).unwrap().findings;
     assert!(alone.iter().any(|it| it.code == "selects-no-pod"), "{alone:?}");
     assert_eq!(
-        lint(&[file], &Options { cluster: Some(&kubeconfig), ..Options::default() }).unwrap(),
+        lint(&[file], &LintOptions { cluster: Some(&kubeconfig), ..LintOptions::default() })
+            .unwrap(),
         Linted::default()
     );
 }
@@ -150,7 +151,7 @@ fn a_chart_is_left_out_and_the_command_that_renders_it_is_named() {
             Manifests::load(std::slice::from_ref(&path)).unwrap_err(),
             [nothing, note.clone()]
         );
-        let said = lint(std::slice::from_ref(&path), &Options::default()).unwrap_err();
+        let said = lint(std::slice::from_ref(&path), &LintOptions::default()).unwrap_err();
         assert_eq!(said.last(), Some(&note), "{said:?}");
     }
     // Beside a chart, objects count.
@@ -191,14 +192,14 @@ fn a_kustomization_that_changes_objects_is_named_with_the_command() {
     assert!(faults[0].contains("differs from document 1 of"), "{faults:?}");
     let both = note("base and overlay are read as they stand");
     assert_eq!(faults[1..], *std::slice::from_ref(&both));
-    let found = lint(&[path("")], &Options::default()).unwrap().findings;
+    let found = lint(&[path("")], &LintOptions::default()).unwrap().findings;
     let said: Vec<String> = found.iter().map(|it| format!("{}: {}", it.file, it.message)).collect();
     assert!(said.contains(&both), "{said:?}");
     // Without a patch of the same object, both may be read, with the note.
     fs::write(path("prod/kustomization.yml"), "resources: [../base]\nnamespace: prod\n").unwrap();
     fs::remove_file(path("prod/patch.yaml")).unwrap();
     assert_eq!(load("").unwrap().skipped, std::slice::from_ref(&both));
-    let linted = lint(&[path("")], &Options::default()).unwrap();
+    let linted = lint(&[path("")], &LintOptions::default()).unwrap();
     assert_eq!(linted, Linted { notes: vec![both], ..Linted::default() });
     fs::write(path("prod/kustomization.yml"), "resources: [../base]\n").unwrap();
     assert_eq!(load("").unwrap().skipped, Vec::<String>::new());
@@ -219,7 +220,7 @@ fn lists_of_a_kind_are_read_and_checked_as_their_items_are() {
     let names: Vec<String> =
         found.objects.iter().map(|object| object.reference().to_string()).collect();
     assert_eq!(names, ["NetworkPolicy shop/web", "AdminNetworkPolicy all", "Pod shop/web"]);
-    let found = lint(&[folder.path().to_path_buf()], &Options::default()).unwrap().findings;
+    let found = lint(&[folder.path().to_path_buf()], &LintOptions::default()).unwrap().findings;
     let said = |it: &policy_tools::policy::lint::Finding| {
         format!("{}:{} {} {}", it.line, it.column, it.object, it.code)
     };

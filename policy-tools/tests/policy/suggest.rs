@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use policy_tools::policy::flows::{Flow, Party, flows, read};
 use policy_tools::policy::suggest::{Directions, Suggestion, suggest};
-use policy_tools::probe::{Endpoint, Port, Prober, Protocol, Question, Verdict, case};
+use policy_tools::probe::{Endpoint, Port, ProbeVerdict, Prober, Protocol, Question, case};
 use proptest::prelude::*;
 
 use super::{deployment, manifests, shop};
@@ -78,7 +78,7 @@ spec:
         "{yaml}"
     );
     assert_eq!(yaml.matches("kind: NetworkPolicy").count(), 4);
-    // What is printed is read again.
+    // The output can be read again.
     let read_again = manifests(&yaml).objects;
     assert_eq!(read_again.len(), 4);
 }
@@ -207,7 +207,7 @@ proptest! {
                     let number = Port::Number(number);
                     let question =
                         Question { from: &ends[0], to: &ends[1], protocol, port: Some(&number) };
-                    let allowed = prober.answer([question]).remove(0).verdict == Verdict::Allow;
+                    let allowed = prober.answer([question]).remove(0).verdict == ProbeVerdict::Allow;
                     prop_assert_eq!(
                         allowed, seen.contains(&flow((from, to, port))),
                         "{} to {} {:?}: {}", ENDS[from], ENDS[to], PORTS[port], found.yaml()

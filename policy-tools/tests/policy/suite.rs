@@ -12,7 +12,7 @@ fn run(text: &str, cases: &str) -> Vec<String> {
     let suites = [("t.yaml".to_owned(), suite)];
     let mut runner = Runner::new(manifests(text), &suites, DomainAddresses::default()).unwrap();
     let outcomes = runner.run("t.yaml", &suites[0].1).unwrap_or_else(|faults| panic!("{faults:?}"));
-    let said = |outcome: policy_tools::policy::run::Outcome| match outcome.holds() {
+    let said = |outcome: policy_tools::policy::run::CaseOutcome| match outcome.holds() {
         true => format!("{}: ok", outcome.name),
         false => format!("{}: {}", outcome.name, outcome.failures.join("; ")),
     };

@@ -12,7 +12,7 @@ use policy_tools::input::Manifests;
 use policy_tools::policy::explain::explain;
 use policy_tools::probe::opening::Opening;
 use policy_tools::probe::switch::{HOST, Step, Switch, UPLINK, ports};
-use policy_tools::probe::{Case, Prober, Protocol, Verdict};
+use policy_tools::probe::{Case, ProbeVerdict, Prober, Protocol};
 use proptest::prelude::*;
 use snapshot::{NextHop, NodeContext, ServiceMaker};
 use testkit::TempDir;
@@ -122,7 +122,7 @@ impl Live {
         Self { switches, ports: places, makers }
     }
 
-    /// Whether the opening packet arrives, and where: `None` if a switch drops it.
+    /// Returns whether the opening packet arrives, and where: `None` if a switch drops it.
     fn open(
         &mut self,
         from: IpAddr,
@@ -135,7 +135,7 @@ impl Live {
         let (mut node, mut in_port) = place.unwrap_or((entry.into(), UPLINK));
         let (mut destination, mut destination_port) = (to, port);
         if in_port == HOST {
-            // The kernel redirects what its own processes send.
+            // The kernel redirects packets of its own processes.
             let redirects = self.makers[&node].redirects();
             let is_own = self.ports.get(&to) == Some(&(Arc::clone(&node), HOST));
             let own = redirects.node_ports.iter().find(|it| is_own && it.1 == port);
@@ -233,7 +233,7 @@ proptest! {
             for (to, destination, port) in &tos {
                 let outside = !live.ports.contains_key(source);
                 // A service's name means its external addresses to clients outside.
-                // Of what a node sends to the world, its switch sees nothing.
+                // A node's switch does not see the node's own packets to the world.
                 let of_node = live.ports.get(source).is_some_and(|(_, port)| *port == HOST);
                 if outside && to == "service/a/s" || of_node && to == "192.0.2.77" {
                     continue;
@@ -255,7 +255,7 @@ proptest! {
                             .and_then(|pod| pod.addresses.first().copied()),
                         None => endpoint.parse().ok(),
                     };
-                    let allowed = reply.answer.verdict == Verdict::Allow;
+                    let allowed = reply.answer.verdict == ProbeVerdict::Allow;
                     // The switch's own choice falls on every endpoint, sooner or later.
                     let mut arrivals = Vec::new();
                     let mut got_there = false;

@@ -15,7 +15,7 @@ use policy_tools::policy::suite::Suite;
 use policy_tools::probe::names::{DomainAddresses, name, resolved};
 use policy_tools::probe::opening::Opening;
 use policy_tools::probe::switch::{Switch, ports};
-use policy_tools::probe::{Endpoint, Prober, Protocol, Verdict};
+use policy_tools::probe::{Endpoint, ProbeVerdict, Prober, Protocol};
 use proptest::prelude::*;
 use testkit::TempDir;
 use testkit::manifests::{node, pod, policy};
@@ -272,7 +272,7 @@ proptest! {
                     }
                     let expected = !opened.is_empty() && opened.iter().all(|it| *it);
                     prop_assert_eq!(
-                        answer.verdict == Verdict::Allow, expected,
+                        answer.verdict == ProbeVerdict::Allow, expected,
                         "{} to {} port {}: {}, but {:?}", pod, name, port, text(&answer), opened
                     );
                     prop_assert!(matches!(case.to, Endpoint::Name(_)));

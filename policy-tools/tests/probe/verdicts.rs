@@ -66,7 +66,7 @@ fn cluster_nodes_and_addresses() {
         "203.0.113.200 a/web TCP 80: deny policy-denied | default-deny of NetworkPolicy a/web",
         "a/db 203.0.113.9 TCP 443: allow policy-allowed | default-allow",
         "203.0.113.9 203.0.113.10 TCP 443: allow no-policy",
-        // Nobody is there.
+        // The address is unassigned.
         "a/db 10.1.1.99 TCP 1: deny no-route",
         "a/db 10.1.2.99 TCP 1: deny no-route",
         "a/db 224.0.0.1 UDP 1: deny multicast",

@@ -153,7 +153,7 @@ fn unusable_cases_end_with_two_and_are_all_named() {
     let ran = probe(&manifests(), &["--cases", "-"], cases);
     assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""));
     assert!(ran.errors.contains("case 1: protocol: \"HTTP\" is none of TCP"), "{}", ran.errors);
-    assert!(ran.errors.contains("case 1: port: 70000 is no port number"), "{}", ran.errors);
+    assert!(ran.errors.contains("case 1: port: 70000 is not a port number"), "{}", ran.errors);
     for garbage in ["", "{", "\u{0}", "[[]]", "- - -"] {
         let ran = probe(&manifests(), &["--cases", "-"], garbage);
         assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{garbage:?}: {}", ran.errors);

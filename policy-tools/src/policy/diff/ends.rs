@@ -17,18 +17,18 @@ use crate::probe::host;
 /// One end of connections, in both versions.
 #[derive(Clone, Debug)]
 pub(super) struct End {
-    /// The workload or other name that stands for it.
+    /// Its workload, or another name of it.
     pub(super) name: String,
     pub(super) pod: Option<PodKey>,
-    /// Whether it stands for pods that are in no file.
+    /// True if it represents pods that are in no file.
     stands: bool,
-    /// The node that it is, or is on.
+    /// Its node.
     pub(super) node: Option<Arc<str>>,
-    /// Whether it is a node that a host firewall selects.
+    /// True if it is a node that a host firewall selects.
     guarded: bool,
-    /// Whether decisions about it may have changed, as those about either end of a connection.
+    /// True if decisions about it may have changed, as those about either end of a connection.
     pub(super) changed: bool,
-    /// Whether every part has it.
+    /// True if every part has it.
     pub(super) is_everywhere: bool,
     pub(super) old: IpAddr,
     pub(super) new: IpAddr,
@@ -38,20 +38,20 @@ pub(super) struct End {
 pub(super) type Class = Vec<End>;
 
 impl End {
-    /// Whether rules decide about connections between two ends: one of them is a pod of the files or a node
+    /// Returns whether rules decide about connections between two ends: one of them is a pod of the files or a node
     /// with host firewalls, and they are not the same.
     pub(super) fn is_pair(&self, to: &Self) -> bool {
         let is_decided = |end: &Self| end.guarded || end.pod.is_some() && !end.stands;
         self.old != to.old && (is_decided(self) || is_decided(to))
     }
 
-    /// Whether it is the node of another end.
+    /// Returns whether it is the node of another end.
     pub(super) fn is_node_of(&self, to: &Self) -> bool {
         self.pod.is_none() && self.node.is_some() && self.node == to.node
     }
 }
 
-/// The addresses of one family that are nobody's, as far as policies tell them apart.
+/// Addresses of one family that no object has, one for each class that policies distinguish.
 pub(super) struct Outside {
     v4: bool,
     ends: BTreeMap<IpAddr, String>,

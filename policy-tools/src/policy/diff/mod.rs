@@ -1,12 +1,10 @@
 //! The connections that two versions of manifests decide differently.
 //!
-//! Both versions have the same pods, namespaces, nodes and services: an object beside the
-//! policies that one of them lacks is copied from the other, so that only what the policies say
-//! differs. Pods that the same tables and networks concern are compared once, and ports between
-//! which no rule distinguishes once for each range; pairs of which neither end may have changed not at
-//! all. Pods that are in no file are compared too, one
-//! for each class of them that the selectors of both versions tell apart, each with every pod of
-//! the files.
+//! Both versions have the same pods, namespaces, nodes and services: an object beside the policies that one of them
+//! lacks is copied from the other, so that only the policies differ. Pods with the same tables and networks are
+//! compared once, and so is each range of ports that no rule splits. Pairs of unchanged ends are skipped. Pods that are
+//! in no file are compared too, one for each class that the selectors of both versions distinguish, each with every pod
+//! of the files.
 //!
 //! - `ends`: the ends of connections, and their classes,
 //! - `parts`: the parts of the cluster in which they are compared.
@@ -25,7 +23,7 @@ use control::Scope;
 use serde::Serialize;
 
 use super::changed::{Changed, Differing};
-use super::matrix::{self, Decision, Matrix};
+use super::matrix::{self, Matrix, PairDecision};
 use super::representatives::{self, General, Kinds, Selectors};
 use crate::input::{self, Manifests};
 use crate::probe::Protocol;
@@ -77,23 +75,23 @@ pub struct Comparison {
 /// Compares two versions.
 ///
 /// # Errors
-/// When there are more pods than addresses or ports for them.
+/// Fails if there are more pods than addresses or ports for them.
 pub fn compare(old: Manifests, new: Manifests) -> Result<Comparison, String> {
     compare_by(old, new, Changed::between, following, None)
 }
 
-/// The same in parts of so many pods.
+/// Compares as [`compare`] does, in parts of `pods` pods.
 ///
 /// # Errors
-/// As of [`compare`].
+/// As [`compare`].
 pub fn compare_in_parts(old: Manifests, new: Manifests, pods: usize) -> Result<Comparison, String> {
     compare_by(old, new, Changed::between, following, Some(pods))
 }
 
-/// The same by every pair of ends, and tables of each version by itself: the definition.
+/// Compares every pair of ends, with the tables of each version compiled separately: the definition.
 ///
 /// # Errors
-/// As of [`compare`].
+/// As [`compare`].
 pub fn compare_every_pair(old: Manifests, new: Manifests) -> Result<Comparison, String> {
     compare_by(old, new, |_| Changed::everything(), separate, None)
 }
@@ -161,7 +159,7 @@ fn compare_part(
                 |to: &&Class| part.is_first || !(from[0].is_everywhere && to[0].is_everywhere);
             let may_differ = |to: &&Class| from[0].changed || to[0].changed;
             for to in classes.iter().filter(may_differ).filter(is_new) {
-                // A pod's own node is let in by policies, others are not.
+                // Policies always admit a pod's own node.
                 for own in [false, true] {
                     let is_pair = |a: &End, b: &End| a.is_pair(b) && a.is_node_of(b) == own;
                     compare_classes([&old, &new], from, to, &is_pair, found);
@@ -172,7 +170,7 @@ fn compare_part(
     Ok(())
 }
 
-/// Does the same on as many cores as there are pieces of work.
+/// Runs `work` on every core, on at most as many as there are pieces.
 fn on_every_core<T: Send>(pieces: usize, work: impl Fn() -> T + Sync) -> Vec<T> {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     thread::scope(|scope| {
@@ -185,7 +183,7 @@ fn on_every_core<T: Send>(pieces: usize, work: impl Fn() -> T + Sync) -> Vec<T> 
     })
 }
 
-/// Does the same for both versions at the same time.
+/// Runs both at the same time.
 pub(crate) fn both<T: Send>(old: impl FnOnce() -> T + Send, new: impl FnOnce() -> T) -> (T, T) {
     thread::scope(|scope| {
         let old = scope.spawn(old);
@@ -194,8 +192,7 @@ pub(crate) fn both<T: Send>(old: impl FnOnce() -> T + Send, new: impl FnOnce() -
     })
 }
 
-/// The tables of both versions; those of the second come from those of the first by what differs, as in a running
-/// switch.
+/// Compiles the tables of the first version, and updates them to the second as a running switch does.
 fn following(versions: &Versions<'_>, part: &Part<'_>) -> Result<[Matrix; 2], String> {
     let mut control = input::control(Scope::All, versions.old(part).cloned().collect());
     let before = control.view();
@@ -209,7 +206,7 @@ fn following(versions: &Versions<'_>, part: &Part<'_>) -> Result<[Matrix; 2], St
     Ok([before?, after?])
 }
 
-/// The tables of each version by itself.
+/// Compiles the tables of each version separately.
 fn separate(versions: &Versions<'_>, part: &Part<'_>) -> Result<[Matrix; 2], String> {
     let matrix = |objects: Vec<Object>| Matrix::new(input::control(Scope::All, objects).view());
     Ok([
@@ -252,7 +249,7 @@ fn compare_classes(
     }
     for protocol in Protocol::ALL {
         let firsts: Vec<u16> = matrix::port_ranges(&tables, protocol).into_iter().collect();
-        let mut ranges: Vec<(u16, u16, Decision, Decision)> = Vec::new();
+        let mut ranges: Vec<(u16, u16, PairDecision, PairDecision)> = Vec::new();
         for (n, first) in firsts.iter().enumerate() {
             let last = firsts.get(n + 1).map_or(u16::MAX, |next| next - 1);
             let before = old.decide(a.old, b.old, protocol, *first);
@@ -294,7 +291,7 @@ fn compare_classes(
 }
 
 /// The rules among the origins of a decision.
-fn rules(decision: &Decision) -> impl Iterator<Item = &Origin> {
+fn rules(decision: &PairDecision) -> impl Iterator<Item = &Origin> {
     let is_rule = |origin: &&Origin| !matches!(origin, Origin::DefaultAllow | Origin::Other(_));
     decision.by.iter().filter(is_rule)
 }

@@ -1,8 +1,8 @@
 //! The parts of the cluster in which two versions are compared.
 //!
-//! Decisions about a connection depend on its two ends, their namespaces, the policies of these and what is of the
-//! whole cluster, but on no other pod. So each part has some of the namespaces, and with them every pod whose decisions
-//! may have changed. Tables are as long as a part has addresses, and are freed with it.
+//! Decisions about a connection depend on its two ends, their namespaces, the policies of these and cluster-wide
+//! objects, but on no other pod. So each part has some of the namespaces, and with them every pod whose decisions may
+//! have changed. Tables are sized by the addresses of a part, and are freed with it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ pub(super) struct Versions<'a> {
     everywhere: HashSet<&'a PodKey>,
     /// The namespaces of these.
     namespaces: HashSet<&'a str>,
-    /// Whether rules are about the API server, whose addresses are those of a service.
+    /// True if rules are about the API server, whose addresses are those of a service.
     needs_services: bool,
 }
 
@@ -57,12 +57,12 @@ impl<'a> Versions<'a> {
         }
     }
 
-    /// Whether decisions about a pod may have changed, as those about either end of a connection.
+    /// Returns whether decisions about a pod may have changed, as those about either end of a connection.
     pub(super) fn has_changed(&self, pod: &PodKey) -> bool {
         self.changed.contains(pod)
     }
 
-    /// Whether every part has a pod.
+    /// Returns whether every part has a pod.
     pub(super) fn is_everywhere(&self, pod: &PodKey) -> bool {
         self.everywhere.contains(pod)
     }

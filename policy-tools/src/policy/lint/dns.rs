@@ -1,4 +1,4 @@
-//! Pods that may open connections and cannot ask for names.
+//! Finds pods that may open connections but cannot resolve names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const PORTS: [u16; 2] = [53, 5353];
 const NAMESPACES: [&str; 2] = ["kube-system", "openshift-dns"];
 
 impl Findings<'_> {
-    /// Policies whose pods may open connections to others by name, and not ask for the names.
+    /// Reports policies whose pods may open connections by name but cannot query DNS.
     pub(super) fn dns(&mut self, objects: &[Object]) {
         let cluster = Cluster::new(objects);
         let mut policies: BTreeMap<&str, Vec<&NetworkPolicy>> = BTreeMap::new();
@@ -101,7 +101,7 @@ fn cluster_rules<'a>(
     policies.flat_map(|it| accepting(&it.egress)).collect()
 }
 
-/// Whether a pod is one that others ask.
+/// Returns whether a pod is a DNS server.
 fn is_server(pod: &Pod) -> bool {
     let is_of_dns = |it: &ContainerPort| it.protocol == Protocol::Udp && PORTS.contains(&it.number);
     let asked = ["k8s-app", "app.kubernetes.io/name", "app"].map(|key| pod.labels.value(key));
@@ -109,7 +109,7 @@ fn is_server(pod: &Pod) -> bool {
         || pod.ports.named.iter().any(is_of_dns)
 }
 
-/// Whether what a rule permits is reached by name: not a network alone, unless it is the internet.
+/// Returns whether peers of a rule are reached by name: pods and the internet, unlike other networks.
 fn needs_names(rule: &PolicyRule) -> bool {
     rule.peers.as_ref().is_none_or(|peers| {
         peers.iter().any(|peer| match peer {
@@ -120,7 +120,7 @@ fn needs_names(rule: &PolicyRule) -> bool {
     })
 }
 
-/// Whether a rule names a port of DNS.
+/// Returns whether a rule names a port of DNS.
 fn names_port(rule: &PolicyRule, protocol: Protocol) -> bool {
     rule.ports.iter().flatten().filter(|it| it.protocol == protocol).any(|it| match &it.port {
         PortSpec::Range(range) => PORTS.iter().any(|port| range.contains(*port)),
@@ -129,7 +129,7 @@ fn names_port(rule: &PolicyRule, protocol: Protocol) -> bool {
     })
 }
 
-/// Whether a rule may permit questions to a DNS server.
+/// Returns whether a rule may permit queries to a DNS server.
 fn covers(rule: &PolicyRule, protocol: Protocol) -> bool {
     if names_port(rule, protocol) {
         return true;

@@ -10,7 +10,7 @@ use super::{Finding, Findings, INVALID, Source};
 use crate::input::located::{Located, Tree};
 
 impl Findings<'_> {
-    /// Policies that something else would enforce, and kinds that nothing does.
+    /// Reports policies of other controllers, and kinds that nothing enforces.
     pub(super) fn foreign(&mut self, source: &Source) {
         let text = |field: &str| source.tree.get(field).and_then(Located::text).unwrap_or_default();
         let (version, kind) = (text("apiVersion"), text("kind"));
@@ -25,12 +25,12 @@ impl Findings<'_> {
             self.add(source, "kind", "not-enforced-here", message);
         } else if let Some(known) = crate::input::misspelt_kind(version, kind) {
             let message =
-                format!("{kind} is no kind of {version}, so nothing enforces it; write {known}");
+                format!("{kind} is not a kind of {version}, so nothing enforces it; write {known}");
             self.add(source, "kind", "not-enforced-here", message);
         }
     }
 
-    /// Rules that `policyTypes` leaves out, and lists of peers that are empty.
+    /// Reports rules that `policyTypes` leaves out, and empty lists of peers.
     pub(super) fn types(&mut self, source: &Source) {
         if !source.object.starts_with("NetworkPolicy ") {
             return;
@@ -71,7 +71,7 @@ impl Findings<'_> {
         }
     }
 
-    /// Networks and their exceptions.
+    /// Checks networks and their exceptions.
     pub(super) fn peers(&mut self, source: &Source) {
         let mut blocks = Vec::new();
         find_blocks(&source.tree, "", &mut blocks);
@@ -107,7 +107,7 @@ impl Findings<'_> {
         }
     }
 
-    /// Faults that the switch itself reports, unless a finding describes them better.
+    /// Reports the faults that the switch itself finds, unless a finding describes them better.
     pub(super) fn faults(&mut self, faults: &[Fault], named: &dyn Fn(&Path) -> String) {
         for fault in faults {
             let Some(document) = fault.document else { continue };

@@ -1,8 +1,8 @@
-//! Rules of cluster-wide policies that decide about no pod that could exist.
+//! Finds rules of cluster-wide policies that decide about no pod that could exist.
 //!
-//! The tables are those of every class of pods and of every part of their addresses; a rule that no lookup
-//! finds never decides. A rule counts as hidden where all that decide in its place are of policies of
-//! the same tier: what a policy of another tier leaves to it may change with that policy.
+//! The tables are those of every class of pods and of every part of their addresses; a rule that no lookup finds never
+//! decides. A rule counts as hidden if all rules that decide in its place are of the same tier: policies of another
+//! tier may change independently.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::policy::representatives::{self, Kinds, Selectors};
 use crate::probe::Protocol;
 use crate::probe::complete::complete;
 
-/// Lookups beyond which rules are not looked at.
+/// Maximum number of lookups; with more the check is skipped.
 const MOST_LOOKUPS: usize = 50_000_000;
 
 /// A rule of a cluster-wide policy.
@@ -28,14 +28,14 @@ struct Expected {
 }
 
 impl Findings<'_> {
-    /// Rules of cluster-wide policies that others of their tier hide.
+    /// Reports rules of cluster-wide policies that others of their tier hide.
     pub(super) fn hidden(&mut self, mut manifests: Manifests) {
         let expected = expected(&manifests.objects);
         if expected.is_empty() {
             return;
         }
         let selectors = Selectors::of(&manifests.objects);
-        // Where pods are too many to be told apart, nothing is said.
+        // With too many classes of pods the check is skipped.
         let kinds = Kinds::of(&mut manifests.objects, Vec::new(), &[]);
         let added =
             kinds.and_then(|mut it| representatives::add(&mut manifests, &selectors, &mut it));
@@ -91,7 +91,7 @@ impl Findings<'_> {
         }
     }
 
-    /// Adds a finding where none of the same kind is.
+    /// Adds a finding unless one of the same kind is there.
     fn add_unless_known(&mut self, object: &str, path: &str, code: &'static str, message: String) {
         let Some(source) = self.sources.iter().rev().find(|it| it.object == object) else { return };
         let at = source.tree.nearest(path);
@@ -106,12 +106,11 @@ impl Findings<'_> {
     }
 }
 
-/// The rules that should decide about something, by origin.
+/// Returns the rules that are expected to decide, by origin.
 fn expected(objects: &[Object]) -> HashMap<Origin, Expected> {
     let mut found = HashMap::new();
     let mut add = |rules: &[ClusterRule], order: (u8, Tier)| {
-        // Which nodes and addresses of names there are, files do not say; what a rule passes, others
-        // decide.
+        // Files do not say which nodes and addresses of names exist; a rule that passes does not decide.
         let is_known = |it: &&ClusterRule| {
             let peers = it.rule.peers.iter().flatten();
             it.verdict != RuleAction::Pass

@@ -1,4 +1,4 @@
-//! Findings that files say to leave out.
+//! Reads which findings to leave out.
 //!
 //! - `# podgate-lint: ignore CHECK[, CHECK…]` at the end of a line, or alone above one: findings there,
 //! - the same alone and not indented: findings of the whole document,
@@ -10,7 +10,7 @@ use super::{CHECKS, Finding};
 
 const MARK: &str = "# podgate-lint: ignore";
 
-/// Lines of a file that say what is left out.
+/// Findings to leave out, as a file lists them.
 #[derive(Clone, Debug, Default)]
 pub struct Ignored {
     rules: Vec<(String, Option<String>)>,
@@ -20,7 +20,7 @@ impl Ignored {
     /// Reads lines: a check, and an object or a file where it is about one alone.
     ///
     /// # Errors
-    /// Lines with a check that there is not, by their number.
+    /// Names each line with an unknown check.
     pub fn read(text: &str) -> Result<Self, Vec<String>> {
         let (mut rules, mut faults) = (Vec::new(), Vec::new());
         for (n, line) in text.lines().enumerate() {
@@ -55,14 +55,14 @@ impl Ignored {
     }
 }
 
-/// A check that there is not, in words.
+/// Returns the message about an unknown check.
 fn unknown(check: &str) -> String {
     let near = crate::policy::labels::nearest(check, CHECKS.into_iter());
     let hint = near.map_or_else(
         || "podgate policy lint --help lists them".to_owned(),
         |it| format!("did you mean {it}?"),
     );
-    format!("{} is no check; {hint}", check.escape_debug())
+    format!("{} is not a check; {hint}", check.escape_debug())
 }
 
 /// The comments of a file.
@@ -72,7 +72,7 @@ pub(super) struct Comments {
     lines: BTreeMap<u64, Vec<String>>,
     /// The first and the last line of a document, and the checks that are left out in it.
     documents: Vec<(u64, u64, Vec<String>)>,
-    /// Lines that name a check that there is not, with what is wrong.
+    /// Lines with an unknown check, each with its fault.
     pub(super) faults: Vec<(u64, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! Mistakes in manifests that no parser finds: each with its file, line and column.
+//! Finds mistakes in manifests that no parser reports, each with file, line and column.
 //!
 //! - `fields`: what an object's text alone shows,
 //! - `selectors`: selectors, against the pods that there are,
@@ -45,7 +45,7 @@ pub struct Finding {
     pub object: String,
     /// The kind of mistake; [`INVALID`] for what the switch itself cannot read.
     pub code: &'static str,
-    /// The mistake, and where possible its mend.
+    /// The mistake, and if known its fix.
     pub message: String,
 }
 
@@ -83,13 +83,12 @@ pub const CHECKS: [&str; 25] = [
 
 /// Settings of the search for mistakes.
 #[derive(Clone, Debug, Default)]
-pub struct Options<'a> {
+pub struct LintOptions<'a> {
     /// The kubeconfig of a cluster whose objects count too, and are not checked themselves.
     pub cluster: Option<&'a Path>,
-    /// Whether pods that are in no file are to be expected: then no selector without pods is a
-    /// mistake.
+    /// True if pods outside of the files are expected: a selector without pods is then no mistake.
     pub workloads_elsewhere: bool,
-    /// Whether charts and kustomizations are rendered, by the user's programs.
+    /// True if charts and kustomizations are rendered, by the user's programs.
     pub render: bool,
     /// Findings that are left out, beside those that comments leave out.
     pub ignored: Ignored,
@@ -116,8 +115,8 @@ pub struct Linted {
 /// Finds the mistakes in files and folders.
 ///
 /// # Errors
-/// Files that cannot be read, or are no YAML.
-pub fn lint(paths: &[PathBuf], options: &Options<'_>) -> Result<Linted, Vec<String>> {
+/// Names files that cannot be read or are not YAML.
+pub fn lint(paths: &[PathBuf], options: &LintOptions<'_>) -> Result<Linted, Vec<String>> {
     let reading = Reading { render: options.render, ..Reading::default() };
     let staged = Staged::new(paths, options.cluster, true, &reading)?;
     let (mut manifests, mut faults, mut files) = Manifests::read_staged(&staged, &reading);
@@ -173,7 +172,7 @@ pub fn lint(paths: &[PathBuf], options: &Options<'_>) -> Result<Linted, Vec<Stri
             notes.push(format!("{file}: {message}"));
             continue;
         }
-        // Most often the cause of faults.
+        // This is the most frequent cause of faults.
         let (object, code) = (String::new(), "not-rendered");
         findings.found.insert(Finding { file, line: 1, column: 1, object, code, message });
     }
@@ -238,8 +237,7 @@ fn add_sources(
 }
 
 impl Source {
-    /// Namespace and labels of an object whose kind is none of Kubernetes' own, nor of ours: its operator may
-    /// make pods with these labels.
+    /// Returns namespace and labels of an object of a custom kind: its operator may create pods with these labels.
     fn of_operator(&self) -> Option<(Arc<str>, Labels)> {
         let text =
             |at: &Located, field: &str| at.get(field).and_then(Located::text).map(str::to_owned);
@@ -259,7 +257,7 @@ impl Source {
 struct Findings<'a> {
     sources: &'a [Source],
     found: BTreeSet<Finding>,
-    /// Namespaces for which a finding stands that is one for all their policies.
+    /// Namespaces with a finding that is reported once for all their policies.
     reported: BTreeSet<(Arc<str>, &'static str)>,
     /// Namespaces and labels of objects whose operators may make pods.
     of_operators: Vec<(Arc<str>, Labels)>,

@@ -1,4 +1,4 @@
-//! Networks of rules that are the cluster's own: policies see pods as pods, and no services.
+//! Finds `ipBlock`s with addresses of the cluster's own: policies match pods by labels, and see no service addresses.
 
 use control::Object;
 use ipnet::IpNet;
@@ -7,7 +7,7 @@ use super::Findings;
 use crate::input::pods;
 
 impl Findings<'_> {
-    /// An `ipBlock` that holds addresses of services or pods.
+    /// Reports an `ipBlock` with addresses of services or pods.
     pub(super) fn block(&mut self, objects: &[Object], name: &str, path: &str, net: &IpNet) {
         // A wide network, such as 10.0.0.0/8, means more than these.
         let is_narrow = net.max_prefix_len() - net.prefix_len() <= 8;

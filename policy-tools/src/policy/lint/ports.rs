@@ -1,4 +1,4 @@
-//! Ports of rules, against those of the containers they lead to.
+//! Checks ports of rules against those of the containers they lead to.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ const OF_PROXIES: [u16; 10] =
     [15_000, 15_001, 15_004, 15_006, 15_008, 15_014, 15_020, 15_021, 15_053, 15_090];
 
 impl Findings<'_> {
-    /// Ports of a rule that none of the pods has which it is about.
+    /// Reports ports of a rule that none of its pods has.
     pub(super) fn ports(
         &mut self,
         manifests: &Manifests,
@@ -98,8 +98,7 @@ impl Findings<'_> {
     }
 }
 
-/// A service of these pods with this port, and the port of the pods that it leads to, if that is
-/// another one.
+/// Returns a service of these pods with this port that has another target port, and that port.
 fn leading(manifests: &Manifests, ports: &Ports, meant: &[&Pod]) -> Option<(String, String)> {
     let PortSpec::Range(range) = &ports.port else { return None };
     services(manifests, meant).find_map(|service| {
@@ -114,7 +113,7 @@ fn leading(manifests: &Manifests, ports: &Ports, meant: &[&Pod]) -> Option<(Stri
     })
 }
 
-/// Whether a service of these pods leads to this port of theirs: then they listen there, declared or not.
+/// Returns whether this is a target port of a service of these pods: they listen there, declared or not.
 fn is_target(manifests: &Manifests, ports: &Ports, meant: &[&Pod]) -> bool {
     let PortSpec::Range(range) = &ports.port else { return false };
     let is_it = |it: &ServicePort| {

@@ -1,4 +1,4 @@
-//! Rules that never decide, since others come first.
+//! Finds rules that never decide because others come first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::policy::labels::Cluster;
 use crate::policy::matrix;
 
 impl Findings<'_> {
-    /// Rules that earlier ones leave nothing to, in every table that they are in.
+    /// Reports rules that earlier ones cover in every table.
     pub(super) fn rules(&mut self, manifests: &Manifests) {
         let expected = deciding_rules(&manifests.objects);
         let view = manifests.control().view();

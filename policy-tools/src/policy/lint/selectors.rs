@@ -1,4 +1,4 @@
-//! Selectors, against the pods that there are.
+//! Checks selectors against existing pods.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::input::Manifests;
 use crate::policy::labels::Cluster;
 
 impl Findings<'_> {
-    /// Selectors, networks and ports, against the objects that there are.
+    /// Checks selectors, networks and ports against existing objects.
     pub(super) fn selectors(&mut self, manifests: &Manifests) {
         let objects = &manifests.objects;
         let cluster = Cluster::new(objects);
@@ -65,7 +65,7 @@ impl Findings<'_> {
         self.selects_something(cluster, (name, "spec.subject"), &selected, pods);
     }
 
-    /// A policy that no pod on the pod network is selected by.
+    /// Reports a policy that selects no pod on the pod network.
     fn selects_something(
         &mut self,
         cluster: &Cluster<'_>,
@@ -97,7 +97,7 @@ impl Findings<'_> {
         self.add_to(name, field, "selects-no-pod", message);
     }
 
-    /// The nodes that a host firewall selects, and the peers of its rules.
+    /// Checks the node selector of a host firewall and the peers of its rules.
     fn host_firewall(
         &mut self,
         cluster: &Cluster<'_>,
@@ -114,7 +114,7 @@ impl Findings<'_> {
         }
     }
 
-    /// That a selector of nodes selects some. Repositories have no nodes as a rule.
+    /// Checks that a node selector selects a node. Repositories usually have no nodes.
     fn selected_nodes(
         &mut self,
         nodes: &[&Node],
@@ -205,8 +205,8 @@ impl Findings<'_> {
         }
     }
 
-    /// Whether pods that no file has are not to be expected in the files: those of an operator's object
-    /// with such labels, or all of them.
+    /// Returns whether such pods are expected outside of the files: any pods, or those of an operator's object with
+    /// such labels.
     fn are_elsewhere(
         &self,
         cluster: &Cluster<'_>,
@@ -231,7 +231,7 @@ impl Findings<'_> {
                     .any(|(namespace, labels)| is_in(namespace) && pods.matches(labels))
     }
 
-    /// Whether a peer with a podSelector alone stands beside one with a namespaceSelector alone, and
+    /// Returns whether a peer with a podSelector alone stands beside one with a namespaceSelector alone, and
     /// pods with its labels, if there are any, are in those namespaces.
     fn are_two_items(&self, cluster: &Cluster<'_>, peers: &[Peer], n: usize) -> bool {
         let Peer::Pods { namespaces: Namespaces::Own(_), pods } = &peers[n] else { return false };
@@ -252,7 +252,7 @@ impl Findings<'_> {
     }
 }
 
-/// A label that may have been meant, or what else to do about a selector without pods.
+/// Suggests a label, or another remedy for a selector without pods.
 fn hint(cluster: &Cluster<'_>, namespaces: &Namespaces, pods: &Selector) -> String {
     let near = cluster.suggestion(namespaces, pods);
     near.unwrap_or_else(|| {

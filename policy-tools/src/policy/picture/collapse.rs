@@ -8,8 +8,7 @@ use super::{Edge, Node, NodeKind, Picture, Range};
 const POSSIBLE: &str = "pods not in these files";
 
 impl Picture {
-    /// The same picture with each of these namespaces as one node. Connections inside them are
-    /// not drawn.
+    /// Returns the picture with each of these namespaces as one node. Connections inside them are not drawn.
     pub fn collapsed(&self, namespaces: &BTreeSet<String>) -> Self {
         let mut nodes: Vec<Node> = Vec::new();
         let mut places = Vec::new();

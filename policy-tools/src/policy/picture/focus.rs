@@ -1,4 +1,4 @@
-//! Parts of a picture: what one workload or one namespace is connected with.
+//! Parts of a picture: one workload or one namespace with its connections.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -1,4 +1,4 @@
-//! Pictures as a page that needs nothing else.
+//! Pictures as a self-contained page.
 //!
 //! The page has several drawings, of which it shows one: all namespaces collapsed, each namespace
 //! expanded with what it is connected with, and everything where that is not too much. The title of a
@@ -48,14 +48,14 @@ const LIVE_TABLES: &str = include_str!("tables.html");
 const LIVE_SCRIPT: &str = include_str!("live.js");
 
 impl Picture {
-    /// As a page.
+    /// Renders a page.
     pub fn html(&self) -> String {
         self.page(None)
     }
 
-    /// As the page of a running switch, which fetches its verdicts; `drawing` is the picture's
-    /// number, by which the page knows that there is a later one.
-    pub fn live_html(&self, drawing: u64) -> String {
+    /// Renders the page of a running switch, which fetches its verdicts; by `drawing`, the picture's number, the page
+    /// notices a newer one.
+    pub(crate) fn live_html(&self, drawing: u64) -> String {
         self.page(Some(drawing))
     }
 
@@ -127,7 +127,7 @@ impl Picture {
         *text += "</datalist>\n";
     }
 
-    /// The same as lists: for each namespace what its workloads are reached from.
+    /// Renders lists: for each namespace the sources that reach its workloads.
     fn tables(&self, text: &mut String) {
         *text += "<h2>As a list</h2>\n";
         for (group, nodes) in self.groups() {

@@ -28,7 +28,7 @@ const STACK: usize = 10;
 /// Letters of a name that are drawn.
 pub(super) const LONGEST: usize = 34;
 
-/// Where everything is.
+/// Positions of all elements.
 pub(super) struct Layout {
     pub(super) width: f64,
     pub(super) height: f64,
@@ -93,7 +93,7 @@ impl Frame {
     }
 }
 
-/// A text, shortened to what is drawn of it.
+/// Shortens a text to its drawn length.
 pub(super) fn short(text: &str) -> String {
     match text.chars().count() > LONGEST {
         true => text.chars().take(LONGEST - 1).chain(['…']).collect(),

@@ -22,7 +22,7 @@ mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use survey::{INTERNET, Options, picture};
+pub use survey::{INTERNET, PictureOptions, picture};
 
 use crate::policy::xml;
 use crate::probe::Protocol;
@@ -41,7 +41,7 @@ pub struct Picture {
 pub struct Node {
     /// Its name within the group.
     pub name: String,
-    /// Its namespace; empty for what is outside of all namespaces.
+    /// Its namespace; empty for a node outside of all namespaces.
     pub group: String,
     /// The workload, network or service that the node stands for.
     pub kind: NodeKind,
@@ -54,7 +54,7 @@ pub enum NodeKind {
     Workload {
         /// Number of pods.
         pods: usize,
-        /// Whether no policy selects it for ingress.
+        /// True if no policy selects it for ingress.
         is_open: bool,
     },
     /// Every workload of the namespace.
@@ -83,7 +83,7 @@ pub struct Edge {
     pub to: usize,
     /// The ports.
     pub ports: Ports,
-    /// Whether they were observed, and denied.
+    /// True if they were observed, and denied.
     pub denied: bool,
 }
 

@@ -35,7 +35,7 @@ pub(super) fn summarize(
     found
 }
 
-/// The nodes by what they are.
+/// The nodes by kind and namespace.
 struct Groups {
     /// Workloads and possible pods of each namespace.
     spaces: BTreeMap<String, [BTreeSet<usize>; 2]>,

@@ -22,25 +22,25 @@ pub const INTERNET: &str = "internet";
 
 /// Choice of what a picture shows.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct PictureOptions {
     /// Only this protocol.
     pub protocol: Option<Protocol>,
     /// Only this port.
     pub port: Option<u16>,
     /// Connections that were observed; of these the denied ones are drawn.
     pub observed: Vec<Flow>,
-    /// Whether the internet is drawn also where nothing leads to it.
+    /// True if the internet is drawn even without edges.
     pub with_internet: bool,
-    /// Whether pods that are in no manifest are drawn too, one for each class that selectors tell apart.
+    /// True if pods that are in no manifest are drawn too, one for each class that selectors tell apart.
     pub with_possible: bool,
 }
 
 /// Draws what the policies of these manifests allow.
 ///
 /// # Errors
-/// When there are more pods than addresses or ports for them, or more classes of possible pods than
+/// Fails if there are more pods than addresses or ports for them, or more classes of possible pods than
 /// [`representatives::MOST`].
-pub fn picture(mut manifests: Manifests, options: &Options) -> Result<Picture, String> {
+pub fn picture(mut manifests: Manifests, options: &PictureOptions) -> Result<Picture, String> {
     if options.with_possible {
         let selectors = Selectors::of(&manifests.objects);
         representatives::add(&mut manifests, &selectors, &mut Kinds::default())?;
@@ -151,7 +151,7 @@ impl Survey {
     }
 
     /// The ranges of ports that policies allow, of each pair of nodes that a policy is about.
-    fn allowed(&self, options: &Options) -> Vec<(usize, usize, Range)> {
+    fn allowed(&self, options: &PictureOptions) -> Vec<(usize, usize, Range)> {
         let classes = &self.classes;
         let mut of_sets: HashMap<PeerSetId, Vec<usize>> = HashMap::new();
         for (n, class) in classes.iter().enumerate() {
@@ -240,7 +240,7 @@ impl Survey {
         tables: &[Arc<Table>],
         from: IpAddr,
         to: IpAddr,
-        options: &Options,
+        options: &PictureOptions,
     ) -> BTreeSet<Range> {
         let mut found = BTreeSet::new();
         let protocols = Protocol::ALL.into_iter();

@@ -6,7 +6,7 @@ use super::layout::{Frame, HEAD, Item, Layout, MARGIN, ROW, short};
 use super::route::Router;
 use super::{NodeKind, Picture, xml};
 
-/// Colours of namespaces, in turns; red is left to what is denied.
+/// Colours of namespaces, in turns; red is reserved for denied connections.
 const COLOURS: [&str; 8] =
     ["#2563eb", "#059669", "#7c3aed", "#0891b2", "#a16207", "#db2777", "#4d7c0f", "#475569"];
 
@@ -23,13 +23,12 @@ text{font:12px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#1e
 .busy .edge{opacity:.2}.dashed{stroke-dasharray:6 3}.hint{fill:#64748b}a text{fill:#2563eb}";
 
 impl Picture {
-    /// As SVG.
+    /// Renders SVG.
     pub fn svg(&self) -> String {
         self.drawn("p", &|_| None)
     }
 
-    /// As SVG; `link` gives where the title of a namespace leads. Markers have names that begin
-    /// with `prefix`.
+    /// Renders SVG; `link` returns the target of a namespace's title. Names of markers begin with `prefix`.
     pub(super) fn drawn(&self, prefix: &str, link: &dyn Fn(&str) -> Option<String>) -> String {
         let layout = Layout::new(self);
         let Layout { width, height, .. } = layout;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::{Edge, NodeKind, Picture, title};
 
 impl Picture {
-    /// In the language of Graphviz.
+    /// Renders Graphviz's DOT.
     pub fn dot(&self) -> String {
         let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
         let mut text = String::from(
@@ -38,7 +38,7 @@ impl Picture {
         text + "}\n"
     }
 
-    /// In the language of Mermaid.
+    /// Renders Mermaid.
     pub fn mermaid(&self) -> String {
         let quoted = |text: &str| text.replace('"', "#quot;");
         let mut text = String::from("flowchart LR\n");

@@ -1,4 +1,4 @@
-//! The ends of a statement's connections, and which of them have to be asked about.
+//! The ends of a statement's connections, reduced to those that have to be evaluated.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -16,9 +16,9 @@ use crate::probe::{Endpoint, Port, Protocol};
 /// One end of connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct End {
-    /// The pod, if it is one.
+    /// The pod, if the end is one.
     pub(super) pod: Option<PodKey>,
-    /// The node that it is, or is on.
+    /// Its node.
     pub(super) node: Option<Arc<str>>,
     /// Its address.
     pub(super) address: IpAddr,
@@ -176,7 +176,7 @@ impl Prover {
         pod.named_port(name, protocol.with_ports()?)
     }
 
-    /// Whether some end has the port that a statement names.
+    /// Returns whether some end has the port that a statement names.
     pub(super) fn have_port(&self, statement: &Statement, to: &[End]) -> Result<(), String> {
         let Some(Port::Name(name)) = &statement.port else { return Ok(()) };
         let has = |end: &End| {
@@ -189,9 +189,9 @@ impl Prover {
         }
     }
 
-    /// Whether both ends can be there at once, are two, and may be connected.
+    /// Returns whether both ends can coexist, differ, and may be connected.
     pub(super) fn is_pair(&self, from: &End, to: &End) -> bool {
-        // What two hosts outside do is nothing that a rule decides about.
+        // No rule decides about connections between two outside hosts.
         let is_decided = from.pod.is_some() || to.pod.is_some() || from.node != to.node;
         is_decided
             && self.are_apart(from, to)
@@ -199,7 +199,7 @@ impl Prover {
             && from.address.is_ipv4() == to.address.is_ipv4()
     }
 
-    /// Whether both ends can be there at once, and are two where they are pods.
+    /// Returns whether both ends can coexist, and differ if they are pods.
     pub(super) fn are_apart(&self, one: &End, other: &End) -> bool {
         let (Some(a), Some(b)) = (&one.pod, &other.pod) else { return true };
         let is_same = self.named(&a.namespace) == self.named(&b.namespace);

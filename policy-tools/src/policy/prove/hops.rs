@@ -1,7 +1,7 @@
 //! Ends that are reached over a pod between them: by a connection to it, and one from it.
 //!
-//! Pods on the way are those that could exist on the pod network: nodes and the internet are connected with so much
-//! that everything would be reached.
+//! Intermediate pods are those that could exist on the pod network. Over nodes and the internet nearly every end would
+//! be reachable, so they do not count.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

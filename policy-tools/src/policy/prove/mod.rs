@@ -24,19 +24,19 @@ use control::{Object, PodKey};
 use ipnet::IpNet;
 use serde::Serialize;
 
-use super::matrix::{self, Decision, Matrix};
+use super::matrix::{self, Matrix, PairDecision};
 use super::representatives::{self, Kinds, Parts, PortRule, Selectors};
 use super::suite::Side;
 use crate::input::Manifests;
 use crate::probe::world::Location;
-use crate::probe::{DomainAddresses, Endpoint, Port, Prober, Protocol, Verdict};
+use crate::probe::{DomainAddresses, Endpoint, Port, ProbeVerdict, Prober, Protocol};
 
 use ends::End;
 pub use read::{read, read_any};
 pub use statement::Statement;
 use statement::{Expect, From};
 
-/// A connection that is not decided as a statement says.
+/// A connection that refutes a statement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Counterexample {
     /// The end that opens it.
@@ -49,10 +49,10 @@ pub struct Counterexample {
     pub port: Option<u16>,
     /// The rules that decide.
     pub by: Vec<Origin>,
-    /// Those before it, where it is the last of several from one pod to the next.
+    /// Earlier connections, if it is the last of a chain from pod to pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub via: Vec<Hop>,
-    /// Whether it may be opened.
+    /// True if the connection may be opened.
     #[serde(skip)]
     pub permits: bool,
     /// All of them, in order.
@@ -80,7 +80,7 @@ pub struct Connection {
     pub ends: [(Option<PodKey>, IpAddr); 2],
     /// The protocol.
     pub protocol: Protocol,
-    /// The port; of no meaning for ICMP.
+    /// The port; ignored for ICMP.
     pub port: u16,
 }
 
@@ -118,7 +118,7 @@ impl Prover {
     /// `pod_networks`, or without any of the nodes' networks, or of private ones.
     ///
     /// # Errors
-    /// When there are more pods or classes than can be compared.
+    /// Fails if there are more pods or classes than can be compared.
     pub fn new<'a>(
         mut manifests: Manifests,
         statements: impl Iterator<Item = &'a Statement> + Clone,
@@ -183,12 +183,12 @@ impl Prover {
         self.refute_among(statement, [&|_| true; 3])
     }
 
-    /// A connection that refutes a statement, between what is no pod and pods of namespaces for which `are_meant` holds: those
-    /// that open connections, those on the way, and those at the end.
+    /// Finds a connection that refutes a statement. Of pods, only those of namespaces for which `are_meant` holds
+    /// count: as initiators, on the way, and as targets.
     ///
     /// # Errors
     /// As of [`refute`](Self::refute).
-    pub fn refute_among(
+    pub(crate) fn refute_among(
         &self,
         statement: &Statement,
         [opens, between, is_reached]: [&dyn Fn(&str) -> bool; 3],
@@ -293,13 +293,13 @@ impl Prover {
 struct Refuting {
     protocol: Protocol,
     port: u16,
-    decision: Decision,
+    decision: PairDecision,
 }
 
 impl Expect {
-    fn is_met_by(self, decision: &Decision) -> bool {
+    fn is_met_by(self, decision: &PairDecision) -> bool {
         match self {
-            Self::Verdict(verdict) => decision.permits == (verdict == Verdict::Allow),
+            Self::Verdict(verdict) => decision.permits == (verdict == ProbeVerdict::Allow),
             Self::DefaultDeny(direction) => {
                 let is_rule = |it: &Origin| it.direction() == Some(direction);
                 !decision.permits || decision.by.iter().any(is_rule)

@@ -6,13 +6,13 @@ use serde_json::Value;
 use super::statement::{Expect, From, Statement};
 use crate::input::located::{self, Located, Tree};
 use crate::policy::suite::Side;
-use crate::probe::{Endpoint, Port, Protocol, Verdict, case};
+use crate::probe::{Endpoint, Port, ProbeVerdict, Protocol, case};
 
 const FIELDS: [&str; 9] =
     ["name", "from", "only", "to", "protocol", "port", "except", "hops", "expect"];
 /// The expectation that what no rule allows is denied.
 const DEFAULT_DENY: &str = "default-deny";
-/// Fields of what a statement leaves out.
+/// Fields of an exception.
 const FIELDS_OF_EXCEPT: [&str; 2] = ["protocol", "port"];
 
 /// Reads a file of statements.
@@ -24,7 +24,7 @@ pub fn read(text: &[u8]) -> Result<Vec<Statement>, Vec<String>> {
     if found.is_empty() { Err(vec!["holds no statement".into()]) } else { Ok(found) }
 }
 
-/// The same; the file may hold none.
+/// Reads a file that may hold no statements.
 ///
 /// # Errors
 /// Everything that is wrong, each with its place.
@@ -48,7 +48,7 @@ pub fn read_any(text: &[u8]) -> Result<Vec<Statement>, Vec<String>> {
 
 struct Reader<'a> {
     entry: &'a Located,
-    /// `FIELD: what is wrong`.
+    /// Each as `FIELD: FAULT`.
     faults: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
     fn statement(&mut self) -> Option<Statement> {
         let entry = self.entry;
         if !matches!(entry.tree, Tree::Map(_)) {
-            self.faults.push(format!("{} is no statement", entry.value()));
+            self.faults.push(format!("{} is not a statement", entry.value()));
             return None;
         }
         self.known("", entry, &FIELDS, "a statement");
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
         self.entry.get(field).is_some()
     }
 
-    /// Refuses fields that there are not.
+    /// Rejects unknown fields.
     fn known(&mut self, at: &str, entry: &Located, fields: &[&str], what: &str) {
         for (field, _) in entry.fields().iter().filter(|(it, _)| !fields.contains(&it.as_str())) {
             let known = fields.join(", ");
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
     fn text(&mut self, field: &str) -> Option<&'a str> {
         let value = self.entry.get(field)?;
         if value.text().is_none() {
-            self.fault(field, format!("{} is no text", value.value()));
+            self.fault(field, format!("{} is not text", value.value()));
         }
         value.text()
     }
@@ -143,8 +143,8 @@ impl<'a> Reader<'a> {
             self.fault("from", "a statement has either from or only");
         }
         let verdict = match (expect, only.is_some()) {
-            (Some("allow"), false) => Some(Verdict::Allow),
-            (Some("deny"), false) | (None, true) => Some(Verdict::Deny),
+            (Some("allow"), false) => Some(ProbeVerdict::Allow),
+            (Some("deny"), false) | (None, true) => Some(ProbeVerdict::Deny),
             (Some(_), true) => {
                 self.fault("expect", "goes with from, not with only");
                 None
@@ -227,7 +227,7 @@ impl<'a> Reader<'a> {
     fn except(&mut self) -> Vec<(Protocol, Option<u16>)> {
         let Some(list) = self.entry.get("except") else { return Vec::new() };
         if !list.is_list() {
-            self.fault("except", "is no list of {protocol, port}");
+            self.fault("except", "is not a list of {protocol, port}");
             return Vec::new();
         }
         let mut found = Vec::new();
@@ -249,7 +249,7 @@ impl<'a> Reader<'a> {
                 _ if self.is_every(entry) => found.push((protocol, None)),
                 (_, Some(Ok(Port::Number(port)))) => found.push((protocol, Some(port))),
                 (_, Some(Ok(Port::Name(_)))) => {
-                    self.fault(&format!("{at}port"), "is no number");
+                    self.fault(&format!("{at}port"), "is not a number");
                 }
                 (_, Some(Err(problem))) => self.fault(&format!("{at}port"), problem),
                 (_, None) => self.fault(&format!("{at}port"), "is missing; \"*\" is every port"),
@@ -258,7 +258,7 @@ impl<'a> Reader<'a> {
         found
     }
 
-    /// Whether connections over a pod between the ends count.
+    /// Reads whether connections over an intermediate pod count.
     fn hops(&mut self, is_denial: bool) -> bool {
         let Some(hops) = self.entry.get("hops") else { return false };
         let hops = hops.value();
@@ -272,7 +272,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether ends have ports with names.
+/// Returns whether a side can have named ports.
 fn has_port_names(side: &Side) -> bool {
     match side {
         Side::One(endpoint) => matches!(endpoint, Endpoint::Pod(_) | Endpoint::Service(_)),

@@ -1,9 +1,9 @@
-//! Statements: what is said of which connections.
+//! Statements about connections.
 
 use acl::Direction;
 
 use crate::policy::suite::Side;
-use crate::probe::{Port, Protocol, Verdict};
+use crate::probe::{Port, ProbeVerdict, Protocol};
 
 /// One statement.
 #[derive(Clone, Debug)]
@@ -14,13 +14,13 @@ pub struct Statement {
     pub line: u64,
     pub(super) from: From,
     pub(super) to: Side,
-    /// `None`: each of them.
+    /// `None`: every protocol.
     pub(super) protocol: Option<Protocol>,
-    /// `None`: each of them.
+    /// `None`: every port.
     pub(super) port: Option<Port>,
     /// Connections that it leaves out, by protocol and port; `None`: every port.
     pub(super) except: Vec<(Protocol, Option<u16>)>,
-    /// It is about ends that are reached over a pod between them, too.
+    /// Connections over an intermediate pod count too.
     pub(super) over_a_pod: bool,
     pub(super) expect: Expect,
 }
@@ -37,7 +37,7 @@ pub(super) enum From {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expect {
     /// Its verdict.
-    Verdict(Verdict),
+    Verdict(ProbeVerdict),
     /// It is denied unless a rule of this direction allows it.
     DefaultDeny(Direction),
 }
@@ -45,23 +45,23 @@ pub(super) enum Expect {
 impl Statement {
     /// The statement that no connection at all may be opened between these ends.
     pub(super) fn about_every_connection(&self) -> Self {
-        let expect = Expect::Verdict(Verdict::Deny);
+        let expect = Expect::Verdict(ProbeVerdict::Deny);
         Self { protocol: None, port: None, except: Vec::new(), expect, ..self.clone() }
     }
 
-    /// Whether it leaves connections to a port out.
+    /// Returns whether it excludes connections to a port.
     pub(super) fn excepts(&self, protocol: Protocol, port: u16) -> bool {
         self.except
             .iter()
             .any(|(of, number)| *of == protocol && number.is_none_or(|number| number == port))
     }
 
-    /// The same about namespaces that could exist, where it is about those that the files have.
+    /// Widens the statement from existing namespaces to those that could exist.
     pub(crate) fn widened(&self) -> Self {
         let mut wide = self.clone();
         let from = match &mut wide.from {
             From::These(side) => std::slice::from_mut(side),
-            // More exceptions would say less.
+            // Wider exceptions would weaken the statement.
             From::AllBut(_) => &mut [],
         };
         for side in from.iter_mut().chain([&mut wide.to]) {
@@ -72,7 +72,7 @@ impl Statement {
         wide
     }
 
-    /// Whether it is about pods that a namespace may have.
+    /// Returns whether it concerns pods of a namespace.
     pub(crate) fn concerns(&self, namespace: &str) -> bool {
         let has = |side: &Side| match side {
             Side::Pods(of) => of.namespace().is_none_or(|own| own == namespace),
@@ -86,13 +86,13 @@ impl Statement {
         from || self.over_a_pod || has(&self.to)
     }
 
-    /// Whether it is about connections one behind the other.
+    /// Returns whether it covers connections over an intermediate pod.
     pub(crate) fn is_over_a_pod(&self) -> bool {
         self.over_a_pod
     }
 
     /// The ends that it names.
-    pub fn sides(&self) -> impl Iterator<Item = &Side> {
+    pub(crate) fn sides(&self) -> impl Iterator<Item = &Side> {
         let from = match &self.from {
             From::These(side) => std::slice::from_ref(side),
             From::AllBut(sides) => sides,

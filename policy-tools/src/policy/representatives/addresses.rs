@@ -45,7 +45,7 @@ impl Parts {
     /// address families of pods. Peers of the policies among the objects hold the stand-ins from now on.
     ///
     /// # Errors
-    /// When there are more than can be told apart.
+    /// Fails if there are more than can be told apart.
     pub fn cut(
         objects: &mut [Object],
         pod_networks: &[IpNet],

@@ -72,7 +72,7 @@ pub(super) fn classes(selectors: &[&Selector], taken: &[&str]) -> Result<Vec<Lab
     Ok(states.into_iter().map(|(_, labels)| labels.into_iter().collect()).collect())
 }
 
-/// Whether a label can have this value
+/// Returns whether a label can have this value
 /// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/>).
 fn is_value(text: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);

@@ -8,7 +8,7 @@ use control::model::Pod;
 use super::Selectors;
 use crate::input::Manifests;
 
-/// Whether an end stands for pods that are in no file, its namespace, and its labels.
+/// An end: true if it represents pods that are in no file, its namespace and its labels.
 type Selected = (bool, Arc<str>, BTreeSet<(Arc<str>, Arc<str>)>);
 
 /// The labels behind the names of ends, as far as selectors name them.
@@ -27,8 +27,7 @@ impl General {
         Self(names.pods().map(of_pod).collect())
     }
 
-    /// The ends less those for which another one stands: pods of the same namespace that have all
-    /// labels of that one and more.
+    /// Removes ends that another one represents: pods of the same namespace with all of its labels and more.
     pub fn least(&self, from: BTreeSet<String>) -> BTreeSet<String> {
         let known: Vec<_> = from.iter().filter_map(|name| self.0.get(name)).collect();
         let is_special = |name: &&String| {

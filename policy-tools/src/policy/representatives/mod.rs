@@ -44,7 +44,7 @@ pub use general::General;
 use nodes::{add_nodes, homes};
 pub use ports::PortRule;
 
-/// Classes of which more than this many are too many.
+/// Maximum number of classes.
 pub const MOST: usize = 20_000;
 
 /// A pod selector with the namespaces that it is about.
@@ -157,7 +157,7 @@ impl Kinds {
 /// Adds a pod for each class that no pod of the manifests is in, and its namespace.
 ///
 /// # Errors
-/// When there are more than [`MOST`] classes.
+/// Fails if there are more than [`MOST`] classes.
 pub fn add(
     manifests: &mut Manifests,
     selectors: &Selectors,

@@ -20,7 +20,7 @@ pub(super) struct Home {
 }
 
 impl Home {
-    /// Whether a pod is on a node of the class. One whose node is not known is on none in particular.
+    /// Returns whether a pod is on a node of the class. A pod without a known node is on no particular one.
     pub(super) fn has(&self, pod: &Pod) -> bool {
         self.node.is_none() || pod.node.as_ref().is_some_and(|node| self.nodes.contains(node))
     }

@@ -53,7 +53,7 @@ pub(super) fn of_policies(objects: &[Object]) -> Vec<PortRule> {
 /// The named ports that pods of a class could have, as far as rules tell them apart; the first has none.
 ///
 /// # Errors
-/// When there are more than [`MOST`].
+/// Fails if there are more than [`MOST`].
 pub(super) fn variants(
     rules: &[PortRule],
     namespace: &Namespace,

@@ -55,7 +55,7 @@ impl<'a> Workloads<'a> {
         self.labels.contains_key(&(namespace.to_owned(), name.to_owned()))
     }
 
-    /// Whether policies do not apply to a workload, since it is on the host network.
+    /// Returns whether policies do not apply to a workload, since it is on the host network.
     pub(super) fn is_on_host(&self, namespace: &str, name: &str) -> bool {
         self.of(namespace, name).any(|pod| pod.host_network)
     }

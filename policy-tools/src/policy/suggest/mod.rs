@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::flows::{Flow, Party};
 use crate::input::Manifests;
-use crate::probe::{Answer, Endpoint, Port, Prober, Question, Verdict};
+use crate::probe::{Answer, Endpoint, Port, ProbeVerdict, Prober, Question};
 use labels::Workloads;
 
 /// Policies suggested from flows.
@@ -56,7 +56,7 @@ type Rules = BTreeMap<Party, PortSet>;
 /// cluster-wide ones stay in force.
 ///
 /// # Errors
-/// When there are more pods than addresses or ports for them.
+/// Fails if there are more pods than addresses or ports for them.
 pub fn suggest(
     manifests: &Manifests,
     flows: &BTreeSet<Flow>,
@@ -97,7 +97,7 @@ pub fn suggest(
     Ok(found)
 }
 
-/// Why no policy can allow a connection, or why none should.
+/// Returns why no policy can or should allow a connection; `None` if one can.
 fn impossible(flow: &Flow, workloads: &Workloads<'_>, with_denied: bool) -> Option<String> {
     if flow.denied && !with_denied {
         return Some("policies denied it when it was observed".into());
@@ -126,7 +126,7 @@ impl Suggestion {
         }
         let decided = decide(manifests, proved, &wanted)?;
         for (flow, answers) in wanted.into_iter().zip(decided) {
-            match answers.into_iter().find(|answer| answer.verdict == Verdict::Deny) {
+            match answers.into_iter().find(|answer| answer.verdict == ProbeVerdict::Deny) {
                 None => self.allowed.push(flow),
                 Some(answer) => self.denied.push((flow, reason(&answer))),
             }
@@ -134,7 +134,7 @@ impl Suggestion {
         Ok(())
     }
 
-    /// The policies as YAML, with what was seen and proved as comments.
+    /// Renders the policies as YAML, with the evidence as comments.
     pub fn yaml(&self) -> String {
         let (allowed, denied) = (self.allowed.len(), self.denied.len());
         let mut text = format!(
@@ -162,7 +162,7 @@ impl Suggestion {
 /// answer for a workload that is not there.
 ///
 /// # Errors
-/// When there are more pods than addresses or ports for them.
+/// Fails if there are more pods than addresses or ports for them.
 pub fn decide(
     manifests: &Manifests,
     decides: Manifests,
@@ -198,7 +198,7 @@ pub fn decide(
     Ok(decided)
 }
 
-/// Why a connection is denied or allowed.
+/// Returns the reason of an answer in words.
 pub fn reason(answer: &Answer) -> String {
     let by: String = answer.by.iter().map(|by| format!(", by {by}")).collect();
     format!("{}{by}", answer.reason)
@@ -213,7 +213,7 @@ pub fn in_words(flow: &Flow) -> String {
 /// Peers of a rule, and the ports it is about.
 type Side<'a> = (Vec<Value>, &'a PortSet);
 
-/// A NetworkPolicy; without rules it closes what it selects.
+/// A NetworkPolicy; without rules it closes the pods that it selects.
 fn policy(
     namespace: &str,
     name: &str,
@@ -309,7 +309,7 @@ mod tests {
             port: Some(port),
             denied: false,
         };
-        // More than are opened together, and one in the middle that nobody opens.
+        // More than are opened together, and one in the middle without an initiator.
         let mut flows: Vec<Flow> = (0..4_000).map(|port| flow("web", port)).collect();
         flows.insert(1_500, flow("gone", 80));
         let decided = decide(&manifests, manifests.clone(), &flows).unwrap();
@@ -317,10 +317,10 @@ mod tests {
         for (flow, answers) in flows.iter().zip(decided) {
             let expected = match (flow.port, flow.from == party("gone")) {
                 (_, true) => vec![],
-                (Some(1_000..3_000), _) => vec![Verdict::Allow],
-                _ => vec![Verdict::Deny],
+                (Some(1_000..3_000), _) => vec![ProbeVerdict::Allow],
+                _ => vec![ProbeVerdict::Deny],
             };
-            let verdicts: Vec<Verdict> = answers.iter().map(|answer| answer.verdict).collect();
+            let verdicts: Vec<ProbeVerdict> = answers.iter().map(|answer| answer.verdict).collect();
             assert_eq!(verdicts, expected, "{}", in_words(flow));
         }
     }

@@ -22,12 +22,12 @@ use super::host::{self, HostDecision};
 use super::opening::Opening;
 use super::switch::{self, BATCH, HOST, Step, Switch, UPLINK};
 use super::world::{Location, World};
-use super::{Answer, Protocol, Verdict};
+use super::{Answer, ProbeVerdict, Protocol};
 
 /// One end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// Where it is.
+    /// Its location.
     pub location: Location,
     /// The address it uses.
     pub address: IpAddr,
@@ -42,7 +42,7 @@ pub struct Connection {
     pub to: IpAddr,
     /// The protocol.
     pub protocol: Protocol,
-    /// The port at that address; of no meaning for ICMP.
+    /// The port at that address; ignored for ICMP.
     pub port: u16,
     /// The node whose uplink the packet enters by, where it comes from outside.
     pub entry: Option<Arc<str>>,
@@ -81,7 +81,7 @@ impl Cluster {
     /// A switch for every node that `view` knows or has a pod on.
     ///
     /// # Errors
-    /// When there are more pods on a node than a switch has ports.
+    /// Fails if there are more pods on a node than a switch has ports.
     pub fn new(view: Arc<View>) -> Result<Self, String> {
         let mut nodes: HashMap<Arc<str>, usize> = HashMap::new();
         let mut pods_of: Vec<Vec<(&PodKey, Vec<IpAddr>)>> = Vec::new();
@@ -142,7 +142,7 @@ impl Cluster {
         site.switch.as_mut().expect("made above")
     }
 
-    /// Opens every connection and returns what came of it, in order.
+    /// Opens every connection and returns the replies in order.
     pub fn open(&mut self, world: &World, connections: &[Connection]) -> Vec<Reply> {
         connections.chunks(UNDER_WAY).flat_map(|some| self.open_some(world, some)).collect()
     }
@@ -243,8 +243,8 @@ impl Cluster {
 
     /// The switch that a packet enters next, or the answer.
     ///
-    /// Only an outcome that opens a connection lets a packet on; that it passed as part of a
-    /// connection opened before would say nothing about the policies.
+    /// Only an outcome that opens a connection lets a packet on: passing as part of an earlier connection says nothing
+    /// about the policies.
     #[allow(clippy::result_large_err, reason = "the answer of a connection, made once")]
     fn next_hop(
         &self,
@@ -272,7 +272,7 @@ impl Cluster {
             };
         }
         if !matches!(outcome, Outcome::PolicyAllowed | Outcome::OwnNode | Outcome::NoPolicy) {
-            let answer = Answer { verdict: Verdict::Deny, reason: outcome.name().into(), by };
+            let answer = Answer { verdict: ProbeVerdict::Deny, reason: outcome.name().into(), by };
             return ends(answer, path, at_source, None);
         }
         let left = frame.and_then(|frame| Some((wire::parse(&frame).ok()?, frame)));
@@ -364,7 +364,7 @@ struct InFlight {
 /// The answer about a packet that a host firewall drops.
 fn denied(decision: &HostDecision) -> Answer {
     let reason = Outcome::PolicyDenied.name().into();
-    Answer { verdict: Verdict::Deny, reason, by: decision.by.clone() }
+    Answer { verdict: ProbeVerdict::Deny, reason, by: decision.by.clone() }
 }
 
 /// The answer about a packet that every switch on its way forwarded, and every host firewall permitted.
@@ -379,5 +379,5 @@ fn allowed<'a>(
     let mut by = distinct(steps.chain(hosts.flat_map(|it| &it.by)));
     drop_default(&mut by);
     let reason = decided.or(by_host).unwrap_or(Outcome::NoPolicy).name().into();
-    Answer { verdict: Verdict::Allow, reason, by }
+    Answer { verdict: ProbeVerdict::Allow, reason, by }
 }

@@ -13,7 +13,7 @@ impl Cluster {
     /// The connections that one to a service's address may become, with a name for each: every
     /// endpoint, and for a client outside every node that it may enter by. Any other
     /// connection comes back alone, without a name.
-    pub fn alternatives(
+    pub(crate) fn alternatives(
         &mut self,
         world: &World,
         connection: &Connection,
