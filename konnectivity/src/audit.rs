@@ -17,12 +17,12 @@ use crate::file::identity;
 #[derive(Clone, Debug)]
 pub struct Audit {
     format: Format,
-    /// Whether lines go to the log.
+    /// True if lines go to the log.
     logs: bool,
     queue: Arc<Closes>,
 }
 
-/// Lines that wait for the writer. Above it lines are lost, and their number is logged.
+/// Maximum number of lines that wait for the writer. Further ones are lost, and counted in the log.
 const MOST_LINES: usize = 16 * 1024;
 /// Timeout of writing what waits at the end.
 const FLUSH: Duration = Duration::from_secs(1);
@@ -96,7 +96,7 @@ impl Audit {
     /// Writes lines in this format to a file, to stdout (`-`), or by default to the log.
     ///
     /// # Errors
-    /// When the file cannot be opened, or the writer's thread cannot be started.
+    /// Fails if the file cannot be opened, or the writer's thread cannot be started.
     pub fn new(file: Option<&Path>, format: Format) -> io::Result<Self> {
         let target = match file {
             None => Target::Log,

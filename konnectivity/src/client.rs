@@ -30,7 +30,7 @@ pub struct Tunnel {
     stream: u32,
     packets: mpsc::UnboundedReceiver<(Packet, usize)>,
     driver: tokio::task::JoinHandle<()>,
-    /// Why the stream ended, once it has.
+    /// The reason of the stream's end.
     ended: mpsc::UnboundedReceiver<String>,
 }
 
@@ -39,7 +39,7 @@ impl Tunnel {
     /// sends it.
     ///
     /// # Errors
-    /// When no server listens there.
+    /// Fails if no server listens there.
     pub async fn unix(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path).await?;
         let authority = path.to_string_lossy().replace('/', "%2F");
@@ -49,7 +49,7 @@ impl Tunnel {
     /// Connects over TLS.
     ///
     /// # Errors
-    /// When no server listens there, or either certificate is refused.
+    /// Fails if no server listens there, or either certificate is refused.
     pub async fn tls(address: &str, name: &str, config: Arc<ClientConfig>) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
@@ -107,7 +107,7 @@ impl Tunnel {
         self.link.send(self.stream, data_message(connection, bytes));
     }
 
-    /// Sends bytes that are no packets.
+    /// Sends arbitrary bytes.
     pub fn send_raw(&self, bytes: Bytes) {
         self.link.send(self.stream, bytes);
     }
@@ -128,7 +128,7 @@ impl Tunnel {
     /// Receives exactly so many bytes of data.
     ///
     /// # Errors
-    /// When something else comes before they are complete.
+    /// Fails if something else comes before they are complete.
     pub async fn receive_data(&mut self, count: usize) -> Result<Vec<u8>, String> {
         let mut all = Vec::with_capacity(count);
         while all.len() < count {
@@ -146,7 +146,7 @@ impl Tunnel {
         Ok(all)
     }
 
-    /// Why the stream ended.
+    /// Returns why the stream ended.
     pub fn why(&mut self) -> String {
         self.ended.try_recv().unwrap_or_else(|_| "no reason was given".to_owned())
     }

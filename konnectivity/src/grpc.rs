@@ -11,7 +11,7 @@ use http2::{Field, encode};
 /// The largest message; what the original takes.
 const MOST: usize = 4 << 20;
 
-/// Why a stream's bytes are no messages.
+/// Fault of a stream's messages.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MessageError {
     #[error("grpc: message of {0} bytes, more than {MOST}")]

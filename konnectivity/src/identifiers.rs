@@ -9,7 +9,7 @@ pub struct Identifiers {
     pub hosts: BTreeSet<String>,
     /// Networks; no strategy uses them.
     pub networks: BTreeSet<String>,
-    /// Whether it takes dials that match no other agent.
+    /// True if the agent takes dials that match no other one.
     pub default_route: bool,
 }
 
@@ -27,7 +27,7 @@ impl Identifiers {
     ///
     /// # Errors
     /// Names an unknown key, or a separator that URL queries do not have.
-    pub fn parse_strictly(query: &str) -> Result<Self, String> {
+    pub(crate) fn parse_strictly(query: &str) -> Result<Self, String> {
         if query.contains(';') {
             return Err(format!(
                 "agent identifiers: '{query}' has a semicolon; pairs are separated by '&'"

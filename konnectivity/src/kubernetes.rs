@@ -43,7 +43,7 @@ impl LeaseOptions {
     /// Reads labels like `k8s-app=konnectivity-server`.
     ///
     /// # Errors
-    /// When they are no pairs.
+    /// Fails if they are not pairs.
     pub fn new(namespace: &str, labels: &str) -> Result<Self, String> {
         let pairs = labels.split(',').filter(|pair| !pair.is_empty()).map(|pair| {
             let (key, value) = pair

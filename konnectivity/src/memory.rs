@@ -1,4 +1,4 @@
-//! The memory that connections share, and what the allocator keeps of it.
+//! The memory that connections share, and the return of freed pages to the system.
 
 #![allow(unsafe_code)]
 
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes that all busy connections together may have under way.
 const TOGETHER: usize = 16 << 20;
-/// A trim is not worth its time for what fewer connections leave behind.
+/// Number of busy connections after which a trim is worth its time.
 const WORTH: usize = 8;
 
 /// Counts the connections of one process that move bytes, by the second.
@@ -59,7 +59,7 @@ pub(crate) struct Trimmer {
 }
 
 impl Trimmer {
-    /// Looks at the number of busy connections, from time to time.
+    /// Takes the number of busy connections, periodically.
     pub(crate) fn tick(&mut self, busy: usize) {
         if self.is_due(busy) {
             trim();

@@ -28,7 +28,7 @@ struct State {
     queue: VecDeque<Bytes>,
     queued: usize,
     end: End,
-    /// When the socket last took bytes.
+    /// Time at which the socket last took bytes.
     taken: u64,
 }
 
@@ -64,7 +64,7 @@ pub(crate) trait Owner: Send + Sync {
     }
 }
 
-/// Why the socket ended.
+/// Cause of a socket's end.
 #[derive(Debug)]
 pub(crate) enum Ended {
     /// Its other end closed it.

@@ -1,16 +1,15 @@
 //! The receive window of one connection between two roles of this implementation.
 //!
-//! A connection begins with a quarter of its bound. A reader that empties its queue gets a larger
-//! window, since its bytes do not stay here; one that leaves bytes behind gets half of that. So
-//! a fast reader is not held up by a long round trip. All busy connections share an amount of memory in
-//! equal parts: many of them together hold little, and none gets more than the others by a larger window.
+//! A connection begins with a quarter of its bound. The window grows while the reader empties its queue and is halved
+//! while bytes stay in it, so that a fast reader is not limited by a long round trip. All busy connections share an
+//! amount of memory in equal parts, which bounds the window of each.
 
 use crate::memory::Shares;
 
-/// No share is less.
+/// The smallest share, in bytes.
 const LEAST: usize = 64 << 10;
 
-/// Counts what a receiver has consumed and decides what its sender may send.
+/// Counts the bytes that a receiver has consumed, and decides about credit for its sender.
 #[derive(Debug)]
 pub(crate) struct Window {
     /// Bytes that the sender may have under way, those in the receiver's queue included.

@@ -1,4 +1,4 @@
-//! Backpressure: one reader that takes nothing holds up nobody else, and memory is bounded.
+//! Backpressure: a reader that takes nothing does not delay others, and memory is bounded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -134,7 +134,7 @@ async fn without_credit_a_reader_that_never_reads_is_closed_alone() {
         Some(Packet::CloseRequest { connection: 1, half: false })
     );
     agent.send(&Packet::CloseResponse { error: String::new(), connection: 1 }).await;
-    // The reader gets what was on its way, and then is told.
+    // The reader gets the bytes under way, then the close.
     let error = soon(stalled.receive_data(40 * 60_000)).await.unwrap_err();
     assert!(
         error.contains("status 8: connection 1 to 10.0.0.1:80: its reader took nothing"),

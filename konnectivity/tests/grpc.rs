@@ -175,7 +175,7 @@ async fn a_dial_that_is_given_up_leaves_nothing() {
     tunnel.send(&Packet::DialClosed { random: 7 });
     assert_eq!(soon(agent.receive()).await, Some(Packet::DialClosed { random: 7 }));
     assert_eq!(pending(), 0.0);
-    // The answer that comes too late is for nobody: the agent has to close again.
+    // A late answer has no recipient: the agent has to close the connection again.
     let late = Packet::DialResponse { error: String::new(), connection: 3, random: 7 };
     agent.send(&late).await;
     assert_eq!(
@@ -307,7 +307,7 @@ async fn garbage_harms_nobody_else() {
         let why = bad.why();
         assert!(why.contains("grpc") || why.contains("packet"), "{why}");
     }
-    // And what is no HTTP/2 at all.
+    // Bytes that are not HTTP/2.
     let mut bad = tokio::net::UnixStream::connect(pair.socket()).await.unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut bad, b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();

@@ -22,7 +22,7 @@ const ANY_PORT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V6(std::net::Ipv6Addr::LOCALHOST), 0);
 const NAMES: [&str; 2] = ["a", "b"];
 
-/// Servers, agents, and what is between them.
+/// Servers, agents, and the balancer between them.
 struct Fleet {
     world: World,
     api: SocketAddr,
@@ -215,7 +215,7 @@ async fn rolling_restarts_break_no_connection() {
             while !stop.load(Ordering::Relaxed) {
                 match connection(&fleet, at, client << 16).await {
                     Ok(()) => _ = tally.finished.fetch_add(1, Ordering::Relaxed),
-                    // As a balancer's health check would find.
+                    // As a balancer's health check finds.
                     Err((false, _)) => {
                         tally.refused.fetch_add(1, Ordering::Relaxed);
                         at = 1 - at;
@@ -244,7 +244,7 @@ async fn rolling_restarts_break_no_connection() {
         }
         fleet.world.exchange_certificates();
         for agent in &mut agents {
-            // The new one first, so that there is always somebody to choose.
+            // The new one first, so that an agent can be chosen at any time.
             let new = fleet.agent(next);
             next += 1;
             until("the new agent", || servers.iter().all(|it| it.agents() >= 3)).await;

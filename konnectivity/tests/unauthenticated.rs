@@ -1,4 +1,4 @@
-//! Peers that are not authenticated: what they may cost.
+//! Unauthenticated peers have bounded costs.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;

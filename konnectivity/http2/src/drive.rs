@@ -66,7 +66,7 @@ struct Driver<'a, I, H> {
     pending: &'a mut Vec<u8>,
     drained: &'a mut Vec<(u32, usize)>,
     dirty: &'a mut bool,
-    /// Why nothing is read any more; the rest is still written.
+    /// The end of reading, once it has come; the rest is still written.
     ended: &'a mut Option<io::Result<()>>,
 }
 
@@ -93,7 +93,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, H: Handler> Driver<'_, I, H> {
                 };
             }
             if let Some(ended) = self.ended.take() {
-                // A peer that does not read takes no last bytes.
+                // A peer that does not read gets no last bytes.
                 return Poll::Ready(ended);
             }
             if self.handler.paused() {

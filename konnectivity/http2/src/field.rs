@@ -10,7 +10,7 @@ const OF_CONNECTIONS: [&str; 5] =
 /// Checks the headers that open a message. `role` is ours: a server gets requests.
 ///
 /// # Errors
-/// Says what is malformed.
+/// Names the malformed header.
 pub(crate) fn check_opening(role: Role, fields: &[Field]) -> Result<(), String> {
     let allowed: &[&str] = match role {
         Role::Server => &[":method", ":scheme", ":authority", ":path"],
@@ -77,7 +77,7 @@ pub(crate) fn content_length(fields: &[Field]) -> Result<Option<u64>, String> {
 /// Checks the headers that end a message.
 ///
 /// # Errors
-/// Says what is malformed.
+/// Names the malformed header.
 pub(crate) fn check_trailers(fields: &[Field]) -> Result<(), String> {
     fields.iter().try_for_each(|field| match field.name.starts_with(':') {
         true => Err(format!("{} in trailers", field.name)),

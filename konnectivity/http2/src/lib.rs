@@ -72,14 +72,10 @@ pub mod code {
     pub const FRAME_SIZE_ERROR: u32 = 6;
     /// The stream was refused before anything was done.
     pub const REFUSED_STREAM: u32 = 7;
-    /// The stream is no longer needed.
-    pub const CANCEL: u32 = 8;
     /// A header block that cannot be decoded.
     pub const COMPRESSION_ERROR: u32 = 9;
     /// Too much of something.
     pub const ENHANCE_YOUR_CALM: u32 = 11;
-    /// TLS that is not good enough.
-    pub const INADEQUATE_SECURITY: u32 = 12;
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ struct Rate {
     a_second: u32,
     /// Thousandths of events that are still allowed.
     left: u64,
-    /// When `left` was last brought up to date, in milliseconds.
+    /// Time of the last update of `left`, in milliseconds.
     at: u64,
 }
 

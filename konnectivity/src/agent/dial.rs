@@ -14,7 +14,7 @@ use crate::rules::Rules;
 /// Time that an address has before the next one is tried beside it (RFC 8305, section 5).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// Why a dial failed.
+/// Error of a dial.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DialError {
     /// The metric's label; the original knows `timeout` and `unknown`.

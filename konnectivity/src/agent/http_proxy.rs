@@ -24,7 +24,7 @@ impl HttpProxy {
     ///
     /// # Errors
     /// Names the variable that cannot be used.
-    pub fn from_environment(host: &str, port: u16) -> Result<Option<Self>, String> {
+    pub(crate) fn from_environment(host: &str, port: u16) -> Result<Option<Self>, String> {
         let value = |names: [&str; 2]| {
             names.iter().filter_map(|name| std::env::var(name).ok()).find(|it| !it.is_empty())
         };
@@ -53,7 +53,7 @@ impl HttpProxy {
             |it: &Intercept| it.uri().scheme_str().is_some_and(|it| it.starts_with("http"));
         // The text may hold a password.
         let every = Matcher::builder().https(https).build().intercept(&server).filter(is_http);
-        let proxy = every.ok_or("HTTPS_PROXY: this is no URL of an HTTP proxy")?;
+        let proxy = every.ok_or("HTTPS_PROXY: this is not a URL of an HTTP proxy")?;
         let no: Vec<&str> = no.split(',').filter_map(|it| exempt(it.trim(), port)).collect();
         let matcher = Matcher::builder().https(https).no(no.join(",")).build();
         Ok(matcher.intercept(&server).map(|_| Self { proxy, server }))

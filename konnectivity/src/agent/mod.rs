@@ -123,7 +123,7 @@ impl Agent {
     /// lives; the address it really is.
     ///
     /// # Errors
-    /// When it cannot listen there.
+    /// Fails if it cannot listen there.
     pub fn serve_health(&mut self, address: SocketAddr) -> Result<SocketAddr, StartError> {
         let server = serve_pages(address, Arc::new(Health(Arc::clone(&self.shared))))?;
         let bound = server.address();

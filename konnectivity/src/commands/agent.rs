@@ -55,7 +55,7 @@ pub struct Args {
     /// This agent's name [default: made up]
     #[arg(long, value_name = "NAME", env = "PROXY_AGENT_ID", default_value = "")]
     agent_id: String,
-    /// Identifiers of what it reaches: host=, ipv4=, ipv6=, cidr=, default-route=true, joined by
+    /// Identifiers of reachable targets: host=, ipv4=, ipv6=, cidr=, default-route=true, joined by
     /// '&'
     #[arg(long, value_name = "QUERY", default_value = "")]
     agent_identifiers: String,
@@ -158,7 +158,7 @@ impl Args {
             return Err(input("--agent-cert and --agent-key: neither goes without the other"));
         }
         if self.proxy_server_port == 0 {
-            return Err(input("--proxy-server-port: 0 is no port"));
+            return Err(input("--proxy-server-port: 0 is not a port"));
         }
         if self.sync_interval > self.sync_interval_cap {
             return Err(input("--sync-interval: longer than --sync-interval-cap"));
@@ -168,7 +168,7 @@ impl Args {
             ("admin-server-port", self.admin_server_port),
         ] {
             if port == 0 {
-                return Err(input(format!("--{flag}: 0 is no port")));
+                return Err(input(format!("--{flag}: 0 is not a port")));
             }
         }
         let token = path(&self.service_account_token_path);

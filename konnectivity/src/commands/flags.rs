@@ -13,7 +13,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 
 /// Reads a time that is not negative.
 pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
-    let fault = || format!("'{text}' is no time like 30s, 1m30s or 500ms");
+    let fault = || format!("'{text}' is not a time like 30s, 1m30s or 500ms");
     if text == "0" {
         return Ok(Duration::ZERO);
     }

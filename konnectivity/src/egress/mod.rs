@@ -1,5 +1,5 @@
-//! EgressSelectorConfiguration: what kube-apiserver sends through which proxy
-//! (kubernetes.io, "Set up Konnectivity service"; KEP 1281).
+//! EgressSelectorConfiguration: the proxies that kube-apiserver sends traffic through (kubernetes.io, "Set up
+//! Konnectivity service"; KEP 1281).
 //!
 //! There are four contexts. Three have names of their own in the file; the fourth, `direct`, has
 //! everything else.

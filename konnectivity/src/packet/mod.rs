@@ -81,7 +81,7 @@ pub enum Packet {
     },
 }
 
-/// Why bytes are no packet.
+/// Fault of a packet's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
     /// The bytes end inside a field.
@@ -235,7 +235,7 @@ impl Packet {
 }
 
 /// Appends a data packet; its bytes are copied once.
-pub fn encode_data(connection: i64, bytes: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn encode_data(connection: i64, bytes: &[u8], out: &mut Vec<u8>) {
     let number = if connection == 0 { 0 } else { 1 + varint_len(connection.cast_unsigned()) };
     let content =
         if bytes.is_empty() { 0 } else { 1 + varint_len(bytes.len() as u64) + bytes.len() };

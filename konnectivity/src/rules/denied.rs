@@ -1,4 +1,4 @@
-//! Why a dial is denied. Clients see the text.
+//! Reasons of denied dials. Clients see the text.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

@@ -106,7 +106,7 @@ impl Entry {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         match (first.trim().parse(), last.trim().parse()) {
             (Ok(first), Ok(last)) if first <= last => Ok(Ports { first, last }),
-            _ => Err(format!("ports: '{text}' is no port and no range like 1000-2000")),
+            _ => Err(format!("ports: '{text}' is neither a port nor a range like 1000-2000")),
         }
     }
 }
@@ -115,5 +115,5 @@ fn net(field: &str, text: Option<&str>) -> Result<Option<IpNet>, String> {
     let Some(text) = text else { return Ok(None) };
     let address = text.parse::<IpAddr>().map(IpNet::from).ok();
     let net = text.parse::<IpNet>().ok().or(address);
-    net.map(Some).ok_or_else(|| format!("{field}: '{text}' is no network and no address"))
+    net.map(Some).ok_or_else(|| format!("{field}: '{text}' is neither a network nor an address"))
 }

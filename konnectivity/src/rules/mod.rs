@@ -78,8 +78,8 @@ impl Rules {
         service.endpoints.iter().try_for_each(|endpoint| self.evaluate_endpoint(*endpoint))
     }
 
-    /// Evaluates the rules for a target; returns the address to connect to. Where the node has a service, that is
-    /// an endpoint that the rules allow, so that the one asked about is the one reached.
+    /// Evaluates the rules for a target; returns the address to connect to. If the node has a service there, that is an
+    /// endpoint that the rules allow, so that the evaluated address is the one reached.
     pub(crate) fn choose(&self, target: SocketAddr) -> Result<SocketAddr, Denied> {
         let service = match self.evaluate_address(target)? {
             Some(service) if service.is_chosen_from => service,
@@ -146,8 +146,8 @@ struct Translated {
     endpoints: Vec<SocketAddr>,
     /// The endpoint to try first.
     first: usize,
-    /// Whether to connect to an endpoint instead. At a port of a loopback address a process may listen, or
-    /// another proxy of services translate.
+    /// True if the dial goes to an endpoint instead. At a port of a loopback address a process may listen, or another
+    /// proxy of services translate.
     is_chosen_from: bool,
 }
 

@@ -47,7 +47,7 @@ impl SwitchRules {
     /// Receives the rules of the switch that listens at `socket`, until the result is dropped.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// Fails if the thread cannot be started.
     pub(super) fn follow(socket: &Path) -> std::io::Result<Arc<Self>> {
         let rules = Arc::new(Self {
             socket: socket.to_owned(),

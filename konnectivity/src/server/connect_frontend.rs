@@ -162,7 +162,7 @@ fn parse(head: &str) -> Result<(String, Option<String>), Refusal> {
     let (Some(method), Some(target), Some("HTTP/1.1" | "HTTP/1.0"), None) =
         (words.next(), words.next(), words.next(), words.next())
     else {
-        return Err((400, "Bad Request", "this is no HTTP/1.1 request".to_owned()));
+        return Err((400, "Bad Request", "this is not an HTTP/1.1 request".to_owned()));
     };
     if method != "CONNECT" {
         return Err((
@@ -173,7 +173,7 @@ fn parse(head: &str) -> Result<(String, Option<String>), Refusal> {
     }
     let port = target.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
     if port.is_none() {
-        return Err((400, "Bad Request", format!("'{target}' is no host:port")));
+        return Err((400, "Bad Request", format!("'{target}' is not host:port")));
     }
     let agent = lines.filter_map(|line| line.split_once(':')).find_map(|(name, value)| {
         name.eq_ignore_ascii_case("user-agent").then(|| value.trim().to_owned())

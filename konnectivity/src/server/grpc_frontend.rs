@@ -18,7 +18,8 @@ use http2::{Field, Handler, Link, Role, Settings, drive};
 /// The service's path.
 pub(crate) const PATH: &str = "/ProxyService/Proxy";
 
-/// A frontend's connection usually carries one stream; what it may send unread is memory.
+/// A frontend's connection usually carries one stream; its window bounds the memory for unread
+/// bytes.
 const SETTINGS: Settings =
     Settings { stream_window: 256 * 1024, connection_window: 1 << 20, streams: 10_000 };
 
@@ -275,7 +276,7 @@ pub(crate) fn check_request(fields: &[Field], path: &str) -> Result<(), (Code, S
     let is_grpc =
         header(fields, "content-type").is_some_and(|it| it.starts_with("application/grpc"));
     if header(fields, ":method") != Some("POST") || !is_grpc {
-        return Err((Code::Internal, "this is no gRPC request".to_owned()));
+        return Err((Code::Internal, "this is not a gRPC request".to_owned()));
     }
     match header(fields, ":path") {
         Some(it) if it == path => Ok(()),

@@ -32,7 +32,7 @@ pub(super) fn listen_unix(path: &Path, delete_existing: bool) -> Result<UnixList
             return Err(failed(&"there is a file already (see --delete-existing-uds-file)"));
         }
         if !found.file_type().is_socket() {
-            return Err(failed(&"this is no socket; it is not removed"));
+            return Err(failed(&"this is not a socket; it is not removed"));
         }
         std::fs::remove_file(path).map_err(|error| failed(&error))?;
     }

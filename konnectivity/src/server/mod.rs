@@ -54,7 +54,7 @@ pub struct Server {
     health: Vec<telemetry::Server>,
 }
 
-/// Why a server does not start.
+/// Error of a server's start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// An option cannot be used.
@@ -127,7 +127,7 @@ impl Server {
     /// lives; the address it really is.
     ///
     /// # Errors
-    /// When it cannot listen there.
+    /// Fails if it cannot listen there.
     pub fn serve_health(&mut self, address: SocketAddr) -> Result<SocketAddr, StartError> {
         let server = serve_pages(address, Arc::new(Health(Arc::clone(&self.proxy))))?;
         let bound = server.address();
@@ -140,7 +140,7 @@ impl Server {
         self.proxy.metrics.established.get()
     }
 
-    /// Whether a connection or a dial is open, or a client's stream that may bring a dial.
+    /// Returns whether a connection or a dial is open, or a client's stream that may bring a dial.
     fn is_busy(&self) -> bool {
         let metrics = &self.proxy.metrics;
         let open = [
@@ -152,8 +152,8 @@ impl Server {
         open.iter().any(|count| count.get() > 0)
     }
 
-    /// Lets no dial begin any more, unless there is a connection that should end first. A client
-    /// that was accepted before may dial until then.
+    /// Stops accepting dials, unless a connection should end first. A client that was accepted before may dial until
+    /// then.
     fn end_if_idle(&self, in_any_case: bool) -> bool {
         let mut ended = self.proxy.ended.write().unwrap_or_else(PoisonError::into_inner);
         *ended = in_any_case || !self.is_busy();

@@ -69,7 +69,7 @@ impl FromStr for Strategy {
             .into_iter()
             .find(|strategy| strategy.name() == text)
             .ok_or_else(|| {
-                format!("'{text}' is no strategy; there are default, destHost, defaultRoute")
+                format!("'{text}' is not a strategy; there are default, destHost, defaultRoute")
             })
     }
 }
@@ -140,7 +140,7 @@ pub struct Options {
     pub frontend: Frontend,
     /// Address of the listener for agents.
     pub agents: SocketAddr,
-    /// With which certificate; `ca` set: they need one too.
+    /// Its certificate; with `ca` set agents need one too.
     pub agent_files: TlsFiles,
     /// Versions and ciphers of TLS on both.
     pub tls: TlsPolicy,

@@ -26,7 +26,7 @@ pub(crate) struct Proxy {
     /// One permit an agent that waits for its TokenReview.
     pub(crate) waiting: Arc<Semaphore>,
     pub(crate) stopping: watch::Sender<bool>,
-    /// Whether all connections have ended, so that no dial may begin.
+    /// True once all connections have ended, so that no dial may begin.
     pub(crate) ended: RwLock<bool>,
 }
 

@@ -23,7 +23,7 @@ use tokio::net::{TcpListener, TcpStream};
 /// Longer than anything takes that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A folder with two authorities and what they signed.
+/// A folder with two authorities and certificates that they signed.
 pub(crate) struct World {
     pub(crate) folder: TempDir,
 }
@@ -219,7 +219,7 @@ pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.expect("it comes soon")
 }
 
-/// A target that sends back what it gets, and closes when its client does.
+/// An echo target, which closes when its client does.
 pub(crate) async fn echo() -> SocketAddr {
     target(|mut stream| async move {
         let (mut read, mut write) = stream.split();
@@ -261,7 +261,7 @@ where
     address
 }
 
-/// An address nobody listens at.
+/// An address without a listener.
 pub(crate) async fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }

@@ -363,7 +363,7 @@ fn unusable_arguments_are_told_by_their_flags() {
         (&[agent, "--logtostderr=false"], "--logtostderr=false: needs --log-file"),
         (&[agent, "--log_dir=/tmp"], "--log-dir: not supported"),
         (&[agent, "--kubeconfig=/nowhere/k"], "--kubeconfig: /nowhere/k: "),
-        (&[agent, "--health-server-port=0"], "--health-server-port: 0 is no port"),
+        (&[agent, "--health-server-port=0"], "--health-server-port: 0 is not a port"),
         (
             &[server, certificate[0], certificate[1], "--cluster-ca-cert=/d", "--uds-name=/tmp/x"],
             "--server-port: has to be 0",
@@ -410,7 +410,7 @@ fn unusable_arguments_are_told_by_their_flags() {
             ],
             "--cluster-ca-cert: not when agents show tokens",
         ),
-        (&[server, "--proxy-strategies=destCIDR"], "'destCIDR' is no strategy"),
+        (&[server, "--proxy-strategies=destCIDR"], "'destCIDR' is not a strategy"),
         (&["konnectivity-agent", "--agent-identifiers=rack=7"], "unknown address type 'rack'"),
         (&["konnectivity-agent", "--agent-cert=/a"], "--agent-cert and --agent-key"),
         (&["konnectivity-agent", "--ca-cert=/nowhere/ca.crt"], "/nowhere/ca.crt: "),

@@ -1,7 +1,6 @@
 //! Header compression (RFC 7541): a complete decoder, and an encoder of literals.
 //!
-//! The encoder uses neither Huffman codes nor the dynamic table, so it has no state: a few headers
-//! once per stream are not worth more.
+//! The encoder uses neither Huffman codes nor the dynamic table, so it has no state: a stream has only a few headers.
 
 mod huffman;
 mod table;
@@ -17,7 +16,7 @@ pub struct Field {
     pub value: String,
 }
 
-/// Why a header block cannot be read. The connection has to end: both ends' tables differ.
+/// Fault of a header block. It ends the connection, as the two ends' tables differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HpackError {
     /// The block ends inside a field.

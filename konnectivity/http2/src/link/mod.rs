@@ -36,7 +36,7 @@ pub struct Settings {
 pub struct Link {
     role: Role,
     state: Driven<State>,
-    /// When bytes were last received, by [`crate::clock::millis`].
+    /// Time at which bytes were last received, by [`crate::clock::millis`].
     last_received: AtomicU64,
 }
 
@@ -147,7 +147,7 @@ impl Link {
         })
     }
 
-    /// Ends our side of a stream after what is queued, a server's with trailers.
+    /// Ends our side of a stream after its queue, a server's with trailers.
     pub fn finish(&self, stream: u32, trailers: Option<Vec<u8>>) {
         self.state.change(|state| {
             if let Some(it) = state.streams.get_mut(&stream)
@@ -159,7 +159,7 @@ impl Link {
         });
     }
 
-    /// Discards what is queued on a stream and ends it as [`Link::finish`] does.
+    /// Discards a stream's queue and ends it as [`Link::finish`] does.
     pub fn cut(&self, stream: u32, trailers: Vec<u8>) {
         self.state.change(|state| {
             state.drop_queue(stream);
@@ -173,7 +173,7 @@ impl Link {
         self.wake_waiting();
     }
 
-    /// Ends both directions of a stream at once and discards what is queued on it.
+    /// Ends both directions of a stream at once and discards its queue.
     pub fn reset(&self, stream: u32, code: u32) {
         self.state.change(|state| {
             if state.forget(stream) {
@@ -276,7 +276,7 @@ impl Link {
         self.wake_waiting();
     }
 
-    /// Whether the connection has ended or is about to.
+    /// Returns whether the connection has ended or is about to.
     pub fn is_closed(&self) -> bool {
         self.state.lock().phase != Phase::Open
     }

@@ -36,7 +36,7 @@ impl Link {
         few
     }
 
-    /// Whether the stream is open in either direction.
+    /// Returns whether the stream is open in either direction.
     pub fn has_stream(&self, stream: u32) -> bool {
         self.state.lock().streams.contains_key(&stream)
     }

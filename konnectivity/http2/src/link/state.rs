@@ -202,7 +202,7 @@ impl State {
         true
     }
 
-    /// Whether a window update was queued.
+    /// Returns whether a window update was queued.
     pub(super) fn release(&mut self, stream: u32, bytes: i64) -> bool {
         let mut appended = false;
         self.receive_used += bytes;

@@ -50,7 +50,7 @@ struct Frame {
     left: usize,
     /// Padding behind them; `None` while its length is still to come.
     padding: Option<usize>,
-    /// Whether the data goes to the handler.
+    /// True if the data is passed to the handler.
     wanted: bool,
 }
 

@@ -20,7 +20,7 @@ fn resets_a_second() {
 
 #[test]
 fn refused_and_malformed_requests_a_second() {
-    // Three streams are allowed; whoever goes on asking is a nuisance.
+    // Three streams are allowed; a client that asks for many more is disconnected.
     let mut bytes = client(&[]);
     for stream in (1..2_000).step_by(2) {
         put(&mut bytes, kind::HEADERS, END_HEADERS, stream, &post());

@@ -1,4 +1,4 @@
-//! Frames by hand, and whatever bytes there are.
+//! Frames by hand, and arbitrary bytes.
 
 mod limits;
 mod rfc9113;

@@ -79,7 +79,7 @@ fn section_4_2_frame_size() {
 fn section_4_3_header_blocks() {
     // One that cannot be decoded ends the connection.
     assert_eq!(code(&[(kind::HEADERS, END_HEADERS, 1, &[0xc6])]), Some(COMPRESSION_ERROR));
-    // Nothing comes between its frames, not even what is unknown.
+    // No frame comes between its frames, not even an unknown one.
     for other in [kind::PING, kind::DATA, 0x2a] {
         let payload = &[0; 8][..if other == kind::PING { 8 } else { 0 }];
         let stream = u32::from(other == kind::DATA);
@@ -413,7 +413,7 @@ fn section_8_1_trailers_end_the_stream_and_have_no_pseudo_headers() {
 fn section_8_1_responses() {
     let (ok, early, none) =
         (block(&[(":status", "200")]), block(&[(":status", "103")]), block(&[("a", "b")]));
-    // Interim answers are no answers; what has no status is none either.
+    // Interim answers are not answers, nor are headers without a status.
     let seen = as_client(&[
         (kind::HEADERS, END_HEADERS, 1, &early),
         (kind::HEADERS, END_HEADERS, 1, &ok),

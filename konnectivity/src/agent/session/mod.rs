@@ -105,7 +105,7 @@ impl Session {
         self.dials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it has neither targets nor dials.
+    /// Returns whether it has neither targets nor dials.
     pub(crate) fn is_idle(&self) -> bool {
         self.targets().is_empty() && self.dials().is_empty()
     }

@@ -20,7 +20,7 @@ pub(crate) struct Reader {
     /// Receives the server's greeting.
     greeting: Option<oneshot::Sender<Result<Greeting, String>>>,
     behind: Option<Arc<Target>>,
-    /// Why the stream ended.
+    /// The reason of the stream's end.
     pub(crate) over: Option<String>,
 }
 

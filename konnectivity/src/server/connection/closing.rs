@@ -23,9 +23,8 @@ impl Connection {
         }
     }
 
-    /// The frontend has ended its own direction. The agent is to end the target's after what is
-    /// queued, and what the target still sends is delivered. False if the agent knows only the
-    /// end of both directions.
+    /// Handles the end of the frontend's own direction. The agent ends the target's after the queue, and bytes that the
+    /// target still sends are delivered. False if the agent can only end both directions.
     pub(crate) fn half_close(self: &Arc<Self>) -> bool {
         let mut state = self.lock();
         if self.agent.window.is_none() || state.phase != Phase::Established {

@@ -1,6 +1,6 @@
 //! Failures of dials.
 
-/// Why a dial failed.
+/// Failure of a dial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) kind: Kind,

@@ -67,7 +67,7 @@ struct State {
     /// The frontend has ended its own direction only.
     half_closed: bool,
     close_sent: bool,
-    /// When the frontend last took bytes.
+    /// Time at which the frontend last took bytes.
     taken: u64,
     to_target: u64,
     from_target: u64,

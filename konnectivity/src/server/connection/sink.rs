@@ -1,4 +1,4 @@
-//! Where bytes for the API server go.
+//! Destination of bytes for the API server.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,7 +25,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client, and where the result of its dial arrives.
+    /// Returns a client, and the receiver of its dial's result.
     pub(crate) fn new() -> (Arc<Self>, oneshot::Receiver<Result<(), Failure>>) {
         let (sender, answer) = oneshot::channel();
         (Arc::new(Self { raw: Arc::default(), answer: Mutex::new(Some(sender)) }), answer)
