@@ -133,14 +133,14 @@ impl Config {
             .map_err(|error| bad(&error.to_string()))?;
         if raw.name.len() > NETWORK_BYTES || !identifier(&raw.name) {
             let name = raw.name.escape_debug();
-            return Err(bad(&format!("name: '{name}' is no network name")));
+            return Err(bad(&format!("name: '{name}' is not a valid network name")));
         }
         if raw.ipam.kind.is_empty() {
             return Err(bad("ipam.type: no IPAM plugin is named"));
         }
         if !identifier(&raw.ipam.kind) {
             let kind = raw.ipam.kind.escape_debug();
-            return Err(bad(&format!("ipam.type: '{kind}' is no plugin's name")));
+            return Err(bad(&format!("ipam.type: '{kind}' is not a valid plugin name")));
         }
         let mtu = raw.mtu.filter(|mtu| *mtu != 0).unwrap_or(DEFAULT_MTU);
         if !(576..=MAX_MTU).contains(&mtu) {
@@ -153,7 +153,7 @@ impl Config {
         let socket = raw.socket.unwrap_or_else(|| DEFAULT_SOCKET.into());
         for (field, path) in [("socket", Some(&socket)), ("logFile", raw.log_file.as_ref())] {
             if let Some(path) = path.filter(|path| !path.is_absolute()) {
-                return Err(bad(&format!("{field}: '{}' is no absolute path", path.display())));
+                return Err(bad(&format!("{field}: '{}' is not an absolute path", path.display())));
             }
         }
         Ok(Self {
@@ -179,7 +179,7 @@ impl Config {
 }
 
 impl Config {
-    /// Whether the IPAM plugin's configuration names an IPv6 network: it may still give others.
+    /// Returns whether the IPAM plugin's configuration names an IPv6 network: it may still give others.
     pub(super) fn expects_v6(&self) -> bool {
         fn names_v6(value: &Value) -> bool {
             match value {

@@ -139,7 +139,7 @@ fn attachment(variable: &impl Fn(&str) -> Option<String>) -> Result<Attachment, 
     }
     let interface = required(variable, "CNI_IFNAME")?;
     if !valid_name(&interface) {
-        return Err(refuse("CNI_IFNAME", &interface, "it is no interface name"));
+        return Err(refuse("CNI_IFNAME", &interface, "it is not a valid interface name"));
     }
     Ok(Attachment { container_id, interface })
 }
@@ -188,12 +188,12 @@ fn pod(variable: &impl Fn(&str) -> Option<String>) -> Result<PodName, CniError> 
     let given = |key: &str, value: Option<&str>, most: usize, dots: bool| match value {
         Some(value) if kubernetes_name(value, most, dots) => Ok(value.to_owned()),
         Some(value) => {
-            Err(refuse(&format!("CNI_ARGS {key}"), value, "it is no name Kubernetes gives"))
+            Err(refuse(&format!("CNI_ARGS {key}"), value, "it is not a Kubernetes name"))
         }
         None => Err(CniError::new(Code::Environment, format!("CNI_ARGS has no {key}"))),
     };
     if let Some(uid) = uid.filter(|uid| uid.len() > 128 || !identifier(uid)) {
-        return Err(refuse("CNI_ARGS K8S_POD_UID", uid, "it is no identifier"));
+        return Err(refuse("CNI_ARGS K8S_POD_UID", uid, "it is not an identifier"));
     }
     Ok(PodName {
         namespace: given("K8S_POD_NAMESPACE", namespace, 63, false)?,

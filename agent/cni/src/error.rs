@@ -20,7 +20,7 @@ pub(super) enum Code {
     Version = 1,
     /// The container is unknown; nothing was made, nothing has to be deleted.
     UnknownContainer = 3,
-    /// A variable is missing or cannot be what it says.
+    /// A variable is missing or has an invalid value.
     Environment = 4,
     /// A file or stream failed.
     Io = 5,
@@ -75,7 +75,7 @@ impl From<ClientError> for CniError {
             _ => Code::TryLater,
         };
         let hint = match &error {
-            // The switch answers by then, if only with what it waits for.
+            // The switch answers by then, if only with the event that it waits for.
             ClientError::Timeout { .. } => {
                 "; `timeout` in this plugin's configuration must exceed the switch's attach-timeout"
             }

@@ -90,8 +90,8 @@ pub(super) fn container(
     Ok((namespace, netlink))
 }
 
-/// Calls `create`, and has an interface that it creates in the namespace begin without IPv6. The kernel would not
-/// sleep until the lock of all interfaces is free for a write to the interface's own setting: it tries again and again.
+/// Calls `create` while IPv6 is disabled by default in the namespace, so that the new interface begins without it. A
+/// write to the interface's own setting would spin instead: the kernel retries it until the RTNL lock is free.
 pub(super) fn without_v6<T>(namespace: &Namespace, create: impl FnOnce() -> T) -> T {
     let set = |from: &str, to: &str| {
         namespace.run(|| match sysctl::read(Family::V6, "default", "disable_ipv6") {

@@ -40,8 +40,8 @@ fn line(now: SystemTime, environment: &Environment, outcome: &str) -> String {
     format!("{text} {}\n", outcome.escape_debug())
 }
 
-/// Seconds since 1970 as date and time (RFC 3339), counted in eras of 400 years,
-/// in which the Gregorian calendar repeats, that begin in March.
+/// Converts seconds since 1970 to date and time (RFC 3339). Counts in eras of 400 years that begin in March; the
+/// Gregorian calendar repeats after each.
 fn utc(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day) = (days / 146_097, days % 146_097);

@@ -40,7 +40,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // One that stays is taken by the next call.
+        // If this fails, the next call takes over the file.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -79,7 +79,7 @@ fn lock(file: File, timeout: Duration) -> io::Result<File> {
     })?
 }
 
-/// Whether this file is the one at the path.
+/// Returns whether this file is the one at the path.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let own = file.metadata()?;
     match fs::metadata(path) {

@@ -1,4 +1,4 @@
-//! Programs that are attached by tcx: whether the kernel has them, their names, and taking them off.
+//! Programs attached by tcx: probes the kernel for them, lists and detaches them.
 
 #![allow(unsafe_code, reason = "the only file of this crate that calls the C library")]
 
@@ -16,7 +16,7 @@ const MOST: usize = 64;
 /// Returns whether programs can be attached by tcx: the kernel lists those of the loopback interface.
 ///
 /// # Errors
-/// If the kernel does not let this process ask.
+/// Fails if the kernel does not let this process ask.
 pub(crate) fn has_tcx() -> io::Result<bool> {
     const LOOPBACK: i32 = 1;
     let (mut flags, mut count) = (0, 0);
@@ -44,7 +44,7 @@ pub(crate) fn has_tcx() -> io::Result<bool> {
 /// kernel without tcx has none.
 ///
 /// # Errors
-/// If the kernel keeps one.
+/// Fails if the kernel does not detach one.
 pub(crate) fn detach_tcx(index: u32, dry_run: bool) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for kind in [bpf::BPF_TCX_INGRESS, bpf::BPF_TCX_EGRESS] {

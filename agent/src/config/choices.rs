@@ -48,7 +48,7 @@ pub enum Masquerade {
     Direct,
 }
 
-/// When a worker looks for packets.
+/// Receive mode of workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RxMode {
@@ -60,7 +60,7 @@ pub enum RxMode {
     Interrupt,
 }
 
-/// Whether programs at pods' cgroups deny `connect()` and `sendmsg()`.
+/// Enforcement at `connect()` and `sendmsg()` by programs at pods' cgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SocketPolicies {
     /// No
@@ -92,7 +92,7 @@ pub enum Encryption {
     WireGuard,
 }
 
-/// Whether huge pages are used.
+/// Use of huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum HugePages {
     /// If there are enough of them

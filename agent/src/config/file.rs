@@ -8,7 +8,7 @@ use super::Options;
 /// Reads the text of a file.
 ///
 /// # Errors
-/// The line and what is wrong there.
+/// Names the line and its fault.
 pub(super) fn parse(text: &str) -> Result<Options, String> {
     // A file with nothing but comments is valid and empty.
     let empty = text.lines().all(|line| {
@@ -22,7 +22,7 @@ pub(super) fn parse(text: &str) -> Result<Options, String> {
     serde_saphyr::from_str_with_options(text, options).map_err(|error| words(&error))
 }
 
-/// An error without the words of parsers.
+/// Rewords a parser's error for users.
 fn words(error: &Error) -> String {
     let problem = match error.without_snippet() {
         Error::SerdeUnknownField { field, expected, .. } => {
@@ -30,7 +30,7 @@ fn words(error: &Error) -> String {
             let near = near.filter(|(distance, _)| *distance <= 2 || distance * 4 <= field.len());
             let near = of_alias(field).or_else(|| near.map(|(_, it)| (*it).to_owned()));
             let hint = near.map_or_else(String::new, |it| format!("; did you mean {it}?"));
-            format!("{field}: is no option{hint}")
+            format!("{field}: unknown option{hint}")
         }
         Error::SerdeUnknownVariant { variant, expected, .. } => {
             format!("{variant:?} is none of {}", expected.join(", "))
@@ -48,7 +48,7 @@ fn words(error: &Error) -> String {
     problem + &place.unwrap_or_default()
 }
 
-/// The option of which the flag has this other name.
+/// Returns the option whose flag has this alias.
 fn of_alias(name: &str) -> Option<String> {
     let command = Options::augment_args(clap::Command::new(""));
     let is_it = |it: &&clap::Arg| it.get_all_aliases().is_some_and(|all| all.contains(&name));

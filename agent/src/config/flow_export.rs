@@ -38,7 +38,7 @@ impl FlowExport {
         Self { file, max_size_mb, backups, filter: parsed.ok() }
     }
 
-    /// Where and which verdicts to export; `None` exports none.
+    /// Returns the file and filter of the export; `None` without one.
     pub(crate) fn export(&self) -> Option<Export> {
         Some(Export {
             path: self.file.clone()?,

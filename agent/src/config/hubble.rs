@@ -7,10 +7,10 @@ use super::metrics::certificate;
 use super::options::Options;
 use super::text::HubbleAddress;
 
-/// Where the Hubble Observer API is answered.
+/// Listener of the Hubble Observer API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hubble {
-    /// The address; `None`: it is not.
+    /// Its address; `None`: no listener.
     pub listen: Option<HubbleAddress>,
     /// Certificate chain and key, PEM; `None`: made at the start.
     pub certificate: Option<(PathBuf, PathBuf)>,

@@ -9,9 +9,9 @@ use super::Cores;
 
 /// Frames of the UMEM by default where each pod has sockets of its own.
 pub(super) const FRAMES: u32 = 65_536;
-/// Frames for each worker, for its queue of the punt link and what is in flight, and as many for host port and uplink.
+/// Frames for each worker, for its queue of the punt link and packets in flight, and as many for host port and uplink.
 const FRAMES_OF_WORKER: usize = 8192;
-/// Frames for each core: an uplink mostly has a queue for each, and what it posts is to be half of all at most.
+/// Frames for each core: an uplink mostly has a queue for each, and posts at most half of all frames.
 const FRAMES_OF_CORE: usize = 512;
 
 /// The default of `umem-frames` with flow offload, where one link has the frames of all pods.

@@ -1,4 +1,4 @@
-//! Configuration of the HTTPS server for clients elsewhere.
+//! Configuration of the HTTPS server for remote clients.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use super::Faults;
 use super::options::Options;
 
-/// Where clients elsewhere are answered.
+/// Listener for remote clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metrics {
-    /// The address; `None`: they are not.
+    /// Its address; `None`: no listener.
     pub listen: Option<SocketAddr>,
     /// Certificate chain and key, PEM; `None`: made at the start.
     pub certificate: Option<(PathBuf, PathBuf)>,

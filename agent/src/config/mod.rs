@@ -10,6 +10,7 @@
 //! ```
 
 mod choices;
+mod define;
 mod describe;
 mod file;
 mod flow_export;
@@ -65,30 +66,30 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Names by which its clients call it, beside addresses and `localhost`.
     pub listen_names: Vec<String>,
-    /// Whether HTTP also serves the page for browsers.
+    /// True if HTTP also serves the page for browsers.
     pub web_page: bool,
-    /// Where clients elsewhere are answered.
+    /// Listener for remote clients.
     pub metrics: Metrics,
     /// Folder for the state that outlives the process.
     pub state_dir: PathBuf,
     /// Time for which a start waits for another switch with this folder to end.
     pub takeover_wait: Option<Duration>,
-    /// Whether the pods of other nodes come from what one of the switches writes.
+    /// True if pods of other nodes are read from PodgateAddresses.
     pub aggregate: bool,
     /// Cores that workers are pinned to, in order.
     pub cores: Vec<usize>,
     /// Number of workers.
     pub workers: usize,
-    /// When workers look for packets.
+    /// Receive mode of workers.
     pub rx_mode: SwitchRxMode,
     /// The enforcer of policies.
     pub enforcer: Enforcer,
     /// Networks of this node's pods beside those of its Node, where another plugin gives
     /// the addresses.
     pub pod_networks: Vec<IpNet>,
-    /// Whether policies hold for pods on the host network.
+    /// True if policies hold for pods on the host network.
     pub host_network_policies: bool,
-    /// Whether programs at cgroups deny calls of pods.
+    /// Enforcement at pods' sockets by programs at cgroups.
     pub socket_policies: SocketPolicies,
     /// The error of such a call.
     pub socket_error: SocketError,
@@ -106,31 +107,31 @@ pub struct Config {
     pub umem_frames: u32,
     /// The same where flow offload is wanted and cannot run: each pod has sockets of its own then.
     pub umem_frames_without_offload: u32,
-    /// Whether they stand in huge pages.
+    /// Use of huge pages for frames.
     pub hugepages: HugePages,
     /// Frames in each port's fill ring.
     pub frames_per_port: u32,
-    /// Ports there may be.
+    /// Maximum number of ports.
     pub max_ports: u16,
-    /// Sessions that fit.
+    /// Size of the session table.
     pub sessions: u32,
     /// Timeouts of idle sessions.
     pub timeouts: Timeouts,
-    /// Whether packets and bytes of sessions are counted.
+    /// True if packets and bytes of sessions are counted.
     pub session_accounting: bool,
-    /// Least time that an address of a domain name counts.
+    /// Minimum lifetime of a domain name's address.
     pub dns_min_ttl: Duration,
     /// Timeout of attaching a pod.
     pub attach_timeout: Duration,
-    /// Whether there is a host port.
+    /// True if there is a host port.
     pub host_port: bool,
     /// Addresses of the node beyond those of its object.
     pub node_addresses: Vec<IpAddr>,
     /// MTU of the host port in bytes.
     pub mtu: u32,
-    /// The way to other nodes and to the world.
+    /// Paths to other nodes and to the world.
     pub network: Network,
-    /// Whether programs in the kernel forward established connections.
+    /// True if programs in the kernel forward established connections.
     pub flow_offload: bool,
     /// Time that they stay valid without the switch.
     pub flow_offload_grace: Duration,
@@ -138,16 +139,15 @@ pub struct Config {
     pub flow_export: FlowExport,
     /// Size of the journal; `None` for none.
     pub journal: Option<Bytes>,
-    /// One of so many decisions about new connections is made again by the rules' definition; 0 is
-    /// none.
+    /// One of this many decisions about new connections is verified by the rules' definition; 0: none.
     pub verify_decisions: u32,
-    /// Where the Hubble Observer API is answered.
+    /// Listener of the Hubble Observer API.
     pub hubble: Hubble,
     /// Level of the log.
     pub log_level: LogLevel,
     /// Format of the log.
     pub log_format: LogFormat,
-    /// The options that it was made of, with the values that others decide.
+    /// The options it was made of, with the values that depend on others.
     options: Options,
 }
 
@@ -243,11 +243,11 @@ impl Config {
         let node_name = options.node_name.clone().unwrap_or_else(|| host_name.to_lowercase());
         if node_name.is_empty() || node_name.contains(|c: char| !c.is_ascii_graphic() || c == '/') {
             let name = node_name.escape_debug();
-            faults.add("node-name", format_args!("'{name}' is no name of a node"));
+            faults.add("node-name", format_args!("'{name}' is not a valid node name"));
         }
         for address in &options.node_addresses {
             if address.is_unspecified() || address.is_loopback() || address.is_multicast() {
-                let text = format_args!("{address} is no address of one node");
+                let text = format_args!("{address} is not the address of a single node");
                 faults.add("node-addresses", text);
             }
         }

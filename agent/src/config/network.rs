@@ -34,7 +34,7 @@ pub struct Network {
     pub encryption: Encryption,
     /// UDP port of encrypted packets.
     pub wireguard_port: u16,
-    /// Whether what processes of nodes say to each other is encrypted as well.
+    /// True if traffic of nodes' own processes is encrypted as well.
     pub encrypts_hosts: bool,
 }
 
@@ -53,7 +53,7 @@ impl Network {
                 || name.contains(|c: char| !c.is_ascii_graphic() || c == '/'))
         {
             let name = name.escape_debug();
-            faults.add("uplink", format_args!("'{name}' is no name of an interface"));
+            faults.add("uplink", format_args!("'{name}' is not a valid interface name"));
         }
         let vxlan = Vxlan {
             network: options.vxlan_network(),
@@ -121,7 +121,7 @@ impl Network {
         (self.encryption == Encryption::WireGuard).then_some(self.wireguard_port)
     }
 
-    /// Whether the uplink is to be found.
+    /// Returns whether the uplink is [`AUTO`].
     pub fn finds_uplink(&self) -> bool {
         self.uplink.as_deref() == Some(AUTO)
     }

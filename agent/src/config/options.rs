@@ -16,104 +16,12 @@ use super::choices::{
     Aggregate, Encryption, Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode,
     SocketError, SocketPolicies,
 };
-use super::text::{Bytes, Cores, HubbleAddress, OnOff, PortSpan, Text};
+use super::define::{Given, Inner, help, options, text_of};
+use super::text::{Bytes, Cores, HubbleAddress, OnOff, PortSpan};
 use cli_runtime::{Networks, Span, Underlay};
 use control::model::DeniedReply;
 use dataplane::session::Timeouts;
 use local_api::DEFAULT_SOCKET;
-
-/// The value of an option, if it is given.
-trait Given {
-    /// This one if it is given, else the other.
-    fn or(self, other: Self) -> Self;
-
-    /// The value as it is written; empty without one.
-    fn text(&self) -> String;
-}
-
-impl<T: Text> Given for Option<T> {
-    fn or(self, other: Self) -> Self {
-        self.or(other)
-    }
-
-    fn text(&self) -> String {
-        self.as_ref().map(Text::text).unwrap_or_default()
-    }
-}
-
-/// A list given replaces the other whole.
-impl<T: Text> Given for Vec<T> {
-    fn or(self, other: Self) -> Self {
-        if self.is_empty() { other } else { self }
-    }
-
-    fn text(&self) -> String {
-        self.iter().map(Text::text).collect::<Vec<_>>().join(",")
-    }
-}
-
-fn text_of<T: Text>(value: T) -> String {
-    value.text()
-}
-
-/// The help of an option: its docstring, which has a space before each line, and its default.
-fn help(doc: &str, default: Option<String>) -> String {
-    let default = default.map(|it| format!(" [default: {it}]")).unwrap_or_default();
-    format!("{}{default}", doc.trim_start())
-}
-
-/// Defines the options, and what the fields do alike. The docstring of a field is the option's help. Behind `=` stands
-/// its default, behind `=>` a default in words: one that depends on other options or on the machine.
-macro_rules! options {
-    ($(#[$($meta:tt)*])* pub struct $name:ident {
-        $(
-            $(#[doc = $doc:literal])+
-            $(#[arg($($arg:tt)*)])+
-            $(#[serde($($serde:tt)*)])?
-            pub $field:ident: $type:ty $(= $default:expr)? $(=> $words:literal)?,
-        )*
-    }) => {
-        $(#[$($meta)*])*
-        pub struct $name {
-            $(
-                $(#[doc = $doc])+
-                $(#[arg($($arg)*)])+
-                #[arg(help = help(
-                    concat!($($doc),+),
-                    None$(.or(Some(text_of::<Inner<$type>>($default))))?$(.or(Some($words.to_owned())))?,
-                ))]
-                $(#[serde($($serde)*)])?
-                pub $field: $type,
-            )*
-        }
-
-        impl $name {
-            $($(
-                /// The value of this option, or its default.
-                pub fn $field(&self) -> Inner<$type> {
-                    self.$field.clone().unwrap_or_else(|| $default)
-                }
-            )?)*
-
-            /// Returns these options, completed by the others where these are unset.
-            #[must_use]
-            pub fn over(self, file: Self) -> Self {
-                Self { $($field: Given::or(self.$field, file.$field)),* }
-            }
-
-            /// Every option by name, with its value or default as text.
-            pub(super) fn texts(&self) -> Vec<(String, String)> {
-                vec![$((
-                    stringify!($field).replace('_', "-"),
-                    Given::text(&self.$field.clone()$(.or(Some($default)))?),
-                )),*]
-            }
-        }
-    };
-}
-
-/// The type of an optional value that is given.
-type Inner<T> = <T as IntoIterator>::Item;
 
 options! {
 /// The options as given; `None` and empty lists are unset.
@@ -143,8 +51,8 @@ pub struct Options {
     #[arg(long, env = "PODGATE_LISTEN", value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr> = SocketAddr::from(([127, 0, 0, 1], 9470)),
 
-    /// Host names that clients use for it, beside addresses and localhost; may be repeated. Requests for other hosts
-    /// get 421, which stops DNS rebinding
+    /// Host names by which clients reach listen, beside addresses and localhost; may be repeated. Requests for other
+    /// hosts get 421, which stops DNS rebinding
     #[arg(long, env = "PODGATE_LISTEN_NAMES", value_name = "NAME", value_delimiter = ',')]
     #[serde(default)]
     pub listen_names: Vec<String>,
@@ -158,11 +66,11 @@ pub struct Options {
     #[arg(long, env = "PODGATE_METRICS_LISTEN", value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<SocketAddr> => "none, loopback only",
 
-    /// Certificate chain of it, PEM; reloaded when it changes
+    /// Certificate chain for metrics-listen, PEM; reloaded when it changes
     #[arg(long, env = "PODGATE_METRICS_CERT_FILE", value_name = "FILE")]
     pub metrics_cert_file: Option<PathBuf> => "none, self-signed at the start",
 
-    /// Private key of the certificate, PEM
+    /// Private key of that certificate, PEM
     #[arg(long, env = "PODGATE_METRICS_KEY_FILE", value_name = "FILE")]
     pub metrics_key_file: Option<PathBuf> => "none, made at the start",
 
@@ -216,11 +124,11 @@ pub struct Options {
     #[arg(long, env = "PODGATE_SOCKET_ERROR", value_name = "eperm|econnrefused")]
     pub socket_error: Option<SocketError> = SocketError::Eperm,
 
-    /// Hierarchy of cgroup v2 with the cgroups of pods
+    /// Root of the cgroup v2 hierarchy with the cgroups of pods
     #[arg(long, env = "PODGATE_CGROUP_ROOT", value_name = "PATH")]
     pub cgroup_root: Option<PathBuf> = PathBuf::from("/sys/fs/cgroup"),
 
-    /// File system of type bpf, in which programs at cgroups are pinned: they stay when the switch ends
+    /// BPF file system in which programs at cgroups are pinned; they outlive the switch
     #[arg(long, env = "PODGATE_BPF_FS", value_name = "PATH")]
     pub bpf_fs: Option<PathBuf> = PathBuf::from("/sys/fs/bpf"),
 
@@ -241,12 +149,12 @@ pub struct Options {
     #[arg(long, env = "PODGATE_NODE_READINESS", value_name = "on|off")]
     pub node_readiness: Option<OnOff> = OnOff::Off,
 
-    /// Packet buffers of 4096 bytes, shared by all ports. With flow offload the default is 8192 for each worker and
-    /// 8192 more, or 512 for each core if that is more, up to 65536, which it is without
+    /// Packet buffers of 4096 bytes, shared by all ports. The default with flow offload is 8192 for each worker and
+    /// 8192 more, or 512 for each core if that is more, up to 65536; without flow offload it is 65536
     #[arg(long, env = "PODGATE_UMEM_FRAMES", value_name = "N")]
     pub umem_frames: Option<u32> => "16384",
 
-    /// Use huge pages for packet buffers; auto: if there are any
+    /// Use huge pages for packet buffers; auto: if enough are free
     #[arg(long, env = "PODGATE_HUGEPAGES", value_name = "WHEN")]
     pub hugepages: Option<HugePages> = HugePages::Auto,
 
@@ -366,7 +274,7 @@ pub struct Options {
     #[serde(default)]
     pub service_networks: Vec<IpNet>,
 
-    /// Encrypt what pods of different nodes say to each other by a WireGuard device, and drop what arrives in clear.
+    /// Encrypt traffic between pods of different nodes with WireGuard, and drop such traffic that arrives unencrypted.
     /// Needs an uplink, flow offload, and the kernel's WireGuard
     #[arg(long, env = "PODGATE_ENCRYPTION", value_name = "off|wireguard")]
     pub encryption: Option<Encryption> = Encryption::Off,
@@ -375,8 +283,8 @@ pub struct Options {
     #[arg(long, env = "PODGATE_ENCRYPTION_PORT", value_name = "PORT")]
     pub encryption_port: Option<u16> = 51_871,
 
-    /// Encrypt what processes of nodes, and pods on the host network, say to other nodes with this option as well; not
-    /// from and to nodes that run the API server
+    /// Encrypt also traffic between nodes with this option, of their processes and host-network pods; not from and to
+    /// nodes that run the API server
     #[arg(long, env = "PODGATE_ENCRYPTION_HOST_NETWORK", value_name = "on|off")]
     pub encryption_host_network: Option<OnOff> = OnOff::Off,
 
@@ -411,8 +319,8 @@ pub struct Options {
     #[arg(long, env = "PODGATE_JOURNAL", value_name = "SIZE")]
     pub journal: Option<Bytes> => "none, off",
 
-    /// Decide about one of N new connections again, by trying the rules one after the other; a difference is counted,
-    /// logged and first in podgate status; 0 is none
+    /// Verify the decision about one of N new connections by a linear scan of the rules; a difference is counted,
+    /// logged and first in podgate status; 0: none
     #[arg(long, env = "PODGATE_VERIFY_DECISIONS", value_name = "N")]
     pub verify_decisions: Option<u32> = 0,
 
@@ -421,11 +329,11 @@ pub struct Options {
     #[arg(long, env = "PODGATE_HUBBLE_LISTEN", value_name = "ADDRESS:PORT|unix:PATH")]
     pub hubble_listen: Option<HubbleAddress> => "none, off",
 
-    /// Certificate chain of it, PEM; reloaded when it changes
+    /// Certificate chain for hubble-listen, PEM; reloaded when it changes
     #[arg(long, env = "PODGATE_HUBBLE_CERT_FILE", value_name = "FILE")]
     pub hubble_cert_file: Option<PathBuf> => "none, self-signed at the start",
 
-    /// Private key of the certificate, PEM
+    /// Private key of that certificate, PEM
     #[arg(long, env = "PODGATE_HUBBLE_KEY_FILE", value_name = "FILE")]
     pub hubble_key_file: Option<PathBuf> => "none, made at the start",
 

@@ -1,4 +1,4 @@
-//! Files, flags, defaults and what is refused.
+//! Files, flags, defaults and faults.
 
 use std::collections::BTreeMap;
 
@@ -169,15 +169,15 @@ fn a_file_without_content_says_nothing() {
 #[test]
 fn faults_name_their_place() {
     let unknown = fault("mtu: 1400\nspeed: 3\n");
-    assert_eq!(unknown, "speed: is no option (line 2, column 1)");
+    assert_eq!(unknown, "speed: unknown option (line 2, column 1)");
     assert_eq!(
         fault("worker: 2\n"),
-        "worker: is no option; did you mean workers? (line 1, column 1)"
+        "worker: unknown option; did you mean workers? (line 1, column 1)"
     );
     // The flag may be written --node.
     assert_eq!(
         fault("node: n1\n"),
-        "node: is no option; did you mean node-name? (line 1, column 1)"
+        "node: unknown option; did you mean node-name? (line 1, column 1)"
     );
     assert_eq!(fault("mtu: 1400\nmtu: 1500\n"), "mtu: is given twice (line 2, column 1)");
     let level = fault("log-level: loud");
@@ -229,8 +229,8 @@ fn faults_name_their_place() {
             "hubble-listen: unix:///run/h.sock\nhubble-client-ca-file: /a",
             "hubble-client-ca-file: goes with an address",
         ),
-        ("journal: 256\u{a0}MB", "is no size; write a number and"),
-        ("journal: 0", "is no size"),
+        ("journal: 256\u{a0}MB", "is not a size; write a number and"),
+        ("journal: 0", "is not a size"),
         ("flow-export: /", "flow-export: names no file"),
         ("flow-export-max-size-mb: 0", "flow-export-max-size-mb: 0 is not between"),
         ("host-port: perhaps", "neither on nor off"),

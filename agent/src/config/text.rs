@@ -66,7 +66,7 @@ pub struct Bytes(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortSpan(pub u16, pub u16);
 
-/// Where the Hubble Observer API is answered: `ADDRESS:PORT` or `unix:PATH`.
+/// Address of the Hubble Observer API: `ADDRESS:PORT` or `unix:PATH`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HubbleAddress {
     /// An address, over TLS.
@@ -101,7 +101,7 @@ impl FromStr for Bytes {
         let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
         bytes.filter(|bytes| *bytes > 0).map(Self).ok_or_else(|| {
             format!(
-                "'{}' is no size; write a number and KB, MB, GB, KiB, MiB or GiB",
+                "'{}' is not a size; write a number and KB, MB, GB, KiB, MiB or GiB",
                 text.escape_debug()
             )
         })
@@ -122,7 +122,7 @@ impl FromStr for PortSpan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refused = || format!("'{}' are no ports; write FIRST-LAST", text.escape_debug());
+        let refused = || format!("'{}' are not ports; write FIRST-LAST", text.escape_debug());
         let (first, last) = text.split_once('-').ok_or_else(refused)?;
         let number = |text: &str| text.parse::<u16>().map_err(|_| refused());
         let (first, last) = (number(first)?, number(last)?);
@@ -200,7 +200,7 @@ impl FromStr for Cores {
         for part in text.split(',').map(str::trim) {
             let refused = || {
                 format!(
-                    "'{}' is no list of cores; write numbers and ranges such as 2,4-6",
+                    "'{}' is not a list of cores; write numbers and ranges such as 2,4-6",
                     text.escape_debug()
                 )
             };

@@ -138,7 +138,7 @@ fn one_family_alone_leaves_the_other_off() {
     node.check("four", &pod, &result).ok();
     node.del("four", &pod).ok();
 
-    // As container runtimes leave a namespace.
+    // Container runtimes leave a namespace like this.
     pod.exec(["sysctl", "-q", "-w", "net.ipv6.conf.all.disable_ipv6=1"]);
     pod.exec(["sysctl", "-q", "-w", "net.ipv6.conf.default.disable_ipv6=1"]);
     node.config["ipam"]["ranges"] = json!([[{ "subnet": "fd00:77::/64" }]]);

@@ -1,4 +1,4 @@
-//! Whatever fails, nothing is left behind, and the error says what it was.
+//! A failure of any step leaves nothing behind, and the error names it.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -123,7 +123,8 @@ fn addresses_that_many_want_at_once_are_used_up_and_come_back() {
     }
     assert_eq!((attached.len(), refused.len()), (2, 6));
     assert_eq!((node.held().len(), node.ends().len(), stand_in.pods().len()), (4, 2, 2));
-    // A runtime deletes also what was not added, more than once. That frees no other's address.
+    // A runtime also deletes attachments that do not exist, repeatedly. That frees no other one's
+    // address.
     for (name, pod) in refused.iter().chain(&refused) {
         node.del(name, pod).ok();
     }

@@ -86,7 +86,7 @@ impl StandIn {
         self.state.lock().unwrap().handed_over.clone()
     }
 
-    /// As after a restart that lost everything.
+    /// Forgets all pods, as a restart without state does.
     pub(crate) fn forget_pods(&self) {
         self.state.lock().unwrap().pods.clear();
     }

@@ -25,7 +25,7 @@ pub const DEFAULT_TEMPLATE: &str = r#"{
 /// is the node's on the host port. What the template says is left as it is.
 ///
 /// # Errors
-/// In words, with the field.
+/// Names the field.
 pub fn complete(template: &str, networks: &[IpNet], mtu: Option<u32>) -> Result<String, String> {
     let mut value: Value =
         serde_json::from_str(template).map_err(|error| format!("no JSON: {error}"))?;
@@ -70,7 +70,7 @@ pub fn complete(template: &str, networks: &[IpNet], mtu: Option<u32>) -> Result<
     serde_json::to_string_pretty(&value).map(|text| text + "\n").map_err(|error| error.to_string())
 }
 
-/// A network but for its first address.
+/// Returns a range of host-local: the network without its first address.
 fn range(network: &IpNet) -> Value {
     let second: IpAddr = match network.network() {
         IpAddr::V4(first) => IpAddr::V4((u32::from(first) | 2).into()),

@@ -5,12 +5,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// Whether a file had to be written.
+/// Result of placing a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It was not there, or had other content.
+    /// The file was missing or had other content.
     Written,
-    /// It is what it should be.
+    /// The file was up to date.
     None,
 }
 

@@ -1,4 +1,4 @@
-//! Taking Podgate off a node.
+//! Removes Podgate from a node.
 //!
 //! ```text
 //!   CNI configuration, reserved addresses, plugin ─▶ programs ─▶ interfaces with addresses and routes
@@ -22,7 +22,7 @@ use serde_json::Value;
 use crate::install::PLUGIN;
 use crate::sys;
 
-/// Where things stand.
+/// Paths of what Podgate installs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
     /// Folder of CNI configurations.
@@ -54,7 +54,7 @@ pub struct Removal {
 /// only says what that is.
 ///
 /// # Errors
-/// If a switch runs with the state folder: nothing is removed then.
+/// Fails if a switch runs with the state folder: nothing is removed then.
 pub fn uninstall(places: &Places, dry_run: bool) -> Result<Vec<Removal>, String> {
     // Held until the end, so that no switch starts meanwhile.
     let _lock = lock(&places.state)?;
@@ -96,7 +96,7 @@ pub fn uninstall(places: &Places, dry_run: bool) -> Result<Vec<Removal>, String>
     Ok(work.removed)
 }
 
-/// Removes a folder with what is in it. One that is mounted into a container is emptied.
+/// Removes a folder with its content. One that is mounted into a container is emptied.
 fn empty(folder: &Path) -> io::Result<()> {
     let error = match fs::remove_dir_all(folder) {
         Ok(()) => return Ok(()),

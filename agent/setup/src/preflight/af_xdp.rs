@@ -27,7 +27,7 @@ impl Ports {
     }
 }
 
-/// The findings, and what was seen unless it could not be tried.
+/// Returns the findings, and the capabilities of ports; `None` if they could not be tried.
 pub(crate) fn look(capabilities: &[String], mtu: u32) -> (Vec<Finding>, Option<Ports>) {
     match trial::run(capabilities, open_port) {
         None => (vec![Finding::new("af-xdp", Level::Warning, trial::NOT_ALLOWED)], None),

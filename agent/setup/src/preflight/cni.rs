@@ -8,7 +8,7 @@ use crate::preflight::finding::{Finding, Level};
 
 /// Runtimes take the first file by name with one of these endings.
 const ENDINGS: [&str; 3] = ["conf", "conflist", "json"];
-/// Larger files are no configurations.
+/// Maximum size of a configuration; larger files are skipped.
 const LARGEST: u64 = 1 << 20;
 
 pub(crate) fn look(folder: &Path, pod_mtu: Option<u32>) -> Finding {

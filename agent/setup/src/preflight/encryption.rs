@@ -10,7 +10,7 @@ use crate::preflight::trial;
 const DEVICE: &str = "pgcheck-wg";
 const MTU: u32 = 1420;
 
-/// Whether the switch would encrypt; nothing if it is not asked to. `offload`: whether flow offload is possible.
+/// Checks whether the switch can encrypt; `None` if encryption is not wanted. `offload`: flow offload is possible.
 pub(crate) fn look(wanted: bool, offload: bool, capabilities: &[String]) -> Option<Finding> {
     let finding = |level, detail: &str| Finding::new("encryption", level, detail);
     if !wanted {

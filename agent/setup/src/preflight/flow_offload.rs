@@ -8,7 +8,7 @@ use crate::preflight::trial;
 /// Entries of the trial's map.
 const ENTRIES: u32 = 1024;
 
-/// Whether the switch would offload connections.
+/// Checks whether the switch can offload connections: the answer and the finding.
 pub(crate) fn look(wanted: bool, capabilities: &[String]) -> (bool, Finding) {
     let finding = |level, detail: &str| Finding::new("flow-offload", level, detail);
     if !wanted {

@@ -1,4 +1,4 @@
-//! The kernel's release, capabilities, and the parts that are tried by asking for them.
+//! The kernel's release, capabilities, and features that are probed.
 
 use std::path::Path;
 

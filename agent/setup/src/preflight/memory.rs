@@ -10,14 +10,14 @@ use serde::Serialize;
 use crate::preflight::finding::{Finding, Level};
 use crate::preflight::{Wanted, has};
 
-/// Whether frames stand in huge pages.
+/// Use of huge pages for frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HugePages {
-    /// If there are enough of them.
+    /// Huge pages if enough are free.
     Auto,
-    /// Yes.
+    /// Huge pages.
     On,
-    /// No.
+    /// Plain pages.
     Off,
 }
 
@@ -30,7 +30,7 @@ const HUGE_PAGE: u64 = 2 << 20;
 /// Memory cost of the switch, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Pods it is worked out for.
+    /// Number of pods.
     pub pods: u32,
     /// Ports of those pods, the host port and the uplink.
     pub ports: u32,
@@ -44,7 +44,7 @@ pub struct Memory {
     pub kernel_bytes_per_port: u64,
     /// The session table.
     pub session_bytes: u64,
-    /// All of them.
+    /// Sum of the above.
     pub total_bytes: u64,
     /// Ports that the frames are enough for, or `max-ports` with flow offload.
     pub ports_that_fit: u32,

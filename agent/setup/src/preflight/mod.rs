@@ -5,8 +5,7 @@
 //!                        (each reads facts, then rates them)
 //! ```
 //!
-//! Nothing is changed: what has to be tried is tried in a network namespace without a name, which
-//! ends with the check.
+//! Nothing is changed: features are tried in a network namespace without a name, which ends with the check.
 
 mod af_xdp;
 mod cni;
@@ -32,43 +31,43 @@ pub use report::{Modes, Report};
 pub struct Wanted {
     /// Pods of this node.
     pub pods: u32,
-    /// Ports there may be.
+    /// Maximum number of ports.
     pub max_ports: u32,
     /// Frames of the UMEM.
     pub umem_frames: u32,
-    /// The same where flow offload cannot run.
+    /// Frames of the UMEM where flow offload is unavailable.
     pub umem_frames_without_offload: u32,
     /// Frames that each port keeps ready.
     pub frames_per_port: u32,
-    /// Whether frames stand in huge pages.
+    /// Use of huge pages for frames.
     pub hugepages: HugePages,
-    /// Whether the kernel is to forward connections that last.
+    /// True if flow offload is wanted.
     pub flow_offload: bool,
     /// Workers.
     pub workers: u32,
-    /// Sessions that fit.
+    /// Size of the session table.
     pub sessions: u32,
     /// Largest packet of the host port, in bytes.
     pub mtu: u32,
-    /// Whether there is a host port.
+    /// True if there is a host port.
     pub host_port: bool,
-    /// Whether the kernel masquerades for pods.
+    /// True if the kernel masquerades for pods.
     pub masquerade: bool,
     /// Name of the uplink's interface, or `auto`; `None`: no uplink.
     pub uplink: Option<String>,
     /// Addresses by which `auto` finds the uplink.
     pub node_addresses: Vec<IpAddr>,
-    /// Whether packets travel between nodes in tunnels.
+    /// True if nodes are connected by tunnels.
     pub tunnels: bool,
-    /// Whether what travels between nodes is encrypted.
+    /// True if traffic between nodes is encrypted.
     pub encryption: bool,
-    /// When workers look for packets, as the configuration says it.
+    /// Receive mode of workers, as in the configuration.
     pub rx_mode: String,
     /// Folder of CNI configurations.
     pub cni_folder: PathBuf,
 }
 
-/// Looks at this machine.
+/// Checks this machine.
 pub fn inspect(wanted: &Wanted) -> Report {
     let capabilities = confine::State::now().capabilities;
     let mut findings = vec![kernel::release(), kernel::capabilities(&capabilities)];

@@ -10,7 +10,7 @@ use crate::preflight::finding::{Finding, Level};
 /// The modes that a start would take; `None` where that could not be tried.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Modes {
-    /// Whether the kernel forwards connections that last. Pods share the AF_XDP sockets of one link then.
+    /// True with flow offload; pods then share the AF_XDP sockets of one link.
     pub flow_offload: bool,
     /// Mode of AF_XDP sockets: `native, copy`.
     pub ports: Option<String>,
