@@ -1,4 +1,4 @@
-//! Pods by way of PodgateAddresses: one switch watches all pods, the others enforce by what it writes.
+//! Pods by way of PodgateAddresses: one switch watches all pods and writes them, the others read these objects.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Policies from an API server, and what becomes of pods while it is away.
+//! Policies from an API server, and pods while it is away.
 
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ fn policies_of_the_api_server_hold_while_it_is_away_and_over_a_restart() {
     assert!(source["restored_from"].is_string() && source["synced"] == false, "{source}");
     assert!(ping(1, 0) && !ping(2, 0), "also over a restart");
 
-    // It comes back with other policies and has forgotten what was before.
+    // It comes back with other policies and without its history.
     node.api_server().apply(policy("b"));
     node.api_server().forget_history();
     node.api_server().come_back();

@@ -143,7 +143,7 @@ fn web_pages_and_names_are_served_to_those_who_may_ask() {
                 assert_eq!(name.as_deref(), Some(NAME_V4), "{address}");
             }
         }
-        // What is not allowed runs into its time limit: all at once, then.
+        // Denied connections run into their timeout, so they are tried at once.
         let (friend, stranger) = (&far.namespace, &stranger.namespace);
         std::thread::scope(|scope| {
             for (address, [port, _]) in &addresses {

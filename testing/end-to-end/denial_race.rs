@@ -23,7 +23,7 @@ const SERVICE: [&str; 2] = ["10.96.0.20", "fd60::20"];
 /// The service's port, and its endpoint's.
 const PORT: u16 = 7000;
 
-/// One end of the connection: what it has received.
+/// One end of the connection, with the bytes it has received.
 #[derive(Default)]
 struct Received {
     count: AtomicU64,

@@ -18,7 +18,7 @@ const SECRET: &[u8] = b"what pods of different nodes say to each other";
 const PORT: u16 = 7000;
 const UNDERLAYS: [&str; 2] = ["vxlan", "routed"];
 
-/// Whether the nodes have sent these bytes since the last call.
+/// Returns whether the nodes have sent these bytes since the last call.
 fn saw(captures: &[RawReceiver], bytes: &[u8]) -> bool {
     let mut found = false;
     for capture in captures {
@@ -62,7 +62,7 @@ fn what_pods_of_two_nodes_say_is_encrypted_through_restarts() {
             (near, far)
         });
         assert!(!saw(&captures, SECRET), "{underlay}");
-        // Once the kernel forwards it, what was decrypted takes no further interface of the node.
+        // Once the kernel forwards the connection, decrypted packets pass no further interface of the node.
         let ingress = [two.namespace.enter(|| RawReceiver::open("eth0").unwrap())];
         for (near, far) in &mut streams {
             two.eventually("a way from the device into the pod", || {
@@ -191,7 +191,7 @@ fn nothing_is_sent_to_a_node_without_a_key() {
         let captures = lan.capture();
         let (client, server) = (one.pod("client", "client"), two.pod("server", "server"));
         one.eventually("an encrypted connection", || talk(&client, &server, server.v4()));
-        // It ends, and what it published goes.
+        // It ends, and its published key is removed.
         two.kill_switch();
         one.api_server().delete("nodeaddresses", None, "node2");
         one.eventually("the status", || {
@@ -339,7 +339,7 @@ fn no_packet_is_lost_while_keys_are_rotated() {
     one.eventually("a connection", || talk(&client, &server, server.v4()));
 }
 
-/// Whether a datagram with the secret gets from a process of the first node to one of the second.
+/// Returns whether a datagram with the secret gets from a process of the first node to one of the second.
 fn say(lan: &Lan, addresses: [&str; 2]) -> bool {
     let [from, to] = addresses.map(|it| SocketAddr::new(it.parse().unwrap(), 0));
     let far = lan.nodes[1].namespace.enter(|| UdpSocket::bind(to).unwrap());

@@ -77,7 +77,7 @@ pub(crate) fn configuration(node: &ClusterNode, plugin: &str, folder: &Path) -> 
             config["bridge"] = json!("cni0");
             config["isGateway"] = json!(true);
         }
-        // What the plugin `flannel` calls the plugin `bridge` with.
+        // The configuration with which the plugin `flannel` calls the plugin `bridge`.
         "flannel" => {
             let more = json!({"type": "bridge", "hairpinMode": true, "isGateway": true,
                 "isDefaultGateway": true, "ipMasq": false, "mtu": 1430});
@@ -97,7 +97,7 @@ pub(crate) fn addresses(output: &Output) -> Vec<IpAddr> {
         .collect()
 }
 
-/// A pod, of whatever plugin.
+/// A pod of any plugin.
 pub(crate) enum AnyPod<'a> {
     Ours(Pod<'a>),
     Foreign(Foreign),

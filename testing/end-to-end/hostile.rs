@@ -85,7 +85,7 @@ fn send(pod: &Namespace, frame: &(dyn Fn(u32) -> Vec<u8> + Sync), stop: &AtomicB
             if stop.load(Ordering::Acquire) {
                 return;
             }
-            // What the kernel has no room for is not sent.
+            // Frames are dropped while the kernel has no room.
             let _ = sender.send(&frame(n));
         }
     });

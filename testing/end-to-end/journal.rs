@@ -69,7 +69,7 @@ fn past_connections_are_decided_again_by_other_policies() {
     let shown = text(&replay(&node, &[]).stdout);
     let line = "default/web to default/db TCP 6379  (2 connections, last ";
     assert!(shown.contains("Would be denied:\n  ") && shown.contains(line), "{shown}");
-    // Which rule let whom in at that time, and who came.
+    // The rules of that time, and the connections that they admitted.
     let past = at(&node, &changed, &[]);
     assert_eq!(past.status.code(), Some(0), "{past:?}");
     let shown = text(&past.stdout);
@@ -82,14 +82,14 @@ fn past_connections_are_decided_again_by_other_policies() {
     let early = at(&node, &begin, &[]);
     assert_eq!(early.status.code(), Some(2));
     assert!(text(&early.stderr).contains("their history begins later"), "{early:?}");
-    // Policies are suggested for what was seen.
+    // Policies are suggested for the recorded connections.
     let mut suggest = Command::new(PODGATE);
     suggest.args(["policy", "suggest", "-o", "json", "--manifests"]).arg(node.manifests());
     let suggested =
         suggest.arg("--journal").arg(node.state_dir().join("journal")).output().unwrap();
     let suggested: Value = serde_json::from_slice(&suggested.stdout).expect("a suggestion");
     assert_eq!(suggested["allowed"][0]["from"], "default/web", "{suggested}");
-    // What is no journal is said.
+    // A folder that is not a journal is reported.
     std::fs::write(node.state_dir().join("journal/2026-11-25T09.json"), "x").unwrap();
     let mut damaged = Command::new(PODGATE);
     damaged.args(["policy", "replay-journal", "--journal"]);

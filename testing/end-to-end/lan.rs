@@ -35,7 +35,7 @@ struct Links {
     mtu: u32,
     /// Of each end of a veth pair, in either direction.
     queues: u8,
-    /// Whether the nodes' first addresses, which tunnels are between, are of IPv6.
+    /// True if the nodes' first addresses, which tunnels are between, are of IPv6.
     is_v6: bool,
 }
 
@@ -52,7 +52,7 @@ impl Lan {
     /// The same with so many queues at the nodes' links. (A packet that came to the bridge
     /// by another queue than its first leaves it by the first; the others are spread by flow.)
     pub(crate) fn with_queues(queues: u8, arguments: &[&str]) -> Self {
-        // What encapsulation adds has to fit.
+        // There must be room for the headers of encapsulation.
         let arguments = [&["--uplink", "eth0"], arguments].concat();
         Self::start_as(Links { queues, ..Links::PLAIN }, 1450, &arguments)
     }
@@ -212,7 +212,7 @@ impl Lan {
         count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{list}"))
     }
 
-    /// Next hops are found out at the first use; what is sent before is lost, as ever.
+    /// Next hops are resolved at the first use; packets before that are lost.
     fn wait_for_neighbours(&self) {
         for (node, other) in [(0, 2), (1, 1)] {
             let node = &self.nodes[node];

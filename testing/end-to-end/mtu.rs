@@ -12,8 +12,7 @@ use crate::{ClusterNode, requires_the_machine};
 const V4: u32 = 28;
 const V6: u32 = 48;
 
-/// Whether ping gets an answer with packets of so many bytes that nobody may take apart; or
-/// what it was told instead.
+/// Pings with unfragmentable packets of `length` bytes; the error is ping's output.
 fn pings(client: &Namespace, to: &str, length: u32) -> Result<(), String> {
     let payload = length - if to.contains(':') { V6 } else { V4 };
     let payload = payload.to_string();
@@ -31,7 +30,7 @@ fn stream(client: &Namespace, server: &Namespace, to: &str) -> u64 {
     listener.wait_for_line("Server listening", PATIENCE);
     let result = client.exec(["iperf3", "-J", "-n", "64M", "-c", to]);
     let result: Value = serde_json::from_str(&result).unwrap();
-    // What stands in the sender's buffer at the end is not waited for.
+    // Bytes left in the sender's buffer at the end are not waited for.
     let bytes = result["end"]["sum_received"]["bytes"].as_u64().unwrap();
     assert!(bytes >= 8 << 20, "{to}: {result}");
     result["start"]["tcp_mss_default"].as_u64().unwrap()

@@ -64,7 +64,7 @@ fn serve_names(namespace: &Namespace) -> Process {
     dnsmasq(namespace, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Sends back what it gets, on port 80 of every address of a namespace.
+/// An echo server on port 80 of every address of a namespace.
 struct Echo {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -165,7 +165,7 @@ fn is_refused(pod: &Pod<'_>, to: IpAddr) -> bool {
     in_namespace(pod.namespace.path(), connect).unwrap().is_err()
 }
 
-/// Whether a connection goes on, which it has to.
+/// Returns whether a connection goes on, which it has to.
 fn echoes(stream: &TcpStream) -> bool {
     echoes_within(stream, PATIENCE)
 }
@@ -273,7 +273,7 @@ fn the_first_connection_after_an_answer_succeeds_and_none_before_it() {
     assert!(dig(&[&format!("alias.{ZONE}"), "A"]).contains(&address(39).to_string()));
     let page = curl(&client.namespace, &address(39).to_string(), 80, "/");
     assert_eq!(page.as_deref(), Some("page"));
-    // A restart keeps all of it, whatever way the process ends.
+    // A restart keeps the table, also after a kill.
     let stream = connect(&client, address(5)).unwrap();
     node.eventually("the file", || {
         let saved = std::fs::read_to_string(node.state_dir().join("names")).ok()?;

@@ -20,12 +20,12 @@ fn open(from: &Namespace, to: IpAddr, port: u16, patience: Duration) -> std::io:
     from.enter(|| TcpStream::connect_timeout(&SocketAddr::new(to, port), patience))
 }
 
-/// Whether a TCP connection opens that has to, however busy the machine is.
+/// Returns whether a TCP connection opens that has to, however busy the machine is.
 fn connects(from: &Namespace, to: IpAddr, port: u16) -> bool {
     open(from, to, port, PATIENCE).is_ok()
 }
 
-/// Whether a TCP connection does not open.
+/// Returns whether a TCP connection does not open.
 fn is_denied(from: &Namespace, to: IpAddr, port: u16) -> bool {
     open(from, to, port, BLOCKED).is_err()
 }

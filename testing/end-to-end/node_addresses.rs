@@ -15,7 +15,7 @@ use crate::requires_the_machine;
 const UNLISTED: [&str; 3] = ["172.17.0.1", "203.0.113.22", "2001:db8:7::22"];
 const PORT: u16 = 7000;
 
-/// Counts the connections that reach a port of a namespace, at whatever address.
+/// Counts the connections that reach a port of a namespace, at any address.
 fn count_connections(namespace: &Namespace) -> Arc<AtomicU64> {
     let listener = namespace.enter(|| std::net::TcpListener::bind(("::", PORT)).unwrap());
     let count = Arc::<AtomicU64>::default();

@@ -12,7 +12,7 @@ use crate::cluster_node::{BLOCKED, PATIENCE};
 use crate::lan::{FAR, Lan};
 use crate::requires_the_machine;
 
-/// Answers everybody with the address it is asked from: TCP and UDP, both families.
+/// Answers each client with its address: TCP and UDP, both families.
 const MIRROR: &str = "
 import socket, threading
 tcp = socket.create_server(('::', 8080), family=socket.AF_INET6, dualstack_ipv6=True)
@@ -117,7 +117,7 @@ fn services_are_reached_at_node_ports_and_external_addresses() {
     let pod = one.pod("web", "web");
     let _mirror = mirror(&pod.namespace);
     web(&lan, "node1", &pod.addresses.iter().map(ToString::to_string).collect::<Vec<_>>());
-    // Who asks is seen as the node, so a policy against everybody lets it in.
+    // The client is seen as the node, so a default-deny policy admits it.
     lan.apply(
         "policy",
         &json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
@@ -149,7 +149,7 @@ fn services_are_reached_at_node_ports_and_external_addresses() {
     let seen = one.eventually("the policy", || seen_as(there, "192.0.2.2:30080").ok());
     assert_eq!(seen, "192.0.2.2");
     assert_eq!(seen_as(there, "203.0.113.7:80").unwrap(), "192.0.2.2");
-    // What is no service's stays as it was.
+    // Addresses that are not a service's stay as they were.
     let refused = |to: &str| seen_as(here, to).unwrap_err().kind();
     assert_eq!(refused("127.0.0.1:30080"), std::io::ErrorKind::ConnectionRefused);
     assert_eq!(refused("192.0.2.1:30081"), std::io::ErrorKind::ConnectionRefused);
@@ -167,8 +167,8 @@ fn services_are_reached_at_node_ports_and_external_addresses() {
     assert!(sessions.contains("169.254.1.2:30080"), "{sessions}");
 }
 
-/// Without the option a Service takes nobody's address; and whatever takes the API server's, the
-/// node's processes reach it.
+/// Without the option a Service takes no other address. A Service with the API server's address does not keep the
+/// node's processes from reaching it.
 #[test]
 fn no_service_takes_the_api_servers_place() {
     requires_the_machine!("python3", "nft");

@@ -97,17 +97,17 @@ impl Pod<'_> {
         Ok(stream)
     }
 
-    /// Whether `ping` from inside the pod is answered.
+    /// Returns whether `ping` from inside the pod is answered.
     pub(crate) fn pings(&self, to: IpAddr) -> bool {
         self.namespace.pings(&to.to_string())
     }
 
-    /// Whether `redis-cli ping` from inside the pod is answered, which it has to be.
+    /// Returns whether `redis-cli ping` from inside the pod is answered, which it has to be.
     pub(crate) fn asks_redis(&self, server: &Pod<'_>) -> bool {
         self.asks_redis_within(server, PATIENCE)
     }
 
-    /// Whether `redis-cli ping` from inside the pod is not answered.
+    /// Returns whether `redis-cli ping` from inside the pod is not answered.
     pub(crate) fn is_kept_from_redis(&self, server: &Pod<'_>) -> bool {
         !self.asks_redis_within(server, BLOCKED)
     }

@@ -122,7 +122,7 @@ fn the_pods_own_cluster_node_is_always_let_in() {
     assert!(db.pings("10.77.0.1".parse().unwrap()), "a pod reaches its node");
 }
 
-/// A pod that nobody may reach is tried all the while it is being attached.
+/// A pod that no peer may reach is tried all the time while it is attached.
 #[test]
 fn a_new_pod_is_never_open() {
     requires_the_machine!();

@@ -174,7 +174,7 @@ fn nftables_replies(plugin: &str) {
         (near, far)
     };
     let addresses = [db.address(false), db.address(true), service];
-    // Of each address two connections: the client sends on the first, the server on the second.
+    // Two connections of each address: the client sends on the first, the server on the second.
     let connections = addresses.map(|to| [(to, pair(to)), (to, pair(to))]);
     let (_idle, mut probing) = pair(db.address(false));
     node.write("policy", &closed());
@@ -183,7 +183,7 @@ fn nftables_replies(plugin: &str) {
     });
     assert_eq!(dial(true).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     assert_eq!(ask(&client.namespace, db.address(false)), ErrorKind::HostUnreachable);
-    // Whichever end sends, both are told; what is sent after the policy reaches nobody.
+    // Both ends are reset whichever one sends; bytes sent after the policy are not delivered.
     for [(to, (near, far)), (_, (near_2, far_2))] in connections {
         for (mut sender, mut other) in [(near, far), (far_2, near_2)] {
             sender.write_all(b"x").unwrap();

@@ -38,7 +38,7 @@ pub(crate) fn apply_service(lan: &Lan, pod: &Pod<'_>, node: &str, spec: &Value) 
     lan.apply("slice", &slice);
 }
 
-/// Whether redis answers at this address to a client in this namespace.
+/// Returns whether redis answers at this address to a client in this namespace.
 pub(crate) fn asks(namespace: &Namespace, address: &str, port: u16) -> bool {
     let (port, limit) = (port.to_string(), BLOCKED.as_secs().to_string());
     let command = ["timeout", &limit, "redis-cli", "-h", address, "-p", &port, "ping"];
@@ -253,7 +253,7 @@ impl Connection {
         assert_eq!(&bytes, b"ping");
     }
 
-    /// Both ends say something that nobody carries now.
+    /// Both ends send while no switch forwards.
     fn says_something(&mut self) {
         self.server.write_all(b"ping").unwrap();
         self.client.write_all(b"pong").unwrap();

@@ -1,4 +1,4 @@
-//! Staged policies, with real clients: nothing of them is enforced, and what they would change is shown.
+//! Staged policies, with real clients: they are not enforced, and their changes are shown.
 
 use std::io::{Read, Write};
 use std::process::{Command, Output};
@@ -54,7 +54,7 @@ fn a_staged_policy_that_changes_nothing_is_promoted() {
         let promoted = promote(&node, "default/db", "1s");
         promoted.status.success().then_some(promoted)
     });
-    // What is printed is the enforced policy.
+    // The output is the enforced policy.
     let manifest = text(&promoted.stdout);
     assert!(!manifest.contains("annotations"), "{manifest}");
     node.apply("policy", &manifest);
@@ -167,7 +167,7 @@ fn a_staged_policy_denies_nothing_and_its_denials_are_shown() {
         r#"podgate_staged_connections_total{policy="NetworkPolicy default/db",would="deny"}"#;
     assert_eq!(node.metric(metric), 2.0);
     assert!(node.log().iter().any(|line| line.contains("policy staged, not enforced")));
-    // What it would change speaks against it.
+    // The changes are an objection to enforcing it.
     let refused = promote(&node, "default/db", "1d");
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     assert!(refused.stdout.is_empty() && text(&refused.stderr).contains("default/web"));
@@ -207,7 +207,7 @@ fn a_first_rollout_enforces_nothing_but_what_says_so() {
     node.apply("policy", &admits("db", "cache", json!({})));
     web.connect(db.v4(), 6379).unwrap();
     node.eventually("it is shown", || (staged(&node, &[]).1 == Some(1)).then_some(()));
-    // What is no stage is a fault, and stages nothing.
+    // An unknown stage is a fault, and the policy is enforced.
     node.apply("policy", &admits("db", "cache", json!({"podgate.io/stage": "Staged"})));
     web.try_connect(db.v4(), 6379).unwrap_err();
     assert!(node.status()["faults"].to_string().contains("podgate.io/stage"));

@@ -2,7 +2,7 @@
 //! connections are opened as fast as the machine can, a stream runs, and a pod that is never let
 //! in never stops to try.
 //!
-//! What a swap of tables could lose or let through shows in four places: a connection that fails,
+//! A packet lost or leaked by a swap of tables shows in four places: a connection that fails,
 //! one that must not be, drops by reason, and frames that a pod's kernel or the switch sent and the
 //! other one never got. All of them must be right to the last packet.
 //!
@@ -61,7 +61,7 @@ fn change(server: &ApiServer, n: u64) {
     let round = n / 5;
     let flips = round.is_multiple_of(2);
     match n % 5 {
-        // Tables of pods that nobody talks to.
+        // Tables of pods without traffic.
         0 | 1 => {
             let name = if n.is_multiple_of(5) { "other" } else { "another" };
             let port = 1000 + round % 1000;
@@ -103,7 +103,7 @@ fn segments(namespace: &Namespace) -> u64 {
     let names = lines.next().unwrap().split(' ');
     let values: BTreeMap<_, _> = names.zip(lines.next().unwrap().split(' ')).collect();
     let value = |name: &str| values[name].parse::<u64>().unwrap();
-    // What is sent again is not among what is sent.
+    // Retransmitted bytes are not counted as sent.
     value("OutSegs") + value("RetransSegs")
 }
 
@@ -225,7 +225,7 @@ fn storm(arguments: &[&str]) {
     let streamed = || of_port(&node, &receiver, "sent_bytes");
     let (ready, wait) = mpsc::channel();
     let (published_before, streamed_before) = (published(), streamed());
-    // What was sent while the pods were attached is not counted by both.
+    // Packets sent during the attachment are not counted by both.
     let before = [&client, &server].map(|pod| {
         let quiet = || Some(under_way(&node, pod)).filter(|it| *it == under_way(&node, pod));
         node.eventually("silence", quiet)

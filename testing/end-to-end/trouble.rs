@@ -107,7 +107,7 @@ fn a_switch_whose_files_are_gone_still_ends_when_asked() {
     assert!(node.stop_switch().success());
 }
 
-/// Each of these would be in the way of a second switch; what it was given counts before.
+/// Each of these would conflict with a second switch's; a test's own options take precedence.
 #[test]
 fn input_that_cannot_be_used_is_told_before_another_switch_is_in_the_way() {
     requires_the_machine!();
@@ -167,7 +167,7 @@ fn a_start_that_fails_removes_what_it_has_made() {
     let said = start("wrong0");
     assert!(said.contains("uplink: look up interface wrong0: No such device"), "{said}");
     assert_eq!(there(), before);
-    // What an earlier switch has made is in use, and stays.
+    // Objects of an earlier switch are in use, and stay.
     node.exec("ip link add podgate0 type veth peer name podgate-host".split(' '));
     node.exec(["nft", "add table inet podgate"]);
     let before = there();

@@ -60,7 +60,7 @@ fn connect_by_routes(lan: &Lan) {
     }
 }
 
-/// What a pod of either network has.
+/// Settings of a pod of either network.
 struct Ends<'a> {
     web: [IpAddr; 2],
     client: &'a Namespace,
@@ -68,12 +68,12 @@ struct Ends<'a> {
 }
 
 impl Ends<'_> {
-    /// Whether connections open, over IPv4 and IPv6.
+    /// Returns whether connections open, over IPv4 and IPv6.
     fn opens(&self, from: &Namespace) -> bool {
         self.web.iter().all(|to| connect(from, &to.to_string(), WEB).is_ok())
     }
 
-    /// Whether they do not.
+    /// Returns whether they do not.
     fn are_denied(&self, from: &Namespace) -> [bool; 2] {
         self.web.map(|to| is_denied(from, &to.to_string(), WEB))
     }
@@ -123,7 +123,7 @@ fn mistake(lan: &Lan, ends: &Ends<'_>, tunnels: bool) {
         assert!(addresses.iter().all(|to| connect(&lan.world, to, 22).is_ok()), "ssh");
         assert!(WORLD.iter().all(|to| connect(own, to, 6443).is_ok()), "the API server");
     }
-    // What is denied waits for its timeout: all at once.
+    // Denied connections wait for their timeout, so they are tried at once.
     let world = &lan.world;
     std::thread::scope(|scope| {
         for (own, addresses) in inside().zip(NODES) {

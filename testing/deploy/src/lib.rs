@@ -79,7 +79,7 @@ fn parse(text: &str, name: &str) -> Vec<Value> {
         .collect()
 }
 
-/// A line for each field or item; what is inside of them is JSON, which is YAML too.
+/// A line for each field or item, whose content is JSON, which is YAML too.
 fn to_yaml(arguments: &[Tmpl]) -> Result<Tmpl, FuncError> {
     let text = match json(one(arguments)?) {
         Value::Object(fields) if !fields.is_empty() => {

@@ -203,7 +203,7 @@ impl<'a> Brief<'a> {
             "status": {"podIPs": ips}}));
     }
 
-    /// Whether it is attached.
+    /// Returns whether it is attached.
     fn add(&self) -> bool {
         if self.is_ours() {
             self.announce(&[]);

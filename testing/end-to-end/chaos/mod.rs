@@ -253,7 +253,7 @@ fn endure(enforcer: &'static str) {
             call.say();
             call.catch_up(before, name);
             node.eventually(name, || node.is_well().then_some(()));
-            // What is allowed still opens, and what is denied never did.
+            // Allowed connections still open, and denied ones never did.
             let reaches = || connect(TCP).map(drop);
             node.eventually(&format!("a new connection after {name}"), reaches);
             let strangers = counts.strangers.load(Ordering::Relaxed);

@@ -13,7 +13,7 @@ use crate::requires_the_machine;
 
 /// Addresses of the node that its object does not list.
 const UNLISTED: [&str; 2] = ["172.17.0.1", "203.0.113.22"];
-/// Of services in front of the node's own web server, that of the host outside, and a pod's.
+/// Services in front of the web servers of the node, of the outside host, and of a pod.
 const SERVICE: &str = "10.96.0.80";
 const SERVICE_OUTSIDE: &str = "10.96.0.81";
 const SERVICE_POD: &str = "10.96.0.82";
@@ -78,7 +78,7 @@ impl Hosts {
         self.comes(before)
     }
 
-    /// Whether a process of the node gets a datagram more than so many.
+    /// Returns whether a process of the node gets a datagram more than so many.
     fn comes(&self, before: u64) -> bool {
         (0..15).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(20));

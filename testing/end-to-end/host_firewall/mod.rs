@@ -3,17 +3,20 @@
 //! API server is too.
 
 mod bypasses;
+mod echo;
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::ErrorKind;
+use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::{Namespace, TempDir};
 
-use crate::cluster_node::{ClusterNode, PATIENCE, PODGATE};
+use crate::cluster_node::{ClusterNode, PODGATE};
 use crate::foreign::AnyPod;
 use crate::requires_the_machine;
+use echo::answered;
+pub(crate) use echo::{connect, echoes, has_ended, is_denied, is_silent, serve, serve_datagrams};
 
 /// Timeout of a client whose connection a firewall denies.
 const BLOCKED: Duration = Duration::from_millis(400);
@@ -83,7 +86,7 @@ impl Hosts {
         OUTSIDE.iter().all(|to| connect(&self.node.namespace, to, port).is_ok())
     }
 
-    /// Whether nothing from outside reaches this port, over IPv4 and IPv6.
+    /// Returns whether nothing from outside reaches this port, over IPv4 and IPv6.
     fn keeps_out(&self, port: u16) -> bool {
         NODE.iter().all(|to| is_denied(&self.outside, to, port))
     }
@@ -97,7 +100,7 @@ impl Hosts {
         began.elapsed()
     }
 
-    /// What a mistake leaves: the failsafe ports in both directions, and nothing else.
+    /// A mistake leaves the failsafe ports open in both directions, and nothing else.
     fn only_failsafe_ports_live(&self) {
         let (inside, outside) = (&self.node.namespace, &self.outside);
         for port in [22, 6443, 10250] {
@@ -112,7 +115,7 @@ impl Hosts {
         ] {
             assert!(answered(from, to, port).is_ok(), "UDP to {to}, {port}");
         }
-        // What is denied waits for its timeout: all at once.
+        // Denied connections wait for their timeout, so they are tried at once.
         std::thread::scope(|scope| {
             for (from, both, ports) in
                 [(outside, NODE, &[WEB, 8080][..]), (inside, OUTSIDE, &[22, WEB, 8080])]
@@ -147,88 +150,6 @@ impl Hosts {
     fn tables(&self) -> usize {
         self.node.namespace.exec(["nft", "list", "tables"]).matches("podgate-host-").count()
     }
-}
-
-/// Echoes what TCP clients of both families send.
-pub(crate) fn serve(namespace: &Namespace, port: u16) {
-    let any = SocketAddr::new("::".parse().unwrap(), port);
-    let listener = namespace.enter(|| TcpListener::bind(any).unwrap());
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            std::thread::spawn(move || {
-                let mut bytes = [0; 64];
-                while let Ok(count @ 1..) = stream.read(&mut bytes) {
-                    let _ = stream.write_all(&bytes[..count]);
-                }
-            });
-        }
-    });
-}
-
-/// Echoes datagrams: ports of DHCP over IPv4 over that alone.
-pub(crate) fn serve_datagrams(namespace: &Namespace, port: u16) {
-    let any = if [67, 68].contains(&port) { "0.0.0.0" } else { "::" };
-    let any = SocketAddr::new(any.parse().unwrap(), port);
-    let socket = namespace.enter(|| UdpSocket::bind(any).unwrap());
-    std::thread::spawn(move || {
-        let mut bytes = [0; 64];
-        while let Ok((count, from)) = socket.recv_from(&mut bytes) {
-            let _ = socket.send_to(&bytes[..count], from);
-        }
-    });
-}
-
-/// Opens a connection that has to open, however busy the machine is.
-pub(crate) fn connect(from: &Namespace, to: &str, port: u16) -> std::io::Result<TcpStream> {
-    let to = SocketAddr::new(to.parse().unwrap(), port);
-    from.enter(|| TcpStream::connect_timeout(&to, PATIENCE))
-}
-
-/// Whether a connection does not open.
-pub(crate) fn is_denied(from: &Namespace, to: &str, port: u16) -> bool {
-    let to = SocketAddr::new(to.parse().unwrap(), port);
-    from.enter(|| TcpStream::connect_timeout(&to, BLOCKED)).is_err()
-}
-
-/// Whether an open connection goes on, which it has to.
-pub(crate) fn echoes(stream: &mut TcpStream) -> bool {
-    echoes_within(stream, PATIENCE)
-}
-
-/// Whether an open connection has ended.
-pub(crate) fn has_ended(stream: &mut TcpStream) -> bool {
-    !echoes_within(stream, BLOCKED)
-}
-
-fn echoes_within(stream: &mut TcpStream, patience: Duration) -> bool {
-    stream.set_read_timeout(Some(patience)).unwrap();
-    stream.write_all(b"x").is_ok() && stream.read_exact(&mut [0]).is_ok()
-}
-
-/// Sends a datagram from a new port and waits for its echo, which has to come.
-pub(crate) fn answered(from: &Namespace, to: &str, port: u16) -> std::io::Result<()> {
-    answered_within(from, to, port, PATIENCE)
-}
-
-/// Whether a datagram has no echo.
-pub(crate) fn is_silent(from: &Namespace, to: &str, port: u16) -> bool {
-    answered_within(from, to, port, BLOCKED).is_err()
-}
-
-fn answered_within(
-    from: &Namespace,
-    to: &str,
-    port: u16,
-    patience: Duration,
-) -> std::io::Result<()> {
-    let to = SocketAddr::new(to.parse().unwrap(), port);
-    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket = from.enter(|| UdpSocket::bind(any))?;
-    socket.set_read_timeout(Some(patience))?;
-    socket.connect(to)?;
-    // The kernel reports a packet that a rule of its own drops.
-    socket.send(b"x")?;
-    socket.recv(&mut [0; 8]).map(drop)
 }
 
 fn deny_all() -> Value {
@@ -271,7 +192,7 @@ fn mistake(enforcer: &'static str) {
     // Errors about connections: nothing listens at this port over IPv6.
     let refused = answered(&hosts.outside, NODE[1], 68).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{refused}");
-    // What the node forwards is not the firewall's; what is for the node is.
+    // The firewall applies to connections to the node, and not to forwarded ones.
     assert!(reaches(&web_address, 8080) && reaches(NODE[0], 10250));
     assert!(is_denied(client.namespace(), NODE[0], WEB));
     let by = "ClusterHostFirewall mistake ingress[0]";
@@ -322,7 +243,7 @@ fn mistake(enforcer: &'static str) {
     hosts.everything_lives();
     node.eventually("the tables are gone", || (hosts.tables() == 0).then_some(()));
 
-    // The rules stay when the switch ends, and go with what is uninstalled.
+    // The rules outlive the switch; uninstall removes them.
     hosts.firewall("mistake", deny_all());
     hosts.until(WEB, false);
     drop((web, client));

@@ -1,4 +1,4 @@
-//! What the kernel translates has right checksums, and unfinished ones stay finishable.
+//! Translated packets have correct checksums, and partial ones can still be completed.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};

@@ -78,7 +78,7 @@ fn captures_and_traces_see_every_packet_of_what_they_are_about_and_others_stay_o
     ask(&mut seen);
     let end = || node.podgate(&["trace", "show", "-o", "json"]).lines().count() as u64;
     assert!(end() >= QUESTIONS, "{} packets followed", end());
-    // A trace that has what it wants gives its connections back.
+    // A trace that is complete lets its connections be offloaded again.
     node.eventually("the end of the trace", || {
         asks(&mut seen).unwrap();
         is_offloaded(&seen).then_some(())
@@ -87,7 +87,7 @@ fn captures_and_traces_see_every_packet_of_what_they_are_about_and_others_stay_o
     node.podgate(&["trace", "clear"]);
 }
 
-/// What `show ports`, `top`, the status and metrics say is all of it, whichever way it took.
+/// `show ports`, `top`, the status and metrics count all packets, offloaded or not.
 #[test]
 fn counters_have_what_the_kernel_forwarded() {
     requires_the_machine!("redis-server");

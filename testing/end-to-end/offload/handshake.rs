@@ -28,7 +28,7 @@ fn make_template(node: &ClusterNode, client: &Pod<'_>, server: IpAddr) -> u64 {
     })
 }
 
-/// Of connections like one that the switch has allowed it reads alone, from their first packet to their last.
+/// The kernel forwards connections like one that the switch has allowed, from their first packet to their last.
 /// Observers see each.
 #[test]
 fn short_connections_take_the_kernels_way() {
@@ -44,7 +44,7 @@ fn short_connections_take_the_kernels_way() {
             it["reason"] == "policy-allowed" && it["to"]["ip"] == to.to_string()
         };
         let shown = || node.verdicts(&[]).iter().filter(|it| is_opening(it)).count() as u64;
-        // Those before are over, and shown.
+        // Earlier connections have ended, and are shown.
         node.eventually("the end of entries", || (connections(&node) == 0).then_some(()));
         node.eventually("their verdicts", || (shown() == made).then_some(()));
         let before = (forwarded(&node), punted(), of("opened"));
@@ -203,7 +203,7 @@ fn a_half_closed_connection_outlives_its_first_packet_sent_again() {
     }
 }
 
-/// The ends know from its sequence number that a reset is forged; the switch learns it of what they send next.
+/// The ends recognize a forged reset by its sequence number; the switch sees it by their next packets.
 #[test]
 fn a_forged_reset_ends_no_connection_in_the_kernel() {
     requires_the_machine!("redis-server");

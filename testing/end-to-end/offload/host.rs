@@ -43,7 +43,7 @@ fn a_pods_connections_with_its_cluster_node_take_the_kernels_way() {
     let listener = linux_net::in_namespace(node.namespace.path(), listen).unwrap().unwrap();
     for to in GATEWAYS {
         let to: IpAddr = to.parse().unwrap();
-        // What the pod sends, then what it gets.
+        // Packets of the pod, then packets to it.
         for sends in [true, false] {
             let near = pod.connect(to, 7000).unwrap();
             let (far, _) = listener.accept().unwrap();

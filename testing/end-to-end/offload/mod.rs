@@ -167,7 +167,7 @@ fn streams_take_the_kernels_way_in_both_families() {
     let port = ports.iter().find(|port| port["name"] == "default/client").unwrap();
     assert_eq!(port["mode"], "flow offload");
     assert_eq!(status["flow_offload"]["no_port"], 0);
-    // What has ended is not forwarded any more.
+    // Connections that have ended are no longer forwarded.
     node.eventually("the end of TCP's entries", || (connections(&node) <= 2).then_some(()));
 }
 
@@ -303,7 +303,7 @@ fn connections_outlive_the_switch_for_the_grace_alone() {
     std::thread::sleep(Duration::from_secs(5).saturating_sub(killed.elapsed()));
     assert!(asks(&mut connection).is_err(), "the grace is over");
     node.start_switch();
-    // What was not answered is sent again by the client's kernel.
+    // The client's kernel retransmits unanswered segments.
     connection.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut answer = [0; 7];
     connection.read_exact(&mut answer).unwrap();
@@ -377,7 +377,7 @@ fn modes_change_with_a_restart() {
         node.start_switch();
         assert!(pings(), "{mode}");
         assert_eq!(offload(&node)["state"], mode);
-        // What an earlier switch has allowed the node itself ends with the next one.
+        // Connections of the node that an earlier switch allowed end with the next one.
         let filters = ["tc", "filter", "show", "dev", "podgate-host", "egress"];
         let filters = node.namespace.exec(filters);
         assert_eq!(filters.matches("podgate:from_host").count(), usize::from(mode == "on"));

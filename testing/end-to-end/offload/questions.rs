@@ -17,7 +17,7 @@ const QUESTIONS: u64 = 100;
 /// A question that a policy denies.
 const DENIED: &[u8] = b"a question that is denied, of forty bytes";
 
-/// Answers whatever a resolver is asked, for as long as `work` takes, which is given the number of denied questions.
+/// Answers all questions to a resolver while `work` runs, which gets the counter of denied ones.
 fn while_answering<T>(resolver: &Pod<'_>, work: impl FnOnce(&AtomicU64) -> T) -> T {
     let (stop, denied) = (AtomicBool::new(false), AtomicU64::new(0));
     let socket = resolver.namespace.enter(|| UdpSocket::bind("[::]:53").unwrap());

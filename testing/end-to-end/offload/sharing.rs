@@ -28,7 +28,7 @@ fn a_flood_of_one_pod_leaves_room_for_the_connections_of_others() {
         let to = SocketAddr::new(server.v4(), 7000);
         let receiver = server.namespace.enter(|| UdpSocket::bind(to)).unwrap();
         receiver.set_read_timeout(Some(PATIENCE)).unwrap();
-        // What the switch delivers in one burst has room, the flood's part included.
+        // One burst of the switch fits, the flood's part included.
         sockopt::set_socket_recv_buffer_size_force(&receiver, 8 << 20).unwrap();
         let senders = client.namespace.enter(|| {
             let sender = |_| {
@@ -48,7 +48,7 @@ fn a_flood_of_one_pod_leaves_room_for_the_connections_of_others() {
             for n in 0..FLOOD {
                 let from = SocketAddr::new(flooder.v4(), 1024 + n).to_string();
                 let frame = packet::udp(&from, &to.to_string()).from_mac(own).build();
-                // What the kernel has no room for is not sent.
+                // Frames are dropped while the kernel has no room.
                 let _ = sender.send(&frame);
             }
         });

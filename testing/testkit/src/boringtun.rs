@@ -39,7 +39,7 @@ impl Boringtun {
 
     fn run(namespace: &Namespace, name: &str, script: &str, folder: &Path) -> Self {
         let socket = folder.join(format!("{name}.sock"));
-        // Of a program that was killed.
+        // Left by a program that was killed.
         let _absent = std::fs::remove_file(&socket);
         let process = namespace.spawn(["unshare", "--mount", "sh", "-c", script]);
         eventually("boringtun's socket", || UnixStream::connect(&socket).ok().map(drop));

@@ -28,7 +28,7 @@ pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
 /// left to receive. (Those of interfaces with XDP programs wait elsewhere.)
 ///
 /// # Panics
-/// If the kernel does not say what is left.
+/// If the kernel does not report its backlog.
 pub fn transit(at_least: Duration) {
     std::thread::sleep(at_least);
     // Others may send all the time.
@@ -38,7 +38,7 @@ pub fn transit(at_least: Duration) {
     }
 }
 
-/// Whether a processor's backlog has frames (`softnet_seq_show` of net/core/net-procfs.c).
+/// Returns whether a processor's backlog has frames (`softnet_seq_show` of net/core/net-procfs.c).
 fn frames_wait() -> bool {
     const BACKLOG: usize = 11;
     let text = std::fs::read_to_string("/proc/net/softnet_stat").expect("softnet_stat");

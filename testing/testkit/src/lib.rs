@@ -10,7 +10,7 @@
 //! - [`storm`]: many short TCP connections,
 //! - [`TempDir`], [`unique_name`], [`make_fifo`]: files that no other test has,
 //! - [`Namespace`]: a network namespace that is gone when the test is,
-//! - [`RawSender`], [`RawReceiver`]: frames out of an interface, whatever they say, and into one,
+//! - [`RawSender`], [`RawReceiver`]: arbitrary frames out of an interface, and frames into one,
 //! - [`Process`]: a program that ends with the test, its output kept,
 //! - [`Boringtun`]: a WireGuard device where the kernel has none,
 //! - [`workspace_binary`]: a program of another package of the workspace,

@@ -73,7 +73,7 @@ impl Namespace {
         whole
     }
 
-    /// Runs a command inside and returns what it wrote to its standard output.
+    /// Runs a command inside and returns its standard output.
     ///
     /// # Panics
     /// If it cannot be started or fails; the message has all it wrote.
@@ -91,7 +91,7 @@ impl Namespace {
         command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
-    /// Whether `to` answers an echo request, which is sent once, within three seconds.
+    /// Returns whether `to` answers an echo request, which is sent once, within three seconds.
     pub fn pings(&self, to: &str) -> bool {
         pings(&self.name, to)
     }
@@ -105,7 +105,7 @@ impl Namespace {
     }
 }
 
-/// Whether `to` answers an echo request from the namespace with this name, which is sent once, within
+/// Returns whether `to` answers an echo request from the namespace with this name, which is sent once, within
 /// three seconds.
 ///
 /// # Panics

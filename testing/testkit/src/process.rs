@@ -59,7 +59,7 @@ impl Process {
     ///
     /// # Panics
     /// If there is none within `deadline`, or the program has closed its output
-    /// without it; the message shows what it wrote.
+    /// without it; the message shows its output.
     pub fn wait_for_line(&self, text: &str, deadline: Duration) -> String {
         let end = Instant::now() + deadline;
         let mut state = self.output.lock();

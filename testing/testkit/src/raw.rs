@@ -1,4 +1,4 @@
-//! Frames out of an interface just as they are, whatever they say, and those that come in.
+//! Sends arbitrary frames by an interface, and receives those that arrive.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,9 +17,9 @@ pub struct RawSender {
 
 impl RawSender {
     /// # Errors
-    /// If there is no such interface, or the kernel gives no such socket.
+    /// Fails if there is no such interface, or the kernel gives no such socket.
     pub fn open(interface: &str) -> io::Result<Self> {
-        // Of no protocol: it hears of none.
+        // Bound to no protocol, it receives nothing.
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
         let index = name_to_index(&socket, interface)?;
@@ -60,11 +60,11 @@ pub struct RawReceiver {
 }
 
 impl RawReceiver {
-    /// Room for frames that nobody has read yet, in bytes.
+    /// Buffer for unread frames, in bytes.
     const ROOM: libc::c_int = 256 << 20;
 
     /// # Errors
-    /// If there is no such interface, or the kernel gives no such socket.
+    /// Fails if there is no such interface, or the kernel gives no such socket.
     pub fn open(interface: &str) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;

@@ -1,4 +1,4 @@
-//! Tests that say what they need, and what becomes of them without it.
+//! Requirements of tests, and the report of skipped ones.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -27,19 +27,19 @@ macro_rules! requires_root {
 /// Reports the test called `name` as skipped.
 ///
 /// # Panics
-/// If the environment variable `PODGATE_REFUSE_SKIPS` is `1`: then a skipped
-/// test is a failed one.
+/// If the environment variable `PODGATE_REFUSE_SKIPS` is `1`, which makes a skipped test a failed
+/// one.
 pub fn skipped(name: &str, reason: &str) {
     let refused = std::env::var("PODGATE_REFUSE_SKIPS").is_ok_and(|value| value == "1");
     assert!(!refused, "{name} must not be skipped here: {reason}");
-    // Not eprintln: the harness would keep that to itself, for the test passes. One write, so
-    // that lines of tests that run at the same time do not mix. It begins with a line end, because
-    // a harness that runs one test at a time has just written the test's name, without one.
+    // Not eprintln, which the harness captures in tests that pass. One write, so that lines of concurrent tests do not
+    // mix. It begins with a line end: a harness that runs one test at a time has just written the test's name without
+    // one.
     let line = format!("\nSKIPPED {name}: {reason}\n");
     std::io::stderr().write_all(line.as_bytes()).expect("standard error can be written");
 }
 
-/// Whether this process is root and may configure networks and namespaces
+/// Returns whether this process is root and may configure networks and namespaces
 /// (CAP_NET_ADMIN, CAP_SYS_ADMIN): root in a container often may not.
 pub fn is_root() -> bool {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|status| may_do_anything(&status))
@@ -58,7 +58,7 @@ fn may_do_anything(status: &str) -> bool {
     user == Some("0") && capabilities.is_some_and(|has| has & needed == needed)
 }
 
-/// Whether `program` is an executable file in one of the folders of `PATH`,
+/// Returns whether `program` is an executable file in one of the folders of `PATH`,
 /// or, with a `/` in it, at that place.
 pub fn has_program(program: &str) -> bool {
     let executable = |path: std::path::PathBuf| {
@@ -139,7 +139,7 @@ mod tests {
         };
         assert!(may_do_anything(&status("0", "000001ffffffffff")));
         assert!(!may_do_anything(&status("1000", "000001ffffffffff")));
-        // What Docker leaves to root by default.
+        // Root's default capabilities under Docker.
         assert!(!may_do_anything(&status("0", "00000000a80425fb")));
         assert!(!may_do_anything(""));
     }

@@ -33,11 +33,11 @@ pub struct Caller {
 /// Outcomes of connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
-    /// Those whose number came back.
+    /// Connections whose number came back.
     pub answered: u64,
     /// Connections without a reply in time.
     pub silent: u64,
-    /// Those that ended otherwise, by how.
+    /// Connections that ended otherwise, by their outcome.
     pub failed: BTreeMap<String, u64>,
 }
 
@@ -49,7 +49,7 @@ const EVENTS: usize = 256;
 const TICK: Duration = Duration::from_millis(2);
 
 impl Caller {
-    /// Calls until `goes_on` denies it; what is under way then is left to its end.
+    /// Calls until `goes_on` returns false; calls under way are left to their end.
     ///
     /// # Panics
     /// If the system has no sockets or ports left.
@@ -108,7 +108,7 @@ impl Calls {
         *self.failed.entry(io::Error::from(error).to_string()).or_default() += 1;
     }
 
-    /// Those that ended, however.
+    /// All connections that ended.
     pub fn ended(&self) -> u64 {
         self.answered + self.silent + self.failed.values().sum::<u64>()
     }

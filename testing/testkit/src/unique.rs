@@ -11,7 +11,7 @@ pub fn unique_name(label: &str) -> String {
     format!("pgt-{label}-{}-{count}", std::process::id())
 }
 
-/// A folder that is removed, with what is in it, when this value is dropped.
+/// A folder that is removed with its content when this value is dropped.
 #[derive(Debug)]
 pub struct TempDir(PathBuf);
 

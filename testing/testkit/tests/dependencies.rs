@@ -40,7 +40,7 @@ fn list(name: &str) -> Vec<&'static str> {
     list.split('"').skip(1).step_by(2).collect()
 }
 
-/// Whether a licence expression (SPDX 2, or with the `/` of before) can be met by `allowed` ones.
+/// Returns whether a licence expression (SPDX 2, or with the `/` of before) can be met by `allowed` ones.
 fn is_met(expression: &str, allowed: &[&str]) -> bool {
     let text = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = text.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! Capabilities of the switch, and what it may do at the API server.
+//! Capabilities of the switch, and its rights at the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,7 +59,7 @@ fn the_role_grants_what_the_switch_asks_for_and_nothing_else() {
         if kind.closes() {
             wanted.insert(format!("{group} {resource} get"));
         }
-        // What is enforced of a cluster-wide policy is written into its status.
+        // The status of a cluster-wide policy says what is enforced.
         if kind.is_cluster_policy() {
             wanted.insert(format!("{group} {resource}/status patch"));
         }
@@ -68,7 +68,7 @@ fn the_role_grants_what_the_switch_asks_for_and_nothing_else() {
             wanted.extend(["create", "patch"].map(|verb| format!("{group} {resource} {verb}")));
         }
     }
-    // So too what it has in force, which the writer of statuses lists.
+    // So does the state in force, which the writer of statuses lists.
     let verbs = ["list", "create", "patch"];
     wanted.extend(verbs.map(|verb| format!("podgate.io nodepolicies {verb}")));
     wanted.extend(["create", "patch"].map(|verb| format!(" events {verb}")));

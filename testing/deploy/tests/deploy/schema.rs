@@ -30,7 +30,7 @@ fn the_schema_takes_the_default_values_and_refuses_mistakes() {
         ("a time without a unit", |values| values["config"]["dns-min-ttl"] = json!("60")),
         ("an enforcer that does not exist", |values| values["config"]["enforcer"] = json!("nft")),
         ("an option with capitals", |values| values["config"]["RxMode"] = json!("polling")),
-        ("a secret that is no name", |values| values["hubble"]["tlsSecret"] = json!("A/b")),
+        ("a secret that is not a name", |values| values["hubble"]["tlsSecret"] = json!("A/b")),
         ("a port that is none", |values| values["apiServer"]["port"] = json!(0)),
         ("a folder that is relative", |values| values["cni"]["pluginFolder"] = json!("bin")),
         ("a name with another ending", |values| {

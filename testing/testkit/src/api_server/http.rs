@@ -1,7 +1,7 @@
-//! As much of HTTP/1.1 as the double needs.
+//! Answers requests to the double: objects, lists, watches, subresources.
 
 use std::collections::HashSet;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Value, json};
 
 use super::store::Refusal;
+use super::wire::{Request, Stream, body, event, head, read, refuse, status, whole};
 use super::{Shared, lock};
 use crate::protobuf;
-
-/// A connection.
-pub trait Stream: Read + Write + Send {}
-
-impl<T: Read + Write + Send> Stream for T {}
 
 /// Serves a connection until it ends.
 pub(super) fn begin(stream: TcpStream, shared: &Arc<Shared>, stopped: &Arc<AtomicBool>) {
@@ -23,7 +19,7 @@ pub(super) fn begin(stream: TcpStream, shared: &Arc<Shared>, stopped: &Arc<Atomi
     let Ok(clone) = stream.try_clone() else { return };
     lock(&shared.connections).push(clone);
     std::thread::spawn(move || {
-        // The listener is polled; what it accepts is not.
+        // The listener is non-blocking; accepted connections are not.
         if stream.set_nonblocking(false).is_err() {
             return;
         }
@@ -32,15 +28,6 @@ pub(super) fn begin(stream: TcpStream, shared: &Arc<Shared>, stopped: &Arc<Atomi
             let _ = serve(BufReader::new(stream), &shared, &stopped);
         }
     });
-}
-
-struct Request {
-    method: String,
-    target: String,
-    token: Option<String>,
-    /// All others but those about the connection.
-    headers: Vec<(String, String)>,
-    body: Vec<u8>,
 }
 
 impl Request {
@@ -54,30 +41,6 @@ impl Request {
         let all = || objects.iter().all(|it| protobuf::answer(it, kind).is_ok());
         (self.headers.iter().any(accepts) && all()).then_some(kind)
     }
-}
-
-fn read(stream: &mut BufReader<Box<dyn Stream>>) -> io::Result<Option<Request>> {
-    let mut line = String::new();
-    if stream.read_line(&mut line)? == 0 {
-        return Ok(None);
-    }
-    let mut words = line.split_whitespace().map(str::to_owned);
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let (mut length, mut token, mut headers) = (0, None, Vec::new());
-    loop {
-        let mut header = String::new();
-        stream.read_line(&mut header)?;
-        let Some((name, value)) = header.trim().split_once(':') else { break };
-        match name.to_ascii_lowercase().as_str() {
-            "content-length" => length = value.trim().parse().unwrap_or(0),
-            "authorization" => token = value.trim().strip_prefix("Bearer ").map(str::to_owned),
-            "host" | "connection" => {}
-            _ => headers.push((name.to_owned(), value.trim().to_owned())),
-        }
-    }
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body)?;
-    Ok(Some(Request { method, target, token, headers, body }))
 }
 
 fn serve(
@@ -182,7 +145,7 @@ fn answer(
                 true => json!({"status": patch["status"]}),
                 false => patch,
             };
-            // Server-side apply makes what is not there.
+            // Server-side apply creates a missing object.
             let is = |kind: &str| {
                 let mut headers = request.headers.iter();
                 headers.any(|(name, value)| {
@@ -322,7 +285,7 @@ fn name_of(object: &Value) -> (String, String) {
     (text("namespace"), text("name"))
 }
 
-/// Whether the selectors of a query select an object; of labels equality alone is known, of fields the name of a
+/// Returns whether the selectors of a query select an object; of labels equality alone is known, of fields the name of a
 /// pod's node.
 fn selects<'q>(parameter: &impl Fn(&str) -> Option<&'q str>, object: &Value) -> bool {
     let terms = |name: &str| {
@@ -352,7 +315,7 @@ fn watch<'q>(
     let mut sent = HashSet::new();
     let mut version = match parameter("resourceVersion").and_then(|it| it.parse().ok()) {
         Some(version) => {
-            // Of a client that goes on it is known what it has.
+            // A client that resumes has the objects of its version.
             sent.extend(listed(resource, parameter, shared).0.iter().map(name_of));
             version
         }
@@ -380,7 +343,7 @@ fn watch<'q>(
         }
         for change in changes {
             let object = resource.converted(change.object);
-            // What a selector leaves out never came, or is gone.
+            // An object that the selector does not match never came, or is gone.
             let is_selected = selects(parameter, &object);
             let was_sent = match is_selected {
                 true => !sent.insert(name_of(&object)),
@@ -407,48 +370,4 @@ fn watch<'q>(
         }
     }
     Err(io::ErrorKind::ConnectionAborted.into())
-}
-
-fn status(code: u16, message: &str) -> Value {
-    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
-        "message": message})
-}
-
-fn refuse(stream: &mut Box<dyn Stream>, code: u16, message: &str) -> io::Result<()> {
-    whole(stream, code, &status(code, message))
-}
-
-fn head(stream: &mut Box<dyn Stream>, protobuf: Option<&str>) -> io::Result<()> {
-    let content = match protobuf {
-        Some(_) => "application/vnd.kubernetes.protobuf;stream=watch",
-        None => "application/json",
-    };
-    write!(
-        stream,
-        "HTTP/1.1 200 OK\r\nContent-Type: {content}\r\nTransfer-Encoding: chunked\r\n\r\n"
-    )
-}
-
-/// Sends an event.
-fn event(stream: &mut Box<dyn Stream>, kind: Option<&str>, event: &Value) -> io::Result<()> {
-    let line = match kind {
-        Some(kind) => protobuf::event(event, kind).map_err(io::Error::other)?,
-        None => format!("{event}\n").into_bytes(),
-    };
-    let chunk = [format!("{:x}\r\n", line.len()).as_bytes(), &line, b"\r\n"].concat();
-    stream.write_all(&chunk)?;
-    stream.flush()
-}
-
-fn whole(stream: &mut Box<dyn Stream>, code: u16, value: &Value) -> io::Result<()> {
-    body(stream, code, "application/json", value.to_string().as_bytes())
-}
-
-fn body(stream: &mut Box<dyn Stream>, code: u16, content: &str, body: &[u8]) -> io::Result<()> {
-    let head = format!(
-        "HTTP/1.1 {code} Whatever\r\nContent-Type: {content}\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(&[head.as_bytes(), body].concat())?;
-    stream.flush()
 }

@@ -33,10 +33,6 @@ impl Identities {
         self.lock().grants.insert((user.to_owned(), path.to_owned()));
     }
 
-    pub(super) fn revoke(&self, token: &str) {
-        self.lock().tokens.remove(token);
-    }
-
     pub(super) fn reviews(&self) -> (usize, usize) {
         self.lock().reviews
     }

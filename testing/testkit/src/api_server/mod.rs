@@ -8,6 +8,7 @@
 mod http;
 mod identities;
 mod store;
+mod wire;
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -19,9 +20,9 @@ use std::thread::JoinHandle;
 use serde_json::{Value, json};
 
 use crate::TempDir;
-pub use http::Stream;
 use identities::Identities;
 use store::Store;
+pub use wire::Stream;
 
 /// The double; it is gone when this is dropped.
 pub struct ApiServer {
@@ -145,11 +146,6 @@ impl ApiServer {
         self.shared.identities.grant(user, path);
     }
 
-    /// From now on this token is invalid.
-    pub fn revoke(&self, token: &str) {
-        self.shared.identities.revoke(token);
-    }
-
     /// TokenReviews and SubjectAccessReviews so far.
     pub fn reviews(&self) -> (usize, usize) {
         self.shared.identities.reviews()
@@ -205,7 +201,7 @@ impl ApiServer {
         self.shared.store.uninstall(plural, true);
     }
 
-    /// Whether watches from forgotten versions get 410 as the status of the answer, rather than as
+    /// Returns whether watches from forgotten versions get 410 as the status of the answer, rather than as
     /// an event in an answer of status 200.
     pub fn expire_by_status(&self, by_status: bool) {
         self.shared.store.expire_by_status(by_status);

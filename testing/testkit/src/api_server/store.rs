@@ -278,7 +278,7 @@ impl Store {
         installed.map(resource).collect()
     }
 
-    /// Whether a resource is served in this version.
+    /// Returns whether a resource is served in this version.
     pub(super) fn is_served(&self, plural: &str, version: &str) -> bool {
         let state = self.lock();
         let is_it = state.version_of(plural).is_none_or(|it| it == version);

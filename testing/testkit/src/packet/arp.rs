@@ -89,5 +89,5 @@ impl From<Arp> for Vec<u8> {
 
 #[track_caller]
 fn address(text: &str) -> Ipv4Addr {
-    text.parse().unwrap_or_else(|_| panic!("{text:?} is no IPv4 address"))
+    text.parse().unwrap_or_else(|_| panic!("{text:?} is not an IPv4 address"))
 }

@@ -100,7 +100,7 @@ pub fn icmp_error(from: &str, to: &str, kind: u8, code: u8, quoted: &Packet) -> 
 /// address with a source link-layer address option (RFC 4861, section 4.3).
 #[track_caller]
 pub fn neighbour_solicitation(from: &str, target: &str) -> Packet {
-    let IpAddr::V6(wanted) = address(target) else { panic!("{target} is no IPv6 address") };
+    let IpAddr::V6(wanted) = address(target) else { panic!("{target} is not an IPv6 address") };
     let [.., a, b, c] = wanted.octets();
     let group = format!("ff02::1:ff{a:02x}:{b:02x}{c:02x}");
     let mut body = wanted.octets().to_vec();
@@ -115,7 +115,7 @@ pub fn neighbour_solicitation(from: &str, target: &str) -> Packet {
 /// A solicited neighbour advertisement from `from` to `to` (RFC 4861, section 4.4).
 #[track_caller]
 pub fn neighbour_advertisement(from: &str, to: &str) -> Packet {
-    let IpAddr::V6(target) = address(from) else { panic!("{from} is no IPv6 address") };
+    let IpAddr::V6(target) = address(from) else { panic!("{from} is not an IPv6 address") };
     let mut body = target.octets().to_vec();
     body.extend([2, 1]);
     body.extend(mac_of(target.into()));
@@ -357,12 +357,12 @@ fn echo(identifier: u16, sequence: u16) -> [u8; 4] {
 
 #[track_caller]
 fn address(text: &str) -> IpAddr {
-    text.parse().unwrap_or_else(|_| panic!("{text:?} is no IP address"))
+    text.parse().unwrap_or_else(|_| panic!("{text:?} is not an IP address"))
 }
 
 #[track_caller]
 fn socket(text: &str) -> SocketAddr {
-    text.parse().unwrap_or_else(|_| panic!("{text:?} is no address:port"))
+    text.parse().unwrap_or_else(|_| panic!("{text:?} is not an address:port"))
 }
 
 #[cfg(test)]

@@ -187,7 +187,8 @@ fn scalar(out: &mut Vec<u8>, field: u64, value: &Value, of: &str) -> Result<(), 
             bytes(out, field, &either);
         }
         ("Time" | "MicroTime", Value::String(text)) => {
-            let time: jiff::Timestamp = text.parse().map_err(|_| format!("{text} is no time"))?;
+            let time: jiff::Timestamp =
+                text.parse().map_err(|_| format!("{text} is not a time"))?;
             let mut seconds = Vec::new();
             number(&mut seconds, 1, time.as_second() as u64);
             number(&mut seconds, 2, 0);
