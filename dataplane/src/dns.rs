@@ -9,7 +9,7 @@
 //!
 //! The graph knows ports and headers alone. The receiver of the copies reads the messages, puts addresses
 //! in force and releases the answers. An answer that is not released leaves by itself after
-//! [`LONGEST_HOLD`].
+//! [`DnsTap::max_hold`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,8 +22,8 @@ use crate::wire::Flow;
 /// The port that DNS servers listen on (RFC 1035).
 pub const DNS_PORT: u16 = 53;
 
-/// Longest time for which an answer is held.
-pub const LONGEST_HOLD: Duration = Duration::from_secs(1);
+/// The usual [`DnsTap::max_hold`].
+pub const MAX_HOLD: Duration = Duration::from_secs(1);
 /// Answers of one pod that a worker holds at most.
 pub const MOST_HELD_OF_POD: usize = 32;
 /// Answers that a worker holds at most.
@@ -65,6 +65,8 @@ pub struct Ticket {
 /// Where workers send copies.
 #[derive(Debug)]
 pub struct DnsTap {
+    /// Longest time for which an answer is held.
+    pub max_hold: Duration,
     packets: Sender<DnsPacket>,
     /// Copies under way, by port and in all.
     of_port: Box<[AtomicU32]>,
@@ -89,9 +91,10 @@ pub(crate) struct Draft {
 
 impl DnsTap {
     /// A tap for ports with numbers below `ports`, and where its copies arrive.
-    pub fn new(ports: u16) -> (Arc<Self>, Receiver<DnsPacket>) {
+    pub fn new(ports: u16, max_hold: Duration) -> (Arc<Self>, Receiver<DnsPacket>) {
         let (packets, received) = channel();
         let tap = Self {
+            max_hold,
             packets,
             of_port: (0..ports).map(|_| AtomicU32::new(0)).collect(),
             all: AtomicU32::new(0),
@@ -143,7 +146,7 @@ mod tests {
 
     #[test]
     fn pods_that_flood_leave_copies_for_the_others() {
-        let (tap, _copies) = DnsTap::new(100);
+        let (tap, _copies) = DnsTap::new(100, MAX_HOLD);
         let reserve = |pod, times| -> Vec<CopyGuard> {
             (0..times).filter_map(|_| tap.reserve(PortId(pod))).collect()
         };

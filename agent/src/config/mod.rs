@@ -121,6 +121,8 @@ pub struct Config {
     pub session_accounting: bool,
     /// Minimum lifetime of a domain name's address.
     pub dns_min_ttl: Duration,
+    /// Longest time that an answer of DNS waits for its addresses.
+    pub dns_max_hold: Duration,
     /// Timeout of attaching a pod.
     pub attach_timeout: Duration,
     /// True if there is a host port.
@@ -238,6 +240,7 @@ impl Config {
             opening: span("unanswered-timeout", options.unanswered_timeout()),
         };
         let dns_min_ttl = span("dns-min-ttl", options.dns_min_ttl());
+        let dns_max_hold = span("dns-max-hold", options.dns_max_hold());
         let attach_timeout = span("attach-timeout", options.attach_timeout());
         // Kubelet registers the node under the host's name in lower case.
         let node_name = options.node_name.clone().unwrap_or_else(|| host_name.to_lowercase());
@@ -329,6 +332,7 @@ impl Config {
             timeouts,
             session_accounting: options.session_accounting() == OnOff::On,
             dns_min_ttl,
+            dns_max_hold,
             attach_timeout,
             host_port,
             node_addresses: options.node_addresses.clone(),

@@ -212,6 +212,10 @@ pub struct Options {
     #[arg(long, env = "PODGATE_DNS_MIN_TTL", value_name = "TIME")]
     pub dns_min_ttl: Option<Span> = Span(Duration::from_secs(30)),
 
+    /// Maximum time that the first DNS answer with a new address is held until that address may be connected to
+    #[arg(long, env = "PODGATE_DNS_MAX_HOLD", value_name = "TIME")]
+    pub dns_max_hold: Option<Span> = Span(dataplane::dns::MAX_HOLD),
+
     /// Time that attaching a pod waits for its object and tables
     #[arg(long, env = "PODGATE_ATTACH_TIMEOUT", value_name = "TIME")]
     pub attach_timeout: Option<Span> = Span(Duration::from_secs(25)),

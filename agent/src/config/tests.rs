@@ -89,6 +89,7 @@ fn a_file_may_say_everything() {
         node-readiness: on
         session-accounting: on
         dns-min-ttl: 1m
+        dns-max-hold: 2s
         web-page: on
         attach-timeout: 3s
         host-port: off

@@ -80,7 +80,7 @@ impl Names {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => tracing::warn!("state-dir: {}: {error}; not used", file.display()),
         }
-        let (tap, copies) = DnsTap::new(config.max_ports);
+        let (tap, copies) = DnsTap::new(config.max_ports, config.dns_max_hold);
         let names = Self {
             tap,
             table: Mutex::new(table),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
-use dataplane::dns::{DnsPacket, DnsTap, LONGEST_HOLD, MOST_HELD_OF_POD};
+use dataplane::dns::{DnsPacket, DnsTap, MAX_HOLD, MOST_HELD_OF_POD};
 use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::wire::{protocol, tcp_flags};
 use dataplane::{AclBinding, Outcome, Parts, PortState};
@@ -35,7 +35,7 @@ fn parts(generation: u64) -> Parts {
 
 fn followed(parts: Parts) -> (Rig, Arc<DnsTap>, Receiver<DnsPacket>) {
     let mut rig = Rig::new(parts);
-    let (tap, copies) = DnsTap::new(16);
+    let (tap, copies) = DnsTap::new(16, MAX_HOLD);
     rig.follow_dns(&tap);
     (rig, tap, copies)
 }
@@ -94,7 +94,7 @@ fn an_answer_that_nobody_releases_leaves_in_time_and_is_counted() {
     let (mut rig, tap, copies) = followed(parts(1));
     ask(&mut rig);
     rig.send_all(RESOLVER, vec![answer().build()]);
-    assert_eq!(rig.wait(LONGEST_HOLD.as_secs()), [Outcome::Session]);
+    assert_eq!(rig.wait(MAX_HOLD.as_secs()), [Outcome::Session]);
     assert!(rig.receive(POD).is_some());
     assert_eq!(tap.late.load(Ordering::Relaxed), 1);
     assert_eq!(copies.try_iter().count(), 2);
@@ -147,14 +147,14 @@ fn held_answers_of_a_pod_are_bounded() {
 #[test]
 fn a_burst_of_answers_holds_no_more_than_the_pods_share() {
     let mut rig = Rig::new_with_frames(parts(1), 8192);
-    let (tap, copies) = DnsTap::new(16);
+    let (tap, copies) = DnsTap::new(16, MAX_HOLD);
     rig.follow_dns(&tap);
     ask(&mut rig);
     // No more than a worker takes at once.
     let ends = rig.send_all(RESOLVER, vec![answer().build(); 60]);
     assert_eq!(ends, vec![Outcome::Session; 60 - MOST_HELD_OF_POD]);
     assert_eq!(copies.try_iter().filter(|it| it.held.is_some()).count(), MOST_HELD_OF_POD);
-    assert_eq!(rig.wait(LONGEST_HOLD.as_secs()).len(), MOST_HELD_OF_POD);
+    assert_eq!(rig.wait(MAX_HOLD.as_secs()).len(), MOST_HELD_OF_POD);
     let again = rig.send_all(RESOLVER, vec![answer().build(); 2]);
     assert_eq!(again, [], "there is room again");
 }
@@ -167,7 +167,7 @@ fn pods_that_flood_leave_room_for_an_answer_of_each_other_pod() {
         ports.push(port.map(|port| PortState { follows_names: true, ..port }));
     }
     let mut rig = Rig::new_with_frames(Parts { ports, ..parts(1) }, 8192);
-    let (tap, copies) = DnsTap::new(16);
+    let (tap, copies) = DnsTap::new(16, MAX_HOLD);
     rig.follow_dns(&tap);
     let mut held = Vec::new();
     for n in 10..20_u16 {
@@ -183,7 +183,7 @@ fn pods_that_flood_leave_room_for_an_answer_of_each_other_pod() {
 #[test]
 fn answers_that_cannot_be_copied_take_no_place() {
     let mut rig = Rig::new_with_frames(parts(1), 8192);
-    let (tap, copies) = DnsTap::new(16);
+    let (tap, copies) = DnsTap::new(16, MAX_HOLD);
     rig.follow_dns(&tap);
     ask(&mut rig);
     drop(copies);
@@ -191,7 +191,7 @@ fn answers_that_cannot_be_copied_take_no_place() {
         assert_eq!(rig.send(RESOLVER, answer().build()), Outcome::Session);
         rig.receive(POD);
     }
-    let (tap, copies) = DnsTap::new(16);
+    let (tap, copies) = DnsTap::new(16, MAX_HOLD);
     rig.follow_dns(&tap);
     assert_eq!(rig.send_all(RESOLVER, vec![answer().build()]), []);
     assert_eq!(copies.try_iter().count(), 1);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use dataplane::dns::{DnsPacket, LONGEST_HOLD};
+use dataplane::dns::DnsPacket;
 use dataplane::wire::{Flow, tcp_flags};
 use domain_names::{Follower, Seen, Segment};
 
@@ -96,7 +96,7 @@ impl Reader {
             names.is_dirty.store(true, Ordering::Release);
         }
         if let Some(sequence) = waits_for {
-            self.waiting.insert(*flow, (sequence, seen + LONGEST_HOLD));
+            self.waiting.insert(*flow, (sequence, seen + names.tap.max_hold));
         } else if let Some((sequence, until)) = self.waiting.get(flow)
             && packet.held.is_some()
             && *until > seen
@@ -114,9 +114,6 @@ impl Reader {
     }
 }
 
-/// Longest wait for a generation: workers release answers by themselves then.
-const PATIENCE: Duration = LONGEST_HOLD;
-
 /// Releases answers whose generation is in force. Ends when nothing can be published any more.
 pub(super) fn release(shared: &SharedStatus, published: &Receiver<(u64, PendingAnswer)>) {
     for (generation, answer) in published {
@@ -124,7 +121,8 @@ pub(super) fn release(shared: &SharedStatus, published: &Receiver<(u64, PendingA
         if names.stop.load(Ordering::Acquire) {
             return;
         }
-        if shared.switch.wait_in_force(generation, PATIENCE) {
+        // Workers release answers by themselves then.
+        if shared.switch.wait_in_force(generation, names.tap.max_hold) {
             names.table.lock().in_force(&answer.pod, answer.sequence);
             release_one(&shared.switch, answer.ticket);
             shared.durations.answers(true, answer.seen.elapsed());

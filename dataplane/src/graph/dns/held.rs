@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::dns::{DnsTap, LONGEST_HOLD, MOST_HELD, MOST_HELD_OF_POD};
+use crate::dns::{DnsTap, MAX_HOLD, MOST_HELD, MOST_HELD_OF_POD};
 use crate::packet::Packet;
 use crate::{Now, Outcome, PortId};
 
@@ -68,7 +68,8 @@ impl HeldAnswers {
     /// Holds a packet whose hash is its ticket's number.
     pub(in crate::graph) fn hold(&mut self, packet: Packet, now: Now) {
         self.give_back(packet.out_port);
-        self.held.push_back(Held { until: Now(now.0 + LONGEST_HOLD), packet });
+        let max_hold = self.tap.as_ref().map_or(MAX_HOLD, |tap| tap.max_hold);
+        self.held.push_back(Held { until: Now(now.0 + max_hold), packet });
     }
 
     /// Lets answers go.
