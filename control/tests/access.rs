@@ -83,7 +83,7 @@ fn try_access(server: &ApiServer, cluster: Value, user: Value) -> Result<usize, 
         let _tasks = watch(&connection.client, Pace::default(), &sender);
         let mut nodes = 0;
         loop {
-            let event = tokio::time::timeout(Duration::from_secs(30), receiver.recv()).await;
+            let event = tokio::time::timeout(Duration::from_secs(60), receiver.recv()).await;
             match event.expect("an event in time").expect("the watch goes on") {
                 Event::Trouble(_, why) => return Err(why),
                 Event::Resync(Kind::Node, objects, _) => nodes = objects.len(),
@@ -187,7 +187,7 @@ fn a_fifo_as_kubeconfig_or_token_is_refused_and_not_waited_for() {
             let connected = runtime.unwrap().block_on(connect(&Access::Kubeconfig(kubeconfig)));
             sender.send(connected.map(drop).map_err(|error| error.to_string()))
         });
-        let refused = receiver.recv_timeout(Duration::from_secs(30)).expect("an answer in time");
+        let refused = receiver.recv_timeout(Duration::from_secs(60)).expect("an answer in time");
         let error = refused.unwrap_err();
         assert!(error.contains(fifo.to_str().unwrap()), "{error}");
         assert!(error.ends_with("is no regular file"), "{error}");

@@ -155,6 +155,7 @@ fn the_saved_state_keeps_the_kind() {
 }
 
 const PACE: Pace = Pace {
+    answer: Duration::from_secs(60),
     first: Duration::from_millis(5),
     most: Duration::from_millis(50),
     outage: Duration::from_millis(50),
@@ -169,7 +170,7 @@ async fn until(
     mut done: impl FnMut(&Control, &Event) -> bool,
 ) {
     loop {
-        let event = tokio::time::timeout(Duration::from_secs(30), events.recv()).await;
+        let event = tokio::time::timeout(Duration::from_secs(60), events.recv()).await;
         let event = event.expect("in time").expect("watches go on");
         control.handle(event.clone());
         control.commit();

@@ -19,6 +19,7 @@ use crate::common::generate::{Edit, NODES, edits};
 use crate::common::same_answers;
 
 const PACE: Pace = Pace {
+    answer: Duration::from_secs(60),
     first: Duration::from_millis(5),
     most: Duration::from_millis(50),
     outage: Duration::from_millis(50),

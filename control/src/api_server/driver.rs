@@ -22,9 +22,8 @@ use crate::Kind;
 
 /// Timeout of a watch without events; bookmarks come about once a minute.
 const SILENCE: Duration = Duration::from_secs(150);
-/// Timeouts until the head of an answer: the first, and the longest after failures. The head of a watch
-/// comes at once; a server that hangs is noticed soon, and one that is busy gets more time at each try.
-const ANSWER: [Duration; 2] = [Duration::from_millis(1500), Duration::from_secs(30)];
+/// The longest timeout until the head of an answer, after failures; see [`Pace::answer`].
+const LONGEST_ANSWER: Duration = Duration::from_secs(30);
 
 /// The requests of one kind.
 pub(super) struct Driver {
@@ -227,8 +226,9 @@ impl Driver {
     /// One request, to its end.
     async fn request(&mut self) -> Result<Result<(), Trouble>, Closed> {
         let began = Instant::now();
-        let [first, longest] = ANSWER;
-        let patience = first.saturating_mul(1 << self.failures.count().min(16)).min(longest);
+        let first = self.pace.answer;
+        let patience = first.saturating_mul(1 << self.failures.count().min(16));
+        let patience = patience.min(LONGEST_ANSWER.max(first));
         let (path, accept) = (self.watch.path(), self.watch.accept());
         let mut requests = FuturesUnordered::from_iter([answer::get(&self.client, &path, accept)]);
         let (hangs, late) = (sleep(first), sleep(patience));

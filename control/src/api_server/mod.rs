@@ -137,9 +137,12 @@ impl Control {
     }
 }
 
-/// Waits between requests.
+/// Waits for answers, and between requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
+    /// The first timeout until the head of an answer, that of a watch too, which comes at once: a server that hangs
+    /// is noticed soon. Twice as long after each failure, for a server that is busy.
+    pub answer: Duration,
     /// The first wait; each further one is twice as long, give or take a quarter.
     pub first: Duration,
     /// The longest wait.
@@ -155,6 +158,7 @@ pub struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         Self {
+            answer: Duration::from_millis(1500),
             first: Duration::from_millis(250),
             most: Duration::from_secs(30),
             outage: Duration::from_secs(1),

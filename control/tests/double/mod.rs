@@ -44,7 +44,7 @@ pub(crate) enum Step {
 pub(crate) enum Odd {
     /// It has no end.
     Endless,
-    /// A message of 8 MB.
+    /// A message of 1 MB.
     Long,
     /// It begins, and nothing follows.
     Hangs,
@@ -264,7 +264,7 @@ fn play(out: &mut Out, step: Step) -> std::io::Result<()> {
             thread::park();
         },
         Step::Status(code) => whole(out, code, &status(code, "refused")),
-        Step::Odd(code, Odd::Long) => whole(out, code, &status(code, &"x".repeat(8 << 20))),
+        Step::Odd(code, Odd::Long) => whole(out, code, &status(code, &"x".repeat(1 << 20))),
         Step::Odd(code, odd) => {
             let head = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
             write!(out.stream, "HTTP/1.1 {code} Whatever\r\n{head}")?;
