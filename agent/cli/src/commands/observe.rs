@@ -141,8 +141,7 @@ pub(super) fn run(args: &Args) -> Ended {
     loop {
         let begin = Instant::now();
         let ended = stream(args, client, &filters, colour)?;
-        // A switch that is ending still accepts connections, and closes them.
-        pause = if begin.elapsed() < LONGEST_PAUSE { LONGEST_PAUSE.min(pause * 2) } else { PAUSE };
+        pause = next_pause(pause, begin.elapsed());
         if !args.follow {
             return Ok(ended.map_or(ExitCode::SUCCESS, refused));
         }
@@ -158,6 +157,12 @@ pub(super) fn run(args: &Args) -> Ended {
         let since = Some(utc(since));
         filters.since = filters.since.filter(|begin| Some(begin) > since.as_ref()).or(since);
     }
+}
+
+/// The pause after a stream that has lasted so long. A switch that is ending still accepts connections, and closes
+/// them: pauses grow then.
+fn next_pause(pause: Duration, lasted: Duration) -> Duration {
+    if lasted < LONGEST_PAUSE { LONGEST_PAUSE.min(pause * 2) } else { PAUSE }
 }
 
 /// Writes the verdicts of one connection; returns why it ended, if not in order.
@@ -286,6 +291,17 @@ mod tests {
         let flags = filters.get_arguments().filter_map(|it| it.get_long());
         let flags: BTreeSet<_> = flags.chain(["namespace", "not"]).collect();
         assert_eq!(BTreeSet::from(observe::export::TERMS), flags);
+    }
+
+    #[test]
+    fn a_stream_that_ends_at_once_again_and_again_is_not_repeated_all_the_time() {
+        let mut pause = PAUSE;
+        let mut next = |lasted_ms| {
+            pause = next_pause(pause, Duration::from_millis(lasted_ms));
+            pause.as_millis()
+        };
+        assert_eq!([0, 0, 0, 0, 0, 0].map(&mut next), [200, 400, 800, 1600, 2000, 2000]);
+        assert_eq!([60_000, 1].map(&mut next), [100, 200]);
     }
 
     #[test]
