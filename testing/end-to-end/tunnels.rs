@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use testkit::{Namespace, TempDir, packet};
 
-use crate::cluster_node::ClusterNode;
+use crate::cluster_node::{ClusterNode, PATIENCE};
 use crate::foreign::Foreign;
 use crate::host_firewall::{connect, echoes, is_denied, is_silent, serve, serve_datagrams};
 use crate::lan::{Lan, ip};
@@ -209,7 +209,7 @@ fn forge(lan: &Lan, attacker: &Foreign, victim: &Foreign) {
     }
     // The underlay is trusted: from a host of it, the forged packet is one.
     let socket = lan.world.enter(|| UdpSocket::bind("0.0.0.0:0").unwrap());
-    server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.send_to(&wrapped, (NODES[0][0], 8472)).unwrap();
     assert!(server.recv(&mut [0; 8]).is_ok());
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 
-use crate::cluster_node::{ClusterNode, PODGATE, flow_offload};
+use crate::cluster_node::{ClusterNode, PATIENCE, PODGATE, flow_offload};
 use crate::pod::Pod;
 use crate::requires_the_machine;
 use crate::storm::Raise;
@@ -30,8 +30,6 @@ spec:
 const PORT: u16 = 7000;
 /// Short connections a second.
 const RATE: u64 = 100;
-/// A connection survives the time in which no switch runs.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 fn echo(listener: &TcpListener) {
     for stream in listener.incoming().flatten() {

@@ -59,10 +59,7 @@ impl Port for Together {
     fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {
         let (closing, most) = &*self.0;
         most.fetch_max(closing.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(2);
-        while most.load(Ordering::SeqCst) < 4 && std::time::Instant::now() < deadline {
-            std::thread::yield_now();
-        }
+        testkit::eventually("the others", || (most.load(Ordering::SeqCst) == 4).then_some(()));
         closing.fetch_sub(1, Ordering::SeqCst);
     }
 }

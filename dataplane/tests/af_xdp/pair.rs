@@ -9,7 +9,7 @@ use dataplane::{Frame, FreeList, Memory};
 use testkit::Namespace;
 
 /// Long enough for whatever is going to happen at all.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = testkit::PATIENCE;
 pub(crate) const FRAMES: u32 = 1024;
 
 /// A switch's namespace and a pod's, `pod0` in the one leading to `eth0` in the other.

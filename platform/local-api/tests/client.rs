@@ -10,7 +10,7 @@ use serde_json::json;
 use testkit::TempDir;
 
 /// Long enough that only a server that never answers uses it up.
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(50);
 
 /// A server that hands each connection, after its first request, to `behave`.

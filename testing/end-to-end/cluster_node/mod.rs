@@ -20,7 +20,7 @@ use testkit::{Boringtun, Namespace, Process, TempDir, mounting};
 pub(crate) const PODGATE: &str = env!("CARGO_BIN_EXE_podgate");
 
 /// Timeout of expected events. Waits for unexpected ones are much shorter.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = testkit::PATIENCE;
 /// Timeout of a client whose connection the policy denies.
 pub(crate) const BLOCKED: Duration = Duration::from_secs(2);
 

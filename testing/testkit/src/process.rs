@@ -142,7 +142,7 @@ fn collect(stream: Option<impl Read + Send + 'static>, output: &Arc<Output>) {
 mod tests {
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(30);
+    const LONG: Duration = Duration::from_secs(60);
 
     fn shell(script: &str) -> Process {
         Process::spawn(Command::new("sh").args(["-c", script]))
