@@ -180,11 +180,14 @@ async fn a_server_that_ends_takes_no_dial_that_it_would_break() {
     let _agent = fleet.agent(0);
     until("the agent", || server.agents() > 0).await;
     let io = tokio::net::UnixStream::connect(fleet.socket(0)).await.unwrap();
-    // Until it is accepted.
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    // It is accepted before a later one is, which ends again.
+    let mut later = Tunnel::unix(&fleet.socket(0)).await.unwrap();
+    soon(later.dial(&fleet.target)).await.unwrap();
+    drop(later);
     silence.send(1).unwrap();
     let stopped = tokio::spawn(server.stop(PATIENCE));
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let is_listening = || std::os::unix::net::UnixStream::connect(fleet.socket(0)).is_ok();
+    until("the end of its listeners", || !is_listening()).await;
     let mut tunnel = Tunnel::over(io, "http", "server");
     let dialed = soon(tunnel.dial(&fleet.target)).await;
     assert!(dialed.as_ref().is_err_and(|why| why.contains("the server ends")), "{dialed:?}");
