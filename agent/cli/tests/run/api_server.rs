@@ -1,5 +1,6 @@
 //! Objects from an API server: outages, restarts in them, and what may decide when.
 
+use std::path::Path;
 use std::time::Duration;
 
 use control::api_server::Access;
@@ -198,16 +199,34 @@ fn the_last_state_stays_in_force_without_the_api_server_also_over_a_restart() {
 
 #[test]
 fn a_damaged_state_is_not_used_and_everything_stays_closed() {
+    refuses_state("damaged", |saved| {
+        let mut bytes = std::fs::read(saved).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(saved, bytes).unwrap();
+    });
+}
+
+#[test]
+fn a_state_of_another_format_is_not_used_and_everything_stays_closed() {
+    refuses_state("format", |saved| {
+        let text = std::fs::read_to_string(saved).unwrap();
+        std::fs::write(saved, text.replacen("podgate-state 1", "podgate-state 2", 1)).unwrap();
+    });
+}
+
+/// A start with saved objects that `spoil` has changed, and without the API server.
+fn refuses_state(label: &str, spoil: impl Fn(&Path)) {
     let mut server = ApiServer::new();
     cluster(&server);
-    let files = NodeFiles::new("damaged");
+    let files = NodeFiles::new(label);
     let node = start(&files, &server, Kernel::default());
     until(|| ready(&node));
     let _pods = (node.attach("db", DB), node.attach("web", WEB));
     until(|| node.status().source.saved.is_some());
     server.go_away();
     let kernel = node.stop();
-    files.damage("state/cluster-state");
+    spoil(&files.path("state/cluster-state"));
     let node = start(&files, &server, kernel);
     assert!(!ready(&node));
     let status = node.status();
