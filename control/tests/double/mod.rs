@@ -3,6 +3,8 @@
 //! A request for a resource takes the next step of its script. When the script is over, or
 //! there is none, an empty list is served and watches stay open without a word.
 
+pub(crate) mod still;
+
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -115,7 +115,8 @@ impl ClusterNode {
         line.unwrap_or_else(|| panic!("no metric {name} in\n{text}")).trim().parse().unwrap()
     }
 
-    pub(super) fn http(&self, path: &str) -> String {
+    /// The answer of its HTTP server to a request for a page.
+    pub(crate) fn http(&self, path: &str) -> String {
         let ask = || -> std::io::Result<String> {
             let mut stream = TcpStream::connect("127.0.0.1:9470")?;
             stream.set_read_timeout(Some(PATIENCE))?;
