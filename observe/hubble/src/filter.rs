@@ -9,10 +9,8 @@ use crate::flow::{
     tcp_flags, traffic_direction, workload_of,
 };
 use crate::messages::flow::{EventTypeFilter, FlowFilter, TcpFlags, Workload};
-use crate::name::{Name, node_pattern};
 
 /// Filters of both lists, which were checked.
-#[derive(Debug, Clone)]
 pub struct Filters {
     wanted: Vec<Filter>,
     unwanted: Vec<Filter>,
@@ -24,8 +22,7 @@ impl Filters {
     /// # Errors
     /// Names the field.
     pub fn new(whitelist: &[FlowFilter], blacklist: &[FlowFilter]) -> Result<Self, String> {
-        let read =
-            |list: &[FlowFilter]| list.iter().map(Filter::new).collect::<Result<Vec<_>, String>>();
+        let read = |list: &[FlowFilter]| list.iter().map(Filter::new).collect::<Result<_, _>>();
         Ok(Self { wanted: read(whitelist)?, unwanted: read(blacklist)? })
     }
 
@@ -36,142 +33,122 @@ impl Filters {
     }
 }
 
-/// One filter: each list that is not empty has to have an entry that matches.
-#[derive(Debug, Clone)]
-struct Filter {
-    wanted: FlowFilter,
-    from: EndFilter,
-    to: EndFilter,
-    protocol: Vec<&'static [u8]>,
-    node_name: Vec<(Pattern, Pattern)>,
-    /// It asks for what no flow of the switch has.
-    is_void: bool,
-}
+/// One filter: a test for each list that is not empty, of which one entry has to match.
+#[derive(Default)]
+struct Filter(Vec<Test>);
 
-/// The part of a filter about one end.
-#[derive(Debug, Clone)]
-struct EndFilter {
-    ip: Vec<IpNet>,
-    pod: Vec<Name>,
-    fqdn: Vec<Pattern>,
-    label: Vec<Selector>,
-    port: Vec<u16>,
-    service: Vec<Name>,
-    identity: Vec<u32>,
-    workload: Vec<Workload>,
-    cluster: Vec<String>,
-}
-
-/// Reads every text of a list.
-fn each<T>(
-    field: &str,
-    texts: &[String],
-    read: impl Fn(&str) -> Result<T, String>,
-) -> Result<Vec<T>, String> {
-    let named = |error| format!("{field}: {error}");
-    texts.iter().map(|text| read(text).map_err(named)).collect()
-}
+type Test = Box<dyn Fn(&Event) -> bool + Send>;
 
 impl Filter {
     fn new(filter: &FlowFilter) -> Result<Self, String> {
         if filter.experimental.iter().any(|it| !it.cel_expression.is_empty()) {
             return Err("experimental.cel_expression: expressions are not supported".to_owned());
         }
-        let from = EndFilter {
-            ip: each("source_ip", &filter.source_ip, network)?,
-            pod: each("source_pod", &filter.source_pod, Name::parse)?,
-            fqdn: each("source_fqdn", &filter.source_fqdn, Pattern::of_domain)?,
-            label: each("source_label", &filter.source_label, Selector::parse)?,
-            port: each("source_port", &filter.source_port, port)?,
-            service: each("source_service", &filter.source_service, Name::parse)?,
-            identity: filter.source_identity.clone(),
-            workload: filter.source_workload.clone(),
-            cluster: filter.source_cluster_name.clone(),
-        };
-        let to = EndFilter {
-            ip: each("destination_ip", &filter.destination_ip, network)?,
-            pod: each("destination_pod", &filter.destination_pod, Name::parse)?,
-            fqdn: each("destination_fqdn", &filter.destination_fqdn, Pattern::of_domain)?,
-            label: each("destination_label", &filter.destination_label, Selector::parse)?,
-            port: each("destination_port", &filter.destination_port, port)?,
-            service: each("destination_service", &filter.destination_service, Name::parse)?,
-            identity: filter.destination_identity.clone(),
-            workload: filter.destination_workload.clone(),
-            cluster: filter.destination_cluster_name.clone(),
-        };
-        Ok(Self {
-            wanted: filter.clone(),
-            from,
-            to,
-            protocol: each("protocol", &filter.protocol, protocol)?,
-            node_name: each("node_name", &filter.node_name, node_pattern)?,
-            // Packets of the switch are not encrypted.
-            is_void: matches_none(filter)
-                || !filter.encrypted.is_empty() && !filter.encrypted.contains(&false),
-        })
+        let it = filter.clone();
+        let mut tests = Self::default();
+        tests.add(it.verdict, |it, event| *it == number(event));
+        tests.add(it.event_type, is_type);
+        tests.add(each("protocol", &it.protocol, protocol)?, |it, event| {
+            event.protocol.is_some_and(|own| it.contains(&own.0))
+        });
+        tests.add(it.reply, |it, event| is_reply(event) == Some(*it));
+        tests.add(it.tcp_flags, |it, event| tcp_flags(event).is_some_and(|own| has_all(&own, it)));
+        tests.add(each("node_name", &it.node_name, node_pattern)?, |(cluster, node), event| {
+            cluster.matches(CLUSTER) && node.matches(&event.node)
+        });
+        tests.add(it.ip_version, |it, event| *it == ip_version(event));
+        tests.add(it.traffic_direction, |it, event| *it == traffic_direction(event));
+        tests.add(it.drop_reason_desc, |it, event| *it != 0 && *it == drop_reason_of(event));
+        // Packets of the switch are not encrypted.
+        tests.add(it.encrypted, |it, _| !it);
+
+        tests.texts("ip", [&it.source_ip, &it.destination_ip], network, |it, end, _| {
+            end.ip.is_some_and(|ip| it.contains(&ip))
+        })?;
+        tests.texts("pod", [&it.source_pod, &it.destination_pod], Name::parse, |it, end, _| {
+            end.pod.as_ref().is_some_and(|pod| it.is(pod))
+        })?;
+        let fqdn = [&it.source_fqdn, &it.destination_fqdn];
+        tests.texts("fqdn", fqdn, Pattern::of_domain, |it, end, _| {
+            end.name.as_ref().is_some_and(|name| it.matches(name))
+        })?;
+        let label = [&it.source_label, &it.destination_label];
+        tests.texts("label", label, Selector::parse, |it, end, port| {
+            it.matches(&labels(end, port))
+        })?;
+        tests.texts("port", [&it.source_port, &it.destination_port], port, |it, end, _| {
+            end.port == Some(*it)
+        })?;
+        let service = [&it.source_service, &it.destination_service];
+        tests.texts("service", service, Name::parse, |it, end, _| {
+            end.service.as_ref().is_some_and(|own| it.is(own))
+        })?;
+        tests.ends([it.source_identity, it.destination_identity], |it, end, port| {
+            *it == identity_of(end, port)
+        });
+        tests.ends([it.source_workload, it.destination_workload], |it, end, _| {
+            workload_of(end).is_some_and(|own| is_part(it, &own))
+        });
+        tests.ends([it.source_cluster_name, it.destination_cluster_name], |it, end, _| {
+            end.pod.is_some() && it == CLUSTER
+        });
+
+        // No flow of the switch has any of these.
+        tests.add(it.http_header, |_, _| false);
+        tests.add(it.interface, |_, _| false);
+        tests.add(it.ip_trace_id, |_, _| false);
+        let texts = [it.http_status_code, it.dns_query, it.http_method, it.http_path, it.http_url];
+        let others = [it.trace_id, it.uuid, it.source_ip_xlated, it.node_labels];
+        tests.add([texts.concat(), others.concat()].concat(), |_, _| false);
+        Ok(tests)
+    }
+
+    /// Adds a test about events.
+    fn add<T: Send + 'static>(
+        &mut self,
+        list: Vec<T>,
+        is: impl Fn(&T, &Event) -> bool + Send + 'static,
+    ) {
+        if !list.is_empty() {
+            self.0.push(Box::new(move |event| list.iter().any(|it| is(it, event))));
+        }
+    }
+
+    /// Adds tests about senders and receivers, and the ports of the switch that they are behind.
+    fn ends<T: Send + 'static>(
+        &mut self,
+        [from, to]: [Vec<T>; 2],
+        is: fn(&T, &End, Option<&str>) -> bool,
+    ) {
+        self.add(from, move |it, event| is(it, &event.from, event.in_port.as_deref()));
+        self.add(to, move |it, event| is(it, &event.to, event.out_port.as_deref()));
+    }
+
+    /// Reads the texts of `source_…` and `destination_…`, and adds tests about them.
+    fn texts<T: Send + 'static>(
+        &mut self,
+        field: &str,
+        [from, to]: [&Vec<String>; 2],
+        read: fn(&str) -> Result<T, String>,
+        is: fn(&T, &End, Option<&str>) -> bool,
+    ) -> Result<(), String> {
+        let from = each(&format!("source_{field}"), from, read)?;
+        self.ends([from, each(&format!("destination_{field}"), to, read)?], is);
+        Ok(())
     }
 
     fn matches(&self, event: &Event) -> bool {
-        let wanted = &self.wanted;
-        let own_protocol =
-            |numbers: &&[u8]| event.protocol.is_some_and(|it| numbers.contains(&it.0));
-        !self.is_void
-            && any(&wanted.verdict, |it| *it == number(event))
-            && any(&wanted.event_type, |it| is_type(it, event))
-            && any(&self.protocol, own_protocol)
-            && any(&wanted.reply, |it| is_reply(event) == Some(*it))
-            && any(&wanted.tcp_flags, |it| tcp_flags(event).is_some_and(|own| has_all(&own, it)))
-            && any(&self.node_name, |(cluster, node)| {
-                cluster.matches(CLUSTER) && node.matches(&event.node)
-            })
-            && any(&wanted.ip_version, |it| *it == ip_version(event))
-            && any(&wanted.traffic_direction, |it| *it == traffic_direction(event))
-            && any(&wanted.drop_reason_desc, |it| *it != 0 && *it == drop_reason_of(event))
-            && self.from.matches(&event.from, event.in_port.as_deref())
-            && self.to.matches(&event.to, event.out_port.as_deref())
+        self.0.iter().all(|test| test(event))
     }
 }
 
-impl EndFilter {
-    /// Whether an end behind a port of the switch is meant.
-    fn matches(&self, end: &End, port: Option<&str>) -> bool {
-        any(&self.ip, |it| end.ip.is_some_and(|ip| it.contains(&ip)))
-            && any(&self.pod, |it| end.pod.as_ref().is_some_and(|pod| it.is(pod)))
-            && any(&self.fqdn, |it| end.name.as_ref().is_some_and(|name| it.matches(name)))
-            && (self.label.is_empty() || {
-                let own = labels(end, port);
-                self.label.iter().any(|it| it.matches(&own))
-            })
-            && any(&self.port, |it| end.port == Some(*it))
-            && any(&self.service, |it| end.service.as_ref().is_some_and(|own| it.is(own)))
-            && any(&self.identity, |it| *it == identity_of(end, port))
-            && any(&self.workload, |it| workload_of(end).is_some_and(|own| is_part(it, &own)))
-            && any(&self.cluster, |it| end.pod.is_some() && it == CLUSTER)
-    }
-}
-
-/// Whether a filter asks for what no flow of the switch has.
-fn matches_none(filter: &FlowFilter) -> bool {
-    let texts = [
-        &filter.http_status_code,
-        &filter.dns_query,
-        &filter.http_method,
-        &filter.http_path,
-        &filter.trace_id,
-        &filter.uuid,
-        &filter.http_url,
-        &filter.source_ip_xlated,
-        &filter.node_labels,
-    ];
-    let messages = [&filter.http_header, &filter.interface];
-    !texts.iter().all(|it| it.is_empty())
-        || !messages.iter().all(|it| it.is_empty())
-        || !filter.ip_trace_id.is_empty()
-}
-
-/// Whether a list is empty, or has an entry for which it holds.
-fn any<T>(list: &[T], holds: impl FnMut(&T) -> bool) -> bool {
-    list.is_empty() || list.iter().any(holds)
+/// Reads every text of a list.
+fn each<T>(
+    field: &str,
+    texts: &[String],
+    read: fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    texts.iter().map(|text| read(text).map_err(|error| format!("{field}: {error}"))).collect()
 }
 
 fn is_type(wanted: &EventTypeFilter, event: &Event) -> bool {
@@ -191,6 +168,44 @@ fn has_all(own: &TcpFlags, wanted: &TcpFlags) -> bool {
     let list =
         |it: &TcpFlags| [it.fin, it.syn, it.rst, it.psh, it.ack, it.urg, it.ece, it.cwr, it.ns];
     list(own).into_iter().zip(list(wanted)).all(|(own, wanted)| own || !wanted)
+}
+
+/// `NAMESPACE/PREFIX`; an empty part matches all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Name {
+    namespace: String,
+    prefix: String,
+}
+
+impl Name {
+    /// Reads `NAMESPACE/PREFIX`, or `PREFIX`.
+    fn parse(text: &str) -> Result<Self, String> {
+        // As kubectl does: without a namespace the default one is meant.
+        let (namespace, prefix) = text.split_once('/').unwrap_or(("default", text));
+        match text {
+            "" => Err("a name is empty".to_owned()),
+            _ => Ok(Self { namespace: namespace.to_owned(), prefix: prefix.to_owned() }),
+        }
+    }
+
+    /// Whether an object, as `ns/name`, is meant.
+    fn is(&self, object: &str) -> bool {
+        object.split_once('/').is_some_and(|(namespace, name)| {
+            (self.namespace.is_empty() || self.namespace == namespace)
+                && name.starts_with(&self.prefix)
+        })
+    }
+}
+
+/// Reads `CLUSTER/NODE`, either of which may be missing.
+fn node_pattern(text: &str) -> Result<(Pattern, Pattern), String> {
+    let part = |text: &str| Pattern::new(if text.is_empty() { "*" } else { text });
+    match text.split('/').collect::<Vec<_>>()[..] {
+        [""] => Err("a pattern is empty".to_owned()),
+        [node] => Ok((part(""), part(node))),
+        [cluster, node] => Ok((part(cluster), part(node))),
+        _ => Err(format!("'{}' has more than one slash", text.escape_debug())),
+    }
 }
 
 fn network(text: &str) -> Result<IpNet, String> {
@@ -371,7 +386,7 @@ mod tests {
             }),
         ];
         for (field, change) in cases {
-            let error = Filters::new(&[of(change)], &[]).unwrap_err();
+            let error = Filters::new(&[of(change)], &[]).err().unwrap();
             assert!(error.starts_with(field), "{error}");
         }
     }

@@ -8,7 +8,7 @@
 //! - [`messages`]: the messages, generated from `proto/`,
 //! - [`flow`], [`reason`]: a verdict as a flow,
 //! - [`json`]: flows in the JSON form of protobuf,
-//! - [`filter`], `name`: which flows a client wants,
+//! - [`filter`]: which flows a client wants,
 //! - `grpc`: gRPC over hyper's HTTP/2,
 //! - [`service`]: the methods; `peers`: where other nodes answer,
 //! - [`server`]: sockets, TLS, and which clients are let in.
@@ -22,7 +22,6 @@ mod grpc;
 pub mod json;
 mod mask;
 pub mod messages;
-mod name;
 mod peers;
 pub mod reason;
 pub mod server;
