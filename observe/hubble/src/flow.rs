@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::hash::{Hash as _, Hasher as _};
+use std::net::IpAddr;
 
 use acl::{Direction, Origin, PolicyRef};
 use dataplane::Outcome;
@@ -56,7 +57,7 @@ pub fn flow(event: &Event) -> Flow {
     let event_type = event_type(event);
     let is_trace = event_type.r#type == message_type::TRACE;
     let mut flow = Flow {
-        time: moment(event).map(timestamp),
+        time: event.time.try_into().ok().map(timestamp),
         verdict: number(event),
         drop_reason: drop_reason.unsigned_abs(),
         ip: addresses(event),
@@ -87,10 +88,8 @@ pub fn flow(event: &Event) -> Flow {
         ..Flow::default()
     };
     // Of a connection that staged policies decide otherwise about, what they decide.
-    let (verdict, rules) = match &event.staged {
-        Some(staged) => (staged.verdict, &staged.by),
-        None => (event.verdict, &event.by),
-    };
+    let enforced = (event.verdict, &event.by);
+    let (verdict, rules) = event.staged.as_ref().map_or(enforced, |it| (it.verdict, &it.by));
     for rule in rules {
         // Without either: default-allow, which names no policy.
         let is_ingress = rule.direction().or(event.denied) != Some(Direction::Egress);
@@ -113,11 +112,6 @@ pub fn flow(event: &Event) -> Flow {
 pub fn drop_reason_of(event: &Event) -> i32 {
     let outcome = event.reason.outcome().filter(|_| event.verdict == Verdict::Dropped);
     outcome.map_or(0, drop_reason)
-}
-
-/// When a verdict was taken.
-pub fn moment(event: &Event) -> Option<Moment> {
-    event.time.try_into().ok()
 }
 
 /// A moment on the wire.
@@ -170,11 +164,8 @@ pub fn is_reply(event: &Event) -> Option<bool> {
 
 /// The IP version, as `flow.IPVersion`.
 pub fn ip_version(event: &Event) -> i32 {
-    match event.from.ip {
-        Some(ip) if ip.is_ipv4() => IpVersion::IPv4 as i32,
-        Some(_) => IpVersion::IPv6 as i32,
-        None => 0,
-    }
+    let of = |ip: IpAddr| if ip.is_ipv4() { IpVersion::IPv4 } else { IpVersion::IPv6 };
+    event.from.ip.map_or(0, |ip| of(ip) as i32)
 }
 
 /// The identity of an end behind a port of the switch: reserved, or the number of a pod's namespace and labels. That
@@ -186,10 +177,8 @@ pub fn identity_of(end: &End, port: Option<&str>) -> u32 {
             let mut hasher = FnvHasher::default();
             namespace.map(|(namespace, _)| namespace).hash(&mut hasher);
             // Those of a single pod would give each its own.
-            labels
-                .iter()
-                .filter(|(key, _)| !OF_ONE.contains(&&**key))
-                .for_each(|it| it.hash(&mut hasher));
+            let common = labels.iter().filter(|(key, _)| !OF_ONE.contains(&&**key));
+            common.for_each(|it| it.hash(&mut hasher));
             let numbers = u64::from(identity::END_POD - identity::FIRST_POD);
             identity::FIRST_POD + (hasher.finish() % numbers) as u32
         }),
@@ -221,9 +210,8 @@ pub fn tcp_flags(event: &Event) -> Option<TcpFlags> {
 
 fn addresses(event: &Event) -> Option<Ip> {
     let text = |end: &End| end.ip.map(|ip| ip.to_string()).unwrap_or_default();
-    let ip_version = ip_version(event);
-    let ip = || Ip { source: text(&event.from), destination: text(&event.to), ip_version };
-    (ip_version != 0).then(ip)
+    let (source, destination) = (text(&event.from), text(&event.to));
+    event.from.ip.map(|_| Ip { source, destination, ip_version: ip_version(event) })
 }
 
 fn layer4(event: &Event) -> Option<Layer4> {
@@ -249,17 +237,15 @@ fn endpoint(end: &End, port: Option<&str>) -> Endpoint {
         (RESERVED, key, _) => format!("{RESERVED}:{key}"),
         (source, key, value) => format!("{source}:{key}={value}"),
     });
-    let labels = labels.collect();
-    let Some((namespace, name)) = end.pod.as_deref().and_then(|pod| pod.split_once('/')) else {
-        return Endpoint { identity, labels, ..Endpoint::default() };
-    };
+    let pod = end.pod.as_deref().and_then(|pod| pod.split_once('/'));
+    let (namespace, name) = pod.unwrap_or_default();
     Endpoint {
         identity,
         namespace: namespace.to_owned(),
-        labels,
+        labels: labels.collect(),
         pod_name: name.to_owned(),
         workloads: workload_of(end).into_iter().collect(),
-        cluster_name: CLUSTER.to_owned(),
+        cluster_name: pod.map(|_| CLUSTER.to_owned()).unwrap_or_default(),
     }
 }
 
@@ -288,12 +274,7 @@ fn service(end: &End) -> Option<Service> {
 
 /// The text behind the verdict: the packet, then the reason, where the verdict leaves that open.
 fn summary(event: &Event) -> String {
-    let mut text = match (event.protocol, event.tcp_flags, event.icmp_type) {
-        (Some(_), Some(flags), _) => format!("TCP Flags: {}", flags.to_string().replace(',', ", ")),
-        (Some(protocol), _, Some(kind)) => format!("{protocol} type {kind}"),
-        (Some(protocol), ..) => protocol.to_string(),
-        (None, ..) => String::new(),
-    };
+    let mut text = event.in_words().replace(',', ", ");
     if event.verdict == Verdict::Dropped {
         let _ = write!(text, "{}{}", if text.is_empty() { "" } else { "; " }, event.reason);
     }

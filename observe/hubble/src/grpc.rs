@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Limited};
@@ -14,20 +14,8 @@ pub(crate) use telemetry::grpc::Code;
 use telemetry::grpc::{PREFIX, escaped};
 use tokio::sync::mpsc;
 
-/// Why a call failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Status {
-    /// Its code.
-    pub(crate) code: Code,
-    /// For people.
-    pub(crate) message: String,
-}
-
-impl Status {
-    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
-    }
-}
+/// Why a call failed: its code, and a text for people.
+pub(crate) type Status = (Code, String);
 
 /// Longest request, in bytes.
 const MOST: usize = 1 << 20;
@@ -44,13 +32,13 @@ pub(crate) fn is_call<T>(request: &Request<T>) -> bool {
 
 /// Reads the one message of a request.
 pub(crate) async fn read<M: Message + Default>(body: Incoming) -> Result<M, Status> {
-    let failed = |code, text: &str| Status::new(code, format!("request: {text}"));
+    let failed = |(code, text): Status| (code, format!("request: {text}"));
     let whole = Limited::new(body, MOST + PREFIX).collect().await;
-    let whole = whole.map_err(|error| failed(Code::ResourceExhausted, &error.to_string()))?;
-    decode(&whole.to_bytes()).map_err(|(code, text)| failed(code, &text))
+    let whole = whole.map_err(|error| failed((Code::ResourceExhausted, error.to_string())))?;
+    decode(&whole.to_bytes()).map_err(failed)
 }
 
-fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M, (Code, String)> {
+fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M, Status> {
     let Some(([compressed, length @ ..], message)) = bytes.split_first_chunk::<PREFIX>() else {
         return Err((Code::Internal, "there is no message".to_owned()));
     };
@@ -73,37 +61,32 @@ pub(crate) fn append(message: &impl Message, to: &mut BytesMut) {
     let _ = message.encode(to);
 }
 
-/// The answer of a call.
-pub(crate) enum Answer {
-    /// One message.
-    One(Bytes),
-    /// Messages as they come, until the sender is dropped.
-    Many(mpsc::Receiver<Bytes>),
-}
+/// The messages of an answer, until the sender is dropped.
+pub(crate) type Answer = mpsc::Receiver<Bytes>;
 
-impl Answer {
-    /// One message.
-    pub(crate) fn one(message: &impl Message) -> Self {
-        let mut bytes = BytesMut::new();
-        append(message, &mut bytes);
-        Self::One(bytes.freeze())
-    }
+/// An answer of one message.
+pub(crate) fn one(message: &impl Message) -> Answer {
+    let (sender, receiver) = mpsc::channel(1);
+    let mut bytes = BytesMut::new();
+    append(message, &mut bytes);
+    // There is room for one, and the receiver is here.
+    let _ = sender.try_send(bytes.freeze());
+    receiver
 }
 
 /// The response to a call.
 pub(crate) fn response(answer: Result<Answer, Status>) -> Response<Content> {
     let (content, status) = match answer {
-        Ok(Answer::One(bytes)) => (Content::One(bytes), None),
-        Ok(Answer::Many(messages)) => (Content::Many(messages), None),
-        Err(status) => (Content::Done, Some(status)),
+        Ok(messages) => (Some(messages), None),
+        Err(status) => (None, Some(status)),
     };
-    let mut response = Response::new(content);
-    response.headers_mut().insert(CONTENT_TYPE, KIND);
-    if let Some(status) = status {
-        let headers = response.headers_mut();
-        headers.insert(STATUS, HeaderValue::from(status.code as u16));
+    let mut response = Response::new(Content(content));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, KIND);
+    if let Some((code, message)) = status {
+        headers.insert(STATUS, HeaderValue::from(code as u16));
         // Percent-encoded text is a header's value.
-        if let Ok(message) = HeaderValue::from_str(&escaped(&status.message)) {
+        if let Ok(message) = HeaderValue::from_str(&escaped(&message)) {
             headers.insert(MESSAGE, message);
         }
     }
@@ -112,49 +95,34 @@ pub(crate) fn response(answer: Result<Answer, Status>) -> Response<Content> {
 
 /// The response to a request that is no call.
 pub(crate) fn no_call() -> Response<Content> {
-    let mut response = Response::new(Content::Done);
+    let mut response = Response::new(Content(None));
     *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
     response
 }
 
-/// The body of a response: messages, then the status OK.
-pub(crate) enum Content {
-    One(Bytes),
-    Many(mpsc::Receiver<Bytes>),
-    Trailers,
-    Done,
-}
+/// The body of a response: messages, then the status OK; nothing if it failed.
+pub(crate) struct Content(Option<Answer>);
 
 impl Body for Content {
     type Data = Bytes;
     type Error = Infallible;
 
     fn poll_frame(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let content = self.get_mut();
-        let message = match content {
-            Self::One(bytes) => Some(std::mem::take(bytes)),
-            Self::Many(messages) => match messages.poll_recv(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Some(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
-                Poll::Ready(None) => None,
-            },
-            Self::Trailers => None,
-            Self::Done => return Poll::Ready(None),
+        let Some(messages) = &mut self.0 else { return Poll::Ready(None) };
+        let frame = if let Some(bytes) = ready!(messages.poll_recv(context)) {
+            Frame::data(bytes)
+        } else {
+            self.0 = None;
+            Frame::trailers(HeaderMap::from_iter([(STATUS, HeaderValue::from_static("0"))]))
         };
-        if let Some(bytes) = message {
-            *content = Self::Trailers;
-            return Poll::Ready(Some(Ok(Frame::data(bytes))));
-        }
-        *content = Self::Done;
-        let trailers = HeaderMap::from_iter([(STATUS, HeaderValue::from_static("0"))]);
-        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+        Poll::Ready(Some(Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Done)
+        self.0.is_none()
     }
 }
 

@@ -10,9 +10,6 @@ use serde_json::{Value, json};
 
 use crate::flow::flow;
 use crate::messages::Timestamp;
-use crate::messages::flow::{
-    DropReason, FlowType, IpVersion, TraceObservationPoint, TraceReason, TrafficDirection, Verdict,
-};
 
 /// A verdict as a response of `GetFlows`.
 pub fn response(event: &Event) -> Value {
@@ -20,36 +17,13 @@ pub fn response(event: &Event) -> Value {
     json!({"node_name": flow["node_name"], "time": flow["time"], "flow": flow})
 }
 
-/// An enumeration of the proto files.
-pub(crate) trait Named: TryFrom<i32> {
-    /// The name of a value.
-    fn name(&self) -> &'static str;
-}
-
-macro_rules! named {
-    ($($name:ident),*) => {
-        $(impl Named for $name {
-            fn name(&self) -> &'static str {
-                self.as_str_name()
-            }
-        })*
-    };
-}
-
-named!(
-    DropReason,
-    FlowType,
-    IpVersion,
-    TraceObservationPoint,
-    TraceReason,
-    TrafficDirection,
-    Verdict
-);
-
 /// Writes the name of an enumeration's value, or the number of one without a name.
-pub(crate) fn name<E: Named, S: Serializer>(number: &i32, to: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn name<E: TryFrom<i32> + Serialize, S: Serializer>(
+    number: &i32,
+    to: S,
+) -> Result<S::Ok, S::Error> {
     match E::try_from(*number) {
-        Ok(value) => value.name().serialize(to),
+        Ok(value) => value.serialize(to),
         Err(_) => number.serialize(to),
     }
 }

@@ -20,7 +20,6 @@ pub mod filter;
 pub mod flow;
 mod grpc;
 pub mod json;
-mod mask;
 pub mod messages;
 mod peers;
 pub mod reason;

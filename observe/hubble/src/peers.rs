@@ -5,29 +5,28 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use observe::verdicts::EventBroker;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::flow::CLUSTER;
-use crate::grpc::append;
+use crate::grpc::{Answer, append};
 use crate::messages::peer::{ChangeNotification, ChangeNotificationType as Change, Tls};
 
 /// Interval of looking for changes.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Nodes, with where each answers.
-pub(crate) type Peers = BTreeMap<String, String>;
+type Peers = BTreeMap<String, String>;
 
 /// The nodes of a cluster whose switches all listen on the same port; without an address, as on a unix socket, this
 /// node alone.
-pub(crate) fn peers(broker: &EventBroker, node: &str, address: &str) -> Peers {
+fn peers(broker: &EventBroker, node: &str, address: &str) -> Peers {
     let mut found = Peers::new();
     if let Ok(own) = address.parse::<SocketAddr>() {
         let at = |ip: IpAddr| SocketAddr::new(ip, own.port()).to_string();
-        found.extend(
-            broker.directory().peers().iter().map(|(name, ip)| (name.to_string(), at(*ip))),
-        );
+        let nodes = broker.directory().peers();
+        found.extend(nodes.iter().map(|(name, ip)| (name.to_string(), at(*ip))));
     }
     found.entry(node.to_owned()).or_insert_with(|| address.to_owned());
     found
@@ -38,48 +37,54 @@ fn server_name(node: &str) -> String {
     format!("{}.{CLUSTER}.hubble-grpc.cilium.io", node.replace('.', "-"))
 }
 
+/// Whether a server at this address speaks TLS: only a unix socket does not.
+pub(crate) fn is_tls(address: &str) -> bool {
+    !address.starts_with("unix://")
+}
+
 /// Changes of peers, as messages.
-pub(crate) fn changes(before: &Peers, now: &Peers, is_tls: bool) -> Vec<ChangeNotification> {
-    let of = |name: &String, address: &String, kind| ChangeNotification {
+fn changes(before: &Peers, now: &Peers, is_tls: bool) -> Vec<ChangeNotification> {
+    let of = |(name, address): (&String, &String), kind| ChangeNotification {
         name: name.clone(),
         address: address.clone(),
         r#type: kind as i32,
         tls: is_tls.then(|| Tls { server_name: server_name(name) }),
     };
     let gone = before.iter().filter(|(name, _)| !now.contains_key(*name));
-    let gone = gone.map(|(name, address)| of(name, address, Change::PeerDeleted));
-    let here = now.iter().filter_map(|(name, address)| match before.get(name) {
-        None => Some(of(name, address, Change::PeerAdded)),
-        Some(known) if known != address => Some(of(name, address, Change::PeerUpdated)),
-        Some(_) => None,
+    let here = now.iter().filter_map(|peer| match before.get(peer.0) {
+        None => Some(of(peer, Change::PeerAdded)),
+        Some(known) => (known != peer.1).then(|| of(peer, Change::PeerUpdated)),
     });
-    gone.chain(here).collect()
+    gone.map(|peer| of(peer, Change::PeerDeleted)).chain(here).collect()
 }
 
-/// Sends the nodes, and then their changes until the client is gone.
-pub(crate) async fn notify(
+/// Sends the nodes, and then their changes until the client is gone; holds `permit` until then.
+pub(crate) fn notify(
     broker: Arc<EventBroker>,
     node: String,
-    (address, is_tls): (String, bool),
-    sender: mpsc::Sender<Bytes>,
-) {
-    let mut known = Peers::new();
-    loop {
-        let now = peers(&broker, &node, &address);
-        let mut portion = BytesMut::new();
-        changes(&known, &now, is_tls).iter().for_each(|change| append(change, &mut portion));
-        known = now;
-        if !portion.is_empty() && sender.send(portion.freeze()).await.is_err() {
-            return;
+    address: String,
+    permit: OwnedSemaphorePermit,
+) -> Answer {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let _permit = permit;
+        let mut known = Peers::new();
+        while !broker.is_stopped() {
+            let now = peers(&broker, &node, &address);
+            let mut portion = BytesMut::new();
+            let changes = changes(&known, &now, is_tls(&address));
+            changes.iter().for_each(|change| append(change, &mut portion));
+            known = now;
+            if !portion.is_empty() && sender.send(portion.freeze()).await.is_err() {
+                return;
+            }
+            tokio::select! {
+                () = sender.closed() => return,
+                () = tokio::time::sleep(PERIOD) => {}
+            }
         }
-        tokio::select! {
-            () = sender.closed() => return,
-            () = tokio::time::sleep(PERIOD) => {}
-        }
-        if broker.is_stopped() {
-            return;
-        }
-    }
+    });
+    receiver
 }
 
 #[cfg(test)]

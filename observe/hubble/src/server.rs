@@ -55,23 +55,15 @@ const PING: Duration = Duration::from_secs(30);
 pub struct Server {
     address: Option<SocketAddr>,
     socket: Option<PathBuf>,
-    thread: Option<Background>,
+    _thread: Background,
 }
 
 /// The client of a connection.
 #[derive(Clone)]
 struct Client {
-    /// Whether it needs no token.
-    is_known: bool,
     admitted: Admitted,
-    /// One token is reviewed at a time: few of a client's wait before those of others.
-    review: Arc<Semaphore>,
-}
-
-impl Client {
-    fn new(is_known: bool, admitted: Admitted) -> Self {
-        Self { is_known, admitted, review: Arc::new(Semaphore::new(1)) }
-    }
+    /// One token is reviewed at a time: few of a client's wait before those of others. `None`: it needs no token.
+    review: Option<Arc<Semaphore>>,
 }
 
 /// State shared by all connections.
@@ -88,25 +80,22 @@ impl Server {
     /// # Errors
     /// When the thread cannot be started.
     pub fn start(endpoint: Endpoint, observer: Observer) -> io::Result<Self> {
-        let (mut address, mut socket) = (None, None);
-        let thread = match endpoint {
+        match endpoint {
             Endpoint::Unix(listener, path) => {
                 listener.set_nonblocking(true)?;
-                let at = format!("unix://{}", path.display());
-                socket = Some(path);
-                let site = Arc::new(Site { observer, address: at, guard: None });
-                Background::start("hubble", accept_unix(listener, site))
+                let address = format!("unix://{}", path.display());
+                let site = Site { observer, address, guard: None };
+                let thread = Background::start("hubble", accept_unix(listener, site.into()))?;
+                Ok(Self { address: None, socket: Some(path), _thread: thread })
             }
             Endpoint::Tls(listener, guard) => {
                 listener.set_nonblocking(true)?;
-                let at = listener.local_addr()?;
-                address = Some(at);
-                let (at, guard) = (at.to_string(), Some(guard));
-                let site = Arc::new(Site { observer, address: at, guard });
-                Background::start("hubble", accept_tls(listener, site))
+                let address = listener.local_addr()?;
+                let site = Site { observer, address: address.to_string(), guard: Some(guard) };
+                let thread = Background::start("hubble", accept_tls(listener, site.into()))?;
+                Ok(Self { address: Some(address), socket: None, _thread: thread })
             }
-        };
-        Ok(Self { address, socket, thread: Some(thread?) })
+        }
     }
 
     /// The address it listens on, if it is no unix socket.
@@ -117,7 +106,6 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        drop(self.thread.take());
         if let Some(Err(error)) = self.socket.as_ref().map(std::fs::remove_file) {
             tracing::debug!("hubble: remove the socket: {error}");
         }
@@ -131,7 +119,7 @@ async fn accept_unix(listener: UnixListener, site: Arc<Site>) -> io::Result<()> 
         let Some((stream, _)) = accepted(listener.accept().await).await else { continue };
         connections.begin(None, |admitted| {
             admitted.set();
-            serve(stream, Arc::clone(&site), Client::new(true, admitted))
+            serve(stream, Arc::clone(&site), Client { admitted, review: None })
         });
     }
 }
@@ -155,8 +143,8 @@ async fn begin(stream: TcpStream, site: Arc<Site>, admitted: Admitted) {
             if has_certificate {
                 admitted.set();
             }
-            let client = Client::new(has_certificate, admitted);
-            serve(stream, Arc::clone(&site), client).await;
+            let review = (!has_certificate).then(|| Semaphore::new(1).into());
+            serve(stream, Arc::clone(&site), Client { admitted, review }).await;
         }
         Err(error) => tracing::debug!("hubble: {error}"),
     }
@@ -191,38 +179,34 @@ async fn answer(site: &Site, request: Request<Incoming>, client: &Client) -> Res
     let (head, body) = request.into_parts();
     let path = head.uri.path();
     let called: Result<Answer, Status> = async {
-        if !client.is_known {
+        if let Some(review) = &client.review {
             // Never closed.
-            let _one = client.review.acquire().await;
+            let _one = review.acquire().await;
             admit(site, &head.headers, path).await?;
             client.admitted.set();
         }
-        let endpoint = (site.address.as_str(), site.guard.is_some());
-        site.observer.call(path, body, endpoint).await
+        site.observer.call(path, body, &site.address).await
     }
     .await;
-    if let Err(status) = &called {
-        tracing::debug!("hubble: {path}: {}", status.message);
+    if let Err((_, text)) = &called {
+        tracing::debug!("hubble: {path}: {text}");
     }
     response(called)
 }
 
 /// Decides by the token of a call.
 async fn admit(site: &Site, headers: &HeaderMap, path: &str) -> Result<(), Status> {
-    let refused = |text: &str| Status::new(Code::Unauthenticated, text);
+    let refused = |text: &str| (Code::Unauthenticated, text.to_owned());
     let authorize = site.guard.as_ref().and_then(|it| it.authorize.as_ref());
-    let Some(authorize) = authorize else {
-        return Err(refused("a client certificate is needed"));
-    };
+    let authorize = authorize.ok_or_else(|| refused("a client certificate is needed"))?;
     let credential = telemetry::credential(headers).or_else(|| password(headers));
-    let Some(credential) = credential else {
-        return Err(refused("a client certificate or a token is needed"));
-    };
+    let credential =
+        credential.ok_or_else(|| refused("a client certificate or a token is needed"))?;
     match authorize.authorize(credential, path.to_owned()).await {
         Access::Granted => Ok(()),
-        Access::Unauthenticated(why) => Err(Status::new(Code::Unauthenticated, why)),
-        Access::Denied(why) => Err(Status::new(Code::PermissionDenied, why)),
-        Access::Unavailable(why) => Err(Status::new(Code::Unavailable, why)),
+        Access::Unauthenticated(why) => Err((Code::Unauthenticated, why)),
+        Access::Denied(why) => Err((Code::PermissionDenied, why)),
+        Access::Unavailable(why) => Err((Code::Unavailable, why)),
     }
 }
 
@@ -270,7 +254,9 @@ mod tests {
         let observer = Observer::new(EventBroker::new("node-a", 1), "node-a");
         let site = Site { observer, address: String::new(), guard: Some(guard) };
         let (near, far) = tokio::io::duplex(1 << 16);
-        tokio::spawn(serve(far, Arc::new(site), Client::new(false, Admitted::default())));
+        let review = Some(Semaphore::new(1).into());
+        let client = Client { admitted: Admitted::default(), review };
+        tokio::spawn(serve(far, Arc::new(site), client));
         let (client, connection) = h2::client::handshake(near).await.unwrap();
         tokio::spawn(connection);
         let mut client = client.ready().await.unwrap();

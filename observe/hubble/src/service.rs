@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::Incoming;
@@ -12,9 +12,8 @@ use observe::verdicts::{Event, EventBroker, Observer as Events, Past, Wanted};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::filter::Filters;
-use crate::flow::{CLUSTER, flow, moment, timestamp};
-use crate::grpc::{Answer, Code, Status, append, read};
-use crate::mask::Mask;
+use crate::flow::{CLUSTER, flow, timestamp};
+use crate::grpc::{Answer, Code, Status, append, one, read};
 use crate::messages::flow::{LostEvent, LostEventSource};
 use crate::messages::health::HealthCheckResponse;
 use crate::messages::health::health_check_response::ServingStatus;
@@ -23,8 +22,8 @@ use crate::messages::observer::{
     GetFlowsRequest, GetFlowsResponse, GetNamespacesResponse, GetNodesResponse, Namespace, Node,
     NodeState, ServerStatusResponse, Tls,
 };
-use crate::messages::{Empty, Timestamp};
-use crate::peers::notify;
+use crate::messages::{Empty, FieldMask, Timestamp};
+use crate::peers::{is_tls, notify};
 
 /// Calls of `GetFlows` and `Notify` at a time.
 const STREAMS: usize = 16;
@@ -54,13 +53,12 @@ impl Observer {
         }
     }
 
-    /// Answers the method at a path; `address` is where the server listens, and `is_tls` whether with
-    /// TLS.
+    /// Answers the method at a path; `address` is where the server listens.
     pub(crate) async fn call(
         &self,
         path: &str,
         body: Incoming,
-        (address, is_tls): (&str, bool),
+        address: &str,
     ) -> Result<Answer, Status> {
         if path == "/observer.Observer/GetFlows" {
             return self.get_flows(&read(body).await?);
@@ -68,36 +66,25 @@ impl Observer {
         // No other request has a field that counts.
         read::<Empty>(body).await?;
         Ok(match path {
-            "/observer.Observer/ServerStatus" => Answer::one(&self.server_status()),
-            "/observer.Observer/GetNodes" => Answer::one(&self.nodes(address, is_tls)),
-            "/observer.Observer/GetNamespaces" => Answer::one(&self.namespaces()),
-            "/peer.Peer/Notify" => self.notify(address, is_tls)?,
+            "/observer.Observer/ServerStatus" => one(&self.server_status()),
+            "/observer.Observer/GetNodes" => one(&self.nodes(address)),
+            "/observer.Observer/GetNamespaces" => one(&self.namespaces()),
+            "/peer.Peer/Notify" => {
+                let (broker, permit) = (Arc::clone(&self.broker), self.permit("Notify")?);
+                notify(broker, self.node.clone(), address.to_owned(), permit)
+            }
             "/grpc.health.v1.Health/Check" => {
-                Answer::one(&HealthCheckResponse { status: ServingStatus::Serving as i32 })
+                one(&HealthCheckResponse { status: ServingStatus::Serving as i32 })
             }
-            _ => {
-                return Err(Status::new(Code::Unimplemented, format!("there is no method {path}")));
-            }
+            _ => return Err((Code::Unimplemented, format!("there is no method {path}"))),
         })
-    }
-
-    fn notify(&self, address: &str, is_tls: bool) -> Result<Answer, Status> {
-        let permit = self.permit("Notify")?;
-        let (sender, receiver) = mpsc::channel(1);
-        let (broker, node) = (Arc::clone(&self.broker), self.node.clone());
-        let at = (address.to_owned(), is_tls);
-        tokio::spawn(async move {
-            let _permit: OwnedSemaphorePermit = permit;
-            notify(broker, node, at, sender).await;
-        });
-        Ok(Answer::Many(receiver))
     }
 
     /// A place among the calls that go on.
     fn permit(&self, method: &str) -> Result<OwnedSemaphorePermit, Status> {
         Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
             let text = format!("{method}: {STREAMS} calls that go on are under way already");
-            Status::new(Code::ResourceExhausted, text)
+            (Code::ResourceExhausted, text)
         })
     }
 
@@ -107,26 +94,26 @@ impl Observer {
             num_flows: counts.kept as u64,
             max_flows: counts.capacity as u64,
             seen_flows: counts.seen,
-            uptime_ns: self.uptime_ns(),
+            uptime_ns: self.started.elapsed().as_nanos().try_into().unwrap_or(u64::MAX),
             num_connected_nodes: Some(1),
             num_unavailable_nodes: Some(0),
-            version: version(),
+            version: concat!("podgate ", env!("CARGO_PKG_VERSION")).to_owned(),
             flows_rate: counts.rate,
         }
     }
 
-    fn nodes(&self, address: &str, is_tls: bool) -> GetNodesResponse {
-        let counts = self.broker.counts();
+    fn nodes(&self, address: &str) -> GetNodesResponse {
+        let status = self.server_status();
         let node = Node {
             name: self.node.clone(),
-            version: version(),
+            version: status.version,
             address: address.to_owned(),
             state: NodeState::NodeConnected as i32,
-            tls: Some(Tls { enabled: is_tls }),
-            uptime_ns: self.uptime_ns(),
-            num_flows: counts.kept as u64,
-            max_flows: counts.capacity as u64,
-            seen_flows: counts.seen,
+            tls: Some(Tls { enabled: is_tls(address) }),
+            uptime_ns: status.uptime_ns,
+            num_flows: status.num_flows,
+            max_flows: status.max_flows,
+            seen_flows: status.seen_flows,
         };
         GetNodesResponse { nodes: vec![node] }
     }
@@ -145,39 +132,31 @@ impl Observer {
     }
 
     fn get_flows(&self, request: &GetFlowsRequest) -> Result<Answer, Status> {
-        let refused = |text: String| Status::new(Code::InvalidArgument, text);
+        let refused = |text: String| (Code::InvalidArgument, text);
         if request.first && request.follow {
             return Err(refused("first and follow exclude each other".to_owned()));
         }
         let filters = Filters::new(&request.whitelist, &request.blacklist).map_err(refused)?;
-        let mask = Mask::new(request.field_mask.as_ref());
         let since = read_moment("since", request.since).map_err(refused)?;
         let until = read_moment("until", request.until).map_err(refused)?;
         let permit = self.permit("GetFlows")?;
-        let matches = move |event: &Event| {
-            let is_in_time = (since.is_none() && until.is_none())
-                || moment(event).is_some_and(|at| {
-                    since.is_none_or(|since| at >= since) && until.is_none_or(|until| at <= until)
-                });
-            is_in_time && filters.matches(event)
-        };
-        let past = past(request);
-        let wanted = Wanted { matches: Box::new(matches), past, follow: request.follow };
+        let matches = Box::new(move |event: &Event| {
+            since.is_none_or(|since| event.time >= since)
+                && until.is_none_or(|until| event.time <= until)
+                && filters.matches(event)
+        });
+        let wanted = Wanted { matches, past: past(request), follow: request.follow };
         let events = self.broker.observe(wanted);
         let (sender, receiver) = mpsc::channel(WAITING);
-        let stream = Stream { node: self.node.clone(), mask, until, sender };
+        let fields = fields(request.field_mask.as_ref());
+        let stream = Stream { node: self.node.clone(), fields, until, sender };
         let run = move || {
-            let _permit: OwnedSemaphorePermit = permit;
+            let _permit = permit;
             stream.send_all(&events);
         };
-        match std::thread::Builder::new().name("hubble-flows".into()).spawn(run) {
-            Ok(_) => Ok(Answer::Many(receiver)),
-            Err(error) => Err(Status::new(Code::Unavailable, format!("start a thread: {error}"))),
-        }
-    }
-
-    fn uptime_ns(&self) -> u64 {
-        self.started.elapsed().as_nanos().try_into().unwrap_or(u64::MAX)
+        let started = std::thread::Builder::new().name("hubble-flows".into()).spawn(run);
+        let failed = |error| (Code::Unavailable, format!("start a thread: {error}"));
+        started.map(|_| receiver).map_err(failed)
     }
 }
 
@@ -192,21 +171,23 @@ fn past(request: &GetFlowsRequest) -> Past {
     }
 }
 
-fn version() -> String {
-    format!("podgate {}", env!("CARGO_PKG_VERSION"))
+/// The fields of a flow that are wanted, all if there is none; a path into a field stands for the whole field.
+fn fields(mask: Option<&FieldMask>) -> BTreeSet<String> {
+    let first = |path: &String| path.split('.').next().unwrap_or_default().to_owned();
+    mask.iter().flat_map(|mask| &mask.paths).map(first).collect()
 }
 
-fn read_moment(field: &str, time: Option<Timestamp>) -> Result<Option<Moment>, String> {
-    let Some(time) = time else { return Ok(None) };
-    let moment = Moment::new(time.seconds, time.nanos);
-    moment.map(Some).map_err(|error| format!("{field}: {error}"))
+fn read_moment(field: &str, time: Option<Timestamp>) -> Result<Option<SystemTime>, String> {
+    let moment = time.map(|time| Moment::new(time.seconds, time.nanos)).transpose();
+    let moment = moment.map_err(|error| format!("{field}: {error}"))?;
+    Ok(moment.map(SystemTime::from))
 }
 
 /// One call of `GetFlows`.
 struct Stream {
     node: String,
-    mask: Mask,
-    until: Option<Moment>,
+    fields: BTreeSet<String>,
+    until: Option<SystemTime>,
     sender: mpsc::Sender<Bytes>,
 }
 
@@ -228,9 +209,8 @@ impl Stream {
                 0 => {}
                 lost => append(&self.lost(lost), &mut portion),
             }
-            let is_over =
-                self.until.is_some_and(|until| Moment::now() > until) && portion.is_empty();
-            if is_over || self.sender.is_closed() {
+            let is_over = self.until.is_some_and(|until| SystemTime::now() > until);
+            if (is_over && portion.is_empty()) || self.sender.is_closed() {
                 return;
             }
             let sent = portion.split().freeze();
@@ -243,7 +223,8 @@ impl Stream {
     fn response(&self, event: &Event) -> GetFlowsResponse {
         let flow = flow(event);
         let (node_name, time) = (flow.node_name.clone(), flow.time);
-        let flow = ResponseTypes::Flow(Box::new(self.mask.apply(flow)));
+        let wanted = |name: &str| self.fields.is_empty() || self.fields.contains(name);
+        let flow = ResponseTypes::Flow(Box::new(flow.masked(wanted)));
         GetFlowsResponse { response_types: Some(flow), node_name, time }
     }
 
@@ -261,6 +242,8 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flow::tests::denied;
+    use crate::messages::flow::Flow;
 
     #[test]
     fn the_number_of_past_flows() {
@@ -280,8 +263,26 @@ mod tests {
     fn moments_that_are_none_are_refused() {
         assert_eq!(read_moment("since", None), Ok(None));
         let time = Timestamp { seconds: 1_795_227_935, nanos: 5 };
-        assert_eq!(timestamp(read_moment("since", Some(time)).unwrap().unwrap()), time);
+        let moment = read_moment("since", Some(time)).unwrap().unwrap();
+        assert_eq!(timestamp(moment.try_into().unwrap()), time);
         let error = read_moment("until", Some(Timestamp { seconds: i64::MAX, nanos: 0 }));
         assert!(error.unwrap_err().starts_with("until: "));
+    }
+    #[test]
+    fn unwanted_fields_are_left_out() {
+        let whole = flow(&denied());
+        let masked = |mask: Option<&FieldMask>| {
+            let (node, (sender, _)) = ("node-a".to_owned(), mpsc::channel(1));
+            let stream = Stream { node, fields: fields(mask), until: None, sender };
+            match stream.response(&denied()).response_types {
+                Some(ResponseTypes::Flow(flow)) => *flow,
+                _ => panic!("no flow"),
+            }
+        };
+        assert_eq!(masked(None), whole);
+        assert_eq!(masked(Some(&FieldMask::default())), whole);
+        let paths = ["verdict", "source.pod_name", "l7"].map(str::to_owned).into();
+        let wanted = Flow { verdict: whole.verdict, source: whole.source, ..Flow::default() };
+        assert_eq!(masked(Some(&FieldMask { paths })), wanted);
     }
 }

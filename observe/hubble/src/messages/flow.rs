@@ -413,6 +413,8 @@ pub struct EventTypeFilter {
     #[prost(int32, tag = "3")]
     pub sub_type: i32,
 }
+#[derive(serde::Serialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum FlowType {
@@ -439,6 +441,8 @@ impl FlowType {
         }
     }
 }
+#[derive(serde::Serialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Verdict {
@@ -472,6 +476,8 @@ impl Verdict {
         }
     }
 }
+#[derive(serde::Serialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum TrafficDirection {
@@ -503,6 +509,8 @@ impl TrafficDirection {
         }
     }
 }
+#[derive(serde::Serialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum TraceObservationPoint {
@@ -538,6 +546,8 @@ impl TraceObservationPoint {
         }
     }
 }
+#[derive(serde::Serialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum TraceReason {
@@ -566,6 +576,8 @@ impl TraceReason {
     }
 }
 /// Others are sent as numbers.
+#[derive(serde::Serialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum DropReason {
@@ -592,11 +604,15 @@ impl DropReason {
         }
     }
 }
+#[derive(serde::Serialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum IpVersion {
     IpNotUsed = 0,
+    #[serde(rename = "IPv4")]
     IPv4 = 1,
+    #[serde(rename = "IPv6")]
     IPv6 = 2,
 }
 impl IpVersion {
@@ -645,6 +661,86 @@ impl LostEventSource {
             "UNKNOWN_LOST_EVENT_SOURCE" => Some(Self::UnknownLostEventSource),
             "HUBBLE_RING_BUFFER" => Some(Self::HubbleRingBuffer),
             _ => None,
+        }
+    }
+}
+impl Flow {
+    /// The flow with those of its fields whose names in the proto file are wanted.
+    pub fn masked(self, wanted: impl Fn(&str) -> bool) -> Self {
+        Self {
+            time: if wanted("time") { self.time } else { Default::default() },
+            verdict: if wanted("verdict") { self.verdict } else { Default::default() },
+            drop_reason: if wanted("drop_reason") { self.drop_reason } else { Default::default() },
+            ip: if wanted("IP") { self.ip } else { Default::default() },
+            l4: if wanted("l4") { self.l4 } else { Default::default() },
+            source: if wanted("source") { self.source } else { Default::default() },
+            destination: if wanted("destination") { self.destination } else { Default::default() },
+            r#type: if wanted("Type") { self.r#type } else { Default::default() },
+            node_name: if wanted("node_name") { self.node_name } else { Default::default() },
+            source_names: if wanted("source_names") {
+                self.source_names
+            } else {
+                Default::default()
+            },
+            destination_names: if wanted("destination_names") {
+                self.destination_names
+            } else {
+                Default::default()
+            },
+            event_type: if wanted("event_type") { self.event_type } else { Default::default() },
+            source_service: if wanted("source_service") {
+                self.source_service
+            } else {
+                Default::default()
+            },
+            destination_service: if wanted("destination_service") {
+                self.destination_service
+            } else {
+                Default::default()
+            },
+            traffic_direction: if wanted("traffic_direction") {
+                self.traffic_direction
+            } else {
+                Default::default()
+            },
+            trace_observation_point: if wanted("trace_observation_point") {
+                self.trace_observation_point
+            } else {
+                Default::default()
+            },
+            drop_reason_desc: if wanted("drop_reason_desc") {
+                self.drop_reason_desc
+            } else {
+                Default::default()
+            },
+            is_reply: if wanted("is_reply") { self.is_reply } else { Default::default() },
+            trace_reason: if wanted("trace_reason") {
+                self.trace_reason
+            } else {
+                Default::default()
+            },
+            emitter: if wanted("emitter") { self.emitter } else { Default::default() },
+            egress_allowed_by: if wanted("egress_allowed_by") {
+                self.egress_allowed_by
+            } else {
+                Default::default()
+            },
+            ingress_allowed_by: if wanted("ingress_allowed_by") {
+                self.ingress_allowed_by
+            } else {
+                Default::default()
+            },
+            egress_denied_by: if wanted("egress_denied_by") {
+                self.egress_denied_by
+            } else {
+                Default::default()
+            },
+            ingress_denied_by: if wanted("ingress_denied_by") {
+                self.ingress_denied_by
+            } else {
+                Default::default()
+            },
+            summary: if wanted("Summary") { self.summary } else { Default::default() },
         }
     }
 }
