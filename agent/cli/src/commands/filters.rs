@@ -3,128 +3,73 @@
 use clap::ValueEnum;
 use local_api::{AnyOf, ObserveFilters, Verdict};
 
-/// Filters of verdicts, without their namespace. Each may be repeated: one of its values has to match.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Filters {
-    /// Only this verdict
-    #[arg(long, value_enum)]
-    verdict: Vec<VerdictArg>,
+/// Declares options, each with its values' type, their name and its help, which are filters of the same name.
+macro_rules! filters {
+    ($($field:ident: $type:ident, $value:literal, $help:literal;)*) => {
+        /// Filters of verdicts, without their namespace. Each may be repeated: one of its values has to match.
+        #[derive(Debug, clap::Args)]
+        pub(crate) struct Filters {
+            /// Only this verdict
+            #[arg(long, value_enum)]
+            verdict: Vec<VerdictArg>,
 
-    /// Only packets that this pod sent, or that are for it
-    #[arg(long, value_name = "[NS/]POD")]
-    pod: Vec<String>,
+            $(
+                #[arg(long, value_name = $value, help = $help)]
+                $field: Vec<$type>,
+            )*
 
-    /// Only packets that this pod sent
-    #[arg(long, value_name = "[NS/]POD")]
-    from_pod: Vec<String>,
+            /// Only connections towards a pod of the node (ingress) or from one (egress)
+            #[arg(long, value_name = "DIRECTION")]
+            traffic_direction: Vec<String>,
+        }
 
-    /// Only packets for this pod
-    #[arg(long, value_name = "[NS/]POD")]
-    to_pod: Vec<String>,
+        impl Filters {
+            /// The filters as the switch takes them.
+            pub(crate) fn wanted(&self) -> ObserveFilters {
+                let verdict = self.verdict.iter().map(|verdict| match verdict {
+                    VerdictArg::Forwarded => Verdict::Forwarded,
+                    VerdictArg::Dropped => Verdict::Dropped,
+                });
+                ObserveFilters {
+                    verdict: AnyOf(verdict.collect()),
+                    direction: AnyOf(self.traffic_direction.clone()),
+                    $($field: AnyOf(self.$field.clone()),)*
+                    ..ObserveFilters::default()
+                }
+            }
+        }
+    };
+}
 
-    /// Only packets from pods in this namespace
-    #[arg(long, value_name = "NS")]
-    from_namespace: Vec<String>,
-
-    /// Only packets to pods in this namespace
-    #[arg(long, value_name = "NS")]
-    to_namespace: Vec<String>,
-
-    /// Only packets from or to pods with these labels, such as app=db,tier!=test
-    #[arg(long, value_name = "SELECTOR")]
-    label: Vec<String>,
-
-    /// Only packets from pods with these labels
-    #[arg(long, value_name = "SELECTOR")]
-    from_label: Vec<String>,
-
-    /// Only packets to pods with these labels
-    #[arg(long, value_name = "SELECTOR")]
-    to_label: Vec<String>,
-
-    /// Only packets from or to pods of this workload
-    #[arg(long, value_name = "[KIND/]NAME")]
-    workload: Vec<String>,
-
-    /// Only packets from pods of this workload
-    #[arg(long, value_name = "[KIND/]NAME")]
-    from_workload: Vec<String>,
-
-    /// Only packets to pods of this workload
-    #[arg(long, value_name = "[KIND/]NAME")]
-    to_workload: Vec<String>,
-
-    /// Only packets from or to this address or network
-    #[arg(long, value_name = "ADDRESS")]
-    ip: Vec<String>,
-
-    /// Only packets from this address or network
-    #[arg(long, value_name = "ADDRESS")]
-    from_ip: Vec<String>,
-
-    /// Only packets to this address or network
-    #[arg(long, value_name = "ADDRESS")]
-    to_ip: Vec<String>,
-
-    /// Only packets from or to an address of this domain name of policies; * stands for any text
-    #[arg(long, value_name = "NAME")]
-    fqdn: Vec<String>,
-
-    /// Only packets from an address of this domain name
-    #[arg(long, value_name = "NAME")]
-    from_fqdn: Vec<String>,
-
-    /// Only packets to an address of this domain name
-    #[arg(long, value_name = "NAME")]
-    to_fqdn: Vec<String>,
-
-    /// Only packets from or to an address of this service
-    #[arg(long, value_name = "NS/NAME")]
-    service: Vec<String>,
-
-    /// Only packets from an address of this service
-    #[arg(long, value_name = "NS/NAME")]
-    from_service: Vec<String>,
-
-    /// Only packets to an address of this service
-    #[arg(long, value_name = "NS/NAME")]
-    to_service: Vec<String>,
-
-    /// Only this protocol: TCP, UDP, SCTP, ICMP, ICMPv6 or a number
-    #[arg(long, value_name = "PROTOCOL")]
-    protocol: Vec<String>,
-
-    /// Only packets with this port at either end
-    #[arg(long, value_name = "N")]
-    port: Vec<u16>,
-
-    /// Only packets from this port
-    #[arg(long, value_name = "N")]
-    from_port: Vec<u16>,
-
-    /// Only packets to this port
-    #[arg(long, value_name = "N")]
-    to_port: Vec<u16>,
-
-    /// Only TCP packets with all of these flags, such as SYN,ACK
-    #[arg(long, value_name = "FLAGS")]
-    tcp_flags: Vec<String>,
-
-    /// Only connections towards a pod of the node (ingress) or from one (egress)
-    #[arg(long, value_name = "DIRECTION")]
-    traffic_direction: Vec<String>,
-
-    /// Only verdicts with this reason; podgate show errors lists them
-    #[arg(long, value_name = "REASON")]
-    reason: Vec<String>,
-
-    /// Only verdicts by this policy
-    #[arg(long, value_name = "[NS/]NAME")]
-    policy: Vec<String>,
-
-    /// Only verdicts of this node
-    #[arg(long, value_name = "NAME")]
-    node: Vec<String>,
+filters! {
+    pod: String, "[NS/]POD", "Only packets that this pod sent, or that are for it";
+    from_pod: String, "[NS/]POD", "Only packets that this pod sent";
+    to_pod: String, "[NS/]POD", "Only packets for this pod";
+    from_namespace: String, "NS", "Only packets from pods in this namespace";
+    to_namespace: String, "NS", "Only packets to pods in this namespace";
+    label: String, "SELECTOR", "Only packets from or to pods with these labels, such as app=db,tier!=test";
+    from_label: String, "SELECTOR", "Only packets from pods with these labels";
+    to_label: String, "SELECTOR", "Only packets to pods with these labels";
+    workload: String, "[KIND/]NAME", "Only packets from or to pods of this workload";
+    from_workload: String, "[KIND/]NAME", "Only packets from pods of this workload";
+    to_workload: String, "[KIND/]NAME", "Only packets to pods of this workload";
+    ip: String, "ADDRESS", "Only packets from or to this address or network";
+    from_ip: String, "ADDRESS", "Only packets from this address or network";
+    to_ip: String, "ADDRESS", "Only packets to this address or network";
+    fqdn: String, "NAME", "Only packets from or to an address of this domain name of policies; * stands for any text";
+    from_fqdn: String, "NAME", "Only packets from an address of this domain name";
+    to_fqdn: String, "NAME", "Only packets to an address of this domain name";
+    service: String, "NS/NAME", "Only packets from or to an address of this service";
+    from_service: String, "NS/NAME", "Only packets from an address of this service";
+    to_service: String, "NS/NAME", "Only packets to an address of this service";
+    protocol: String, "PROTOCOL", "Only this protocol: TCP, UDP, SCTP, ICMP, ICMPv6 or a number";
+    port: u16, "N", "Only packets with this port at either end";
+    from_port: u16, "N", "Only packets from this port";
+    to_port: u16, "N", "Only packets to this port";
+    tcp_flags: String, "FLAGS", "Only TCP packets with all of these flags, such as SYN,ACK";
+    reason: String, "REASON", "Only verdicts with this reason; podgate show errors lists them";
+    policy: String, "[NS/]NAME", "Only verdicts by this policy";
+    node: String, "NAME", "Only verdicts of this node";
 }
 
 /// A verdict on the command line.
@@ -136,30 +81,4 @@ enum VerdictArg {
     /// It ended in the switch
     #[value(name = "drop", alias = "dropped")]
     Dropped,
-}
-
-/// The filters of these options, each of the same name.
-macro_rules! each_of {
-    ($options:ident: $($field:ident)*) => {
-        ObserveFilters { $($field: AnyOf($options.$field.clone()),)* ..ObserveFilters::default() }
-    };
-}
-
-impl Filters {
-    /// The filters as the switch takes them.
-    pub(crate) fn wanted(&self) -> ObserveFilters {
-        let verdict = self.verdict.iter().map(|verdict| match verdict {
-            VerdictArg::Forwarded => Verdict::Forwarded,
-            VerdictArg::Dropped => Verdict::Dropped,
-        });
-        ObserveFilters {
-            verdict: AnyOf(verdict.collect()),
-            direction: AnyOf(self.traffic_direction.clone()),
-            ..each_of! { self:
-                pod from_pod to_pod from_namespace to_namespace label from_label to_label workload
-                from_workload to_workload ip from_ip to_ip fqdn from_fqdn to_fqdn service from_service
-                to_service protocol port from_port to_port tcp_flags reason policy node
-            }
-        }
-    }
 }
