@@ -22,10 +22,11 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use cli_runtime::{NO, UNUSABLE, fail, plain};
 use control::api_server::{
-    Access, Connection, Deployment, Switches, connect, nodes_with, pods_with,
+    Access, Connection, Deployment, SwitchPod, Switches, connect, nodes_with, pods_with,
 };
 
 use agent::run::{AUDIENCE, FOLDER};
+use serde::de::DeserializeOwned;
 
 /// The program's name as a plugin of kubectl.
 const PLUGIN: &str = "kubectl-podgate";
@@ -183,6 +184,25 @@ impl Cluster {
 /// The path of a page.
 fn page(name: &str) -> String {
     format!("{FOLDER}{name}")
+}
+
+/// The answers of the switches to a page, and the exit code: one that does not answer is named on stderr.
+async fn answers<T: DeserializeOwned + Send + 'static>(
+    switches: &Switches,
+    path: &str,
+) -> (Vec<(SwitchPod, T)>, ExitCode) {
+    let (mut answers, mut code) = (Vec::new(), ExitCode::SUCCESS);
+    let pages = switches.pages(switches.all(), path).await;
+    for (switch, page) in switches.all().iter().zip(pages) {
+        match page {
+            Ok(page) => answers.push((switch.clone(), page)),
+            Err(why) => {
+                warn(format_args!("{}: {why}", switch.node));
+                code = ExitCode::from(NO);
+            }
+        }
+    }
+    (answers, code)
 }
 
 /// Returns whether a program of this name is the plugin.

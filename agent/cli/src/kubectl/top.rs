@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use cli_runtime::NO;
 use control::api_server::Switches;
 use serde_json::{Value, json};
 
 use super::output::{self, Format};
 use super::status::INTERVAL;
-use super::{Cluster, Failure, Scope, page, warn, write};
+use super::{Cluster, Failure, Scope, answers, page, write};
+use crate::commands::top::rates::PortRates;
 use agent::config::Span;
 use agent::run::{PortStatus, Status};
 
@@ -81,68 +81,49 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
         let (before, _) = ports(&switches).await;
         let began = Instant::now();
         tokio::time::sleep(args.interval.0.max(INTERVAL / 20)).await;
-        let (mut after, is_whole) = ports(&switches).await;
+        let (mut after, code) = ports(&switches).await;
         let seconds = began.elapsed().as_secs_f64();
         after.retain(|(_, name), _| is_meant(name));
-        let mut rows: Vec<(u64, Vec<Value>)> =
-            after.iter().map(|(key, now)| row(key, before.get(key), now, seconds)).collect();
-        rows.sort_by_key(|(packets, _)| std::cmp::Reverse(*packets));
-        rows.truncate(args.pods);
-        let rows = rows.into_iter().map(|(_, row)| row).collect();
+        let rates = after.iter().map(|(key, now)| {
+            // Of a port that is new it is not known how long it has counted.
+            (key, now, PortRates::between(before.get(key).or(Some(now)), now, seconds))
+        });
+        let mut rates: Vec<_> = rates.collect();
+        rates.sort_by(|(.., a), (.., b)| a.busiest_first(b));
+        rates.truncate(args.pods);
+        let rows = rates.iter().map(|((node, _), now, rates)| row(node, now, rates)).collect();
         write(&output::rows(&COLUMNS, NARROW, rows, args.output))?;
         if !args.watch {
-            return Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(NO) });
+            return Ok(code);
         }
     }
 }
 
-/// All ports, and whether every switch answered.
-async fn ports(switches: &Switches) -> (Ports, bool) {
-    let (mut ports, mut is_whole) = (Ports::new(), true);
-    let pages = switches.pages::<Status>(switches.all(), &page("status")).await;
-    for (switch, answer) in switches.all().iter().zip(pages) {
-        match answer {
-            Ok(status) => ports.extend(
-                status.ports.into_iter().map(|it| ((switch.node.clone(), it.name.clone()), it)),
-            ),
-            Err(why) => {
-                warn(format_args!("{}: {why}", switch.node));
-                is_whole = false;
-            }
-        }
-    }
-    (ports, is_whole)
+/// All ports, and the exit code.
+async fn ports(switches: &Switches) -> (Ports, ExitCode) {
+    let (all, code) = answers::<Status>(switches, &page("status")).await;
+    let ports = all.into_iter().flat_map(|(switch, status)| {
+        status.ports.into_iter().map(move |it| ((switch.node.clone(), it.name.clone()), it))
+    });
+    (ports.collect(), code)
 }
 
-/// A row, and what it is sorted by.
-fn row(
-    (node, name): &(String, String),
-    before: Option<&PortStatus>,
-    now: &PortStatus,
-    seconds: f64,
-) -> (u64, Vec<Value>) {
-    let since = |read: fn(&PortStatus) -> u64| {
-        // A switch that was restarted counts from 0.
-        let earlier = before.map_or(read(now), read);
-        read(now).checked_sub(earlier).unwrap_or_else(|| read(now))
-    };
-    let rate = |count: u64| (count as f64 / seconds).round() as u64;
-    let mbit = |bytes: u64| (bytes as f64 * 8.0 / seconds / 1e4).round() / 100.0;
-    let (namespace, pod) = name.split_once('/').unwrap_or(("", name));
-    // To a pod, what the switch sends is what it receives.
-    let (received, sent) = (since(|it| it.sent), since(|it| it.received));
-    let row = vec![
+fn row(node: &str, now: &PortStatus, rates: &PortRates) -> Vec<Value> {
+    let whole = |rate: f64| json!(rate.round() as u64);
+    let mbit = |bits: f64| json!((bits / 1e4).round() / 100.0);
+    let (namespace, pod) = now.name.split_once('/').unwrap_or(("", &now.name));
+    vec![
         json!(namespace),
         json!(pod),
         json!(node),
-        json!(rate(received)),
-        json!(rate(sent)),
-        json!(mbit(since(|it| it.sent_bytes))),
-        json!(mbit(since(|it| it.received_bytes))),
-        json!(rate(since(|it| it.refused) + since(|it| it.missed))),
+        // To a pod, what the switch sends is what it receives.
+        whole(rates.sent),
+        whole(rates.received),
+        mbit(rates.sent_bits),
+        mbit(rates.received_bits),
+        whole(rates.lost),
         json!(now.sessions),
         json!(now.interface),
         json!(now.mode),
-    ];
-    (received + sent, row)
+    ]
 }

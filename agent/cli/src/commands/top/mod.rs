@@ -3,7 +3,7 @@
 //! Rates are the differences of two answers to `status`.
 
 mod keys;
-mod rates;
+pub(crate) mod rates;
 mod screen;
 
 use std::io::IsTerminal;

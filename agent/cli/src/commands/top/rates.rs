@@ -1,5 +1,6 @@
 //! Rates: the differences of two measurements.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -50,16 +51,43 @@ pub(super) struct Peers {
 
 /// One port's rates a second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct PortRates {
-    pub(super) name: String,
-    pub(super) worker: Option<usize>,
-    pub(super) received: f64,
-    pub(super) received_bits: f64,
-    pub(super) sent: f64,
-    pub(super) sent_bits: f64,
+pub(crate) struct PortRates {
+    pub(crate) name: String,
+    pub(crate) worker: Option<usize>,
+    pub(crate) received: f64,
+    pub(crate) received_bits: f64,
+    pub(crate) sent: f64,
+    pub(crate) sent_bits: f64,
     /// Frames that could not leave, or were not taken in time.
-    pub(super) lost: f64,
-    pub(super) sessions: u32,
+    pub(crate) lost: f64,
+    pub(crate) sessions: u32,
+}
+
+impl PortRates {
+    /// The rates of a port; one that was not there before has counted from 0.
+    pub(crate) fn between(before: Option<&PortStatus>, now: &PortStatus, seconds: f64) -> Self {
+        let since = |read: fn(&PortStatus) -> u64| {
+            let (earlier, later) = (before.map_or(0, read), read(now));
+            // So does one of a switch that was restarted.
+            later.checked_sub(earlier).unwrap_or(later) as f64 / seconds
+        };
+        Self {
+            name: now.name.clone(),
+            worker: now.worker,
+            received: since(|it| it.received),
+            received_bits: 8.0 * since(|it| it.received_bytes),
+            sent: since(|it| it.sent),
+            sent_bits: 8.0 * since(|it| it.sent_bytes),
+            lost: since(|it| it.refused) + since(|it| it.missed),
+            sessions: now.sessions,
+        }
+    }
+
+    /// The order of ports by their packets.
+    pub(crate) fn busiest_first(&self, other: &Self) -> Ordering {
+        let both = |it: &Self| it.received + it.sent;
+        both(other).total_cmp(&both(self))
+    }
 }
 
 /// One measurement.
@@ -134,23 +162,10 @@ pub(super) fn rates(earlier: &Sample, later: &Sample) -> Rates {
     };
     let port = |port: &PortStatus| {
         let known = before.ports.iter().find(|it| it.name == port.name && it.id == port.id);
-        let since = |of: fn(&PortStatus) -> u64| rate(of(port), known.map_or(0, of));
-        PortRates {
-            name: port.name.clone(),
-            worker: port.worker,
-            received: since(|it| it.received),
-            received_bits: 8.0 * since(|it| it.received_bytes),
-            sent: since(|it| it.sent),
-            sent_bits: 8.0 * since(|it| it.sent_bytes),
-            lost: since(|it| it.refused) + since(|it| it.missed),
-            sessions: port.sessions,
-        }
+        PortRates::between(known, port, seconds)
     };
     let mut ports: Vec<PortRates> = now.ports.iter().map(port).collect();
-    ports.sort_by(|a, b| {
-        let both = |it: &PortRates| it.received + it.sent;
-        both(b).total_cmp(&both(a)).then_with(|| a.name.cmp(&b.name))
-    });
+    ports.sort_by(|a, b| a.busiest_first(b).then_with(|| a.name.cmp(&b.name)));
     let busy = now.workers.iter().map(|worker| {
         let known = before.workers.iter().find(|it| it.worker == worker.worker);
         let (busy, idle) = known.map_or((0, 0), |it| (it.busy_rounds, it.idle_rounds));

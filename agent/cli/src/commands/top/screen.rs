@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::rates::{PortRates, Rates};
+use agent::run::Table;
+
+use super::rates::Rates;
 
 /// The state of a screen, as keys have set it.
 #[derive(Default)]
@@ -40,10 +42,7 @@ impl Shown {
                 1 => b.lost.total_cmp(&a.lost).then_with(by_name),
                 2 => b.sessions.cmp(&a.sessions).then_with(by_name),
                 3 => by_name(),
-                _ => {
-                    let both = |it: &PortRates| it.received + it.sent;
-                    both(b).total_cmp(&both(a)).then_with(by_name)
-                }
+                _ => a.busiest_first(b).then_with(by_name),
             }
         });
         rates.ports.truncate(most);
@@ -92,35 +91,22 @@ pub(super) fn text(rates: &Rates) -> String {
         // A string grows.
         let _ = writeln!(text, "{name:<10}{value}");
     }
-    let head = ["PORT", "RX/s", "RX bit/s", "TX/s", "TX bit/s", "LOST/s", "SESSIONS"];
-    let cells = |port: &PortRates| {
-        [
-            port.name.clone(),
-            short(port.received),
-            short(port.received_bits),
-            short(port.sent),
-            short(port.sent_bits),
-            short(port.lost),
-            port.sessions.to_string(),
-        ]
-    };
-    let rows: Vec<[String; 7]> = rates.ports.iter().map(cells).collect();
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].len());
-        cells.chain([head[column].len()]).max().unwrap_or(0)
-    };
-    text.push('\n');
-    let rows = rows.iter().map(|row| row.each_ref().map(String::as_str));
-    for row in std::iter::once(head).chain(rows) {
-        let first = width(0);
-        let _ = write!(text, "{:<first$}", row[0]);
-        for (column, cell) in row.iter().enumerate().skip(1) {
-            let width = width(column);
-            let _ = write!(text, "  {cell:>width$}");
-        }
-        text.push('\n');
+    let mut ports = Table::new(&[
+        "port",
+        "rx_per_s",
+        "rx_bit_per_s",
+        "tx_per_s",
+        "tx_bit_per_s",
+        "lost_per_s",
+        "sessions",
+    ]);
+    for port in &rates.ports {
+        let rates = [port.received, port.received_bits, port.sent, port.sent_bits, port.lost];
+        let rates = rates.map(|rate| short(rate).into());
+        let ends = ([port.name.as_str().into()], [port.sessions.into()]);
+        ports.rows.push([&ends.0[..], &rates, &ends.1].concat());
     }
-    text
+    format!("{text}\n{ports}")
 }
 
 /// A rate with three figures at most and a unit: `1.2M`.
@@ -136,7 +122,7 @@ fn short(rate: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::top::rates::{DropRate, Peers};
+    use crate::commands::top::rates::{DropRate, Peers, PortRates};
 
     #[test]
     fn rates_are_short() {
