@@ -8,7 +8,7 @@ use control::api_server::{node_of, pods_with};
 use serde_json::json;
 
 use super::output::{self, Format};
-use super::{Cluster, Failure, Scope, page, warn, write};
+use super::{Cluster, Failure, Scope, answers, page, warn, write};
 use agent::run::Table;
 
 /// Arguments of `kubectl podgate explain`.
@@ -66,17 +66,9 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
         (Some(_), Some(pods)) => format!("{}?pod={}", page("tables"), pods[0]),
         _ => page("tables"),
     };
-    let pages = switches.pages::<Table>(switches.all(), &path).await;
-    let (mut rows, mut code) = (Vec::new(), ExitCode::SUCCESS);
-    for (switch, answer) in switches.all().iter().zip(pages) {
-        let table = match answer {
-            Ok(table) => table,
-            Err(why) => {
-                warn(format_args!("{}: {why}", switch.node));
-                code = ExitCode::from(NO);
-                continue;
-            }
-        };
+    let (tables, mut code) = answers::<Table>(&switches, &path).await;
+    let mut rows = Vec::new();
+    for (switch, table) in tables {
         for pod in by_node.get(&switch.node).into_iter().flatten() {
             let known = rows.len();
             for row in table.rows.iter().filter(|row| row.first() == Some(&json!(pod))) {

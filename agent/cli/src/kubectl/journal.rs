@@ -2,16 +2,15 @@
 
 use std::process::ExitCode;
 
-use cli_runtime::{NO, Output, counted, plain};
-use control::api_server::{SwitchPod, Switches};
+use cli_runtime::{Output, counted, plain};
 use observe::journal::Row;
 use observe::time::{utc, utc_seconds};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use policy_tools::commands::moment;
 use serde_json::Value;
-use tokio::task::JoinSet;
 
-use super::{Cluster, Failure, page, warn, write};
+use super::observe::{end, read};
+use super::{Cluster, Failure, page, write};
 
 /// Arguments of `kubectl podgate journal`.
 #[derive(Debug, clap::Args)]
@@ -51,47 +50,13 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
     let path = page("journal") + &query.unwrap_or_default();
     let connection = args.cluster.connect().await?;
     let switches = args.cluster.switches(&connection, None).await?;
-    let mut waiting = switches.all().iter().cloned();
-    let mut tasks = JoinSet::new();
-    let begin = |tasks: &mut JoinSet<_>, switch: SwitchPod| {
-        tasks.spawn(read(switches.clone(), switch, path.clone(), args.output));
-    };
-    waiting.by_ref().take(AT_A_TIME).for_each(|switch| begin(&mut tasks, switch));
-    let mut code = ExitCode::SUCCESS;
-    while let Some(ended) = tasks.join_next().await {
-        match ended {
-            Ok(Err(Failure::Failed(error))) => {
-                warn(error);
-                code = ExitCode::from(NO);
-            }
-            Ok(Err(failure)) => return Err(failure),
-            Ok(Ok(())) | Err(_) => {}
-        }
-        waiting.next().into_iter().for_each(|switch| begin(&mut tasks, switch));
+    let (mut lines, tasks) = read(&switches, &path, AT_A_TIME, |lost| {
+        format!("{} in no row of the journal", counted(lost, "connection"))
+    });
+    while let Some(line) = lines.recv().await {
+        print(line, args.output)?;
     }
-    Ok(code)
-}
-
-/// Prints a switch's rows as they come. All tasks share a thread: a line is printed as a whole.
-async fn read(
-    switches: Switches,
-    switch: SwitchPod,
-    path: String,
-    output: Output,
-) -> Result<(), Failure> {
-    let node = &switch.node;
-    let failed = |error: control::api_server::Failure| format!("{node}: {error}");
-    let mut lines = switches.lines(&switch, &path).await.map_err(failed)?;
-    while let Some(value) = lines.next().await.map_err(failed)? {
-        match value.get("lost").and_then(Value::as_u64) {
-            Some(lost) => {
-                let lost = counted(lost, "connection");
-                warn(format_args!("{node}: {lost} in no row of the journal"))
-            }
-            None => print(value, output)?,
-        }
-    }
-    Ok(())
+    Ok(end(tasks).await)
 }
 
 fn print(value: Value, output: Output) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! `kubectl podgate observe`.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use cli_runtime::{NO, counted, plain};
 use control::api_server::{Connection, Switches};
@@ -8,7 +9,7 @@ use local_api::{AnyOf, ObserveFilters};
 use observe::verdicts::Event;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use super::output::{self, Format};
@@ -52,7 +53,7 @@ pub(super) struct Args {
 
 /// Past verdicts shown by default.
 const LAST: u32 = 20;
-/// Verdicts of all switches that wait to be written.
+/// Lines of all switches that wait to be written.
 const WAITING: usize = 1024;
 
 pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
@@ -64,12 +65,13 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
     let path =
         format!("{}?filters={}", page("observe"), utf8_percent_encode(&text, NON_ALPHANUMERIC));
     let last = filters.last as usize;
-    let (events, mut received) = mpsc::channel(WAITING);
-    let mut tasks = begin(&switches, &path, &events);
-    drop(events);
+    let (mut lines, tasks) = read(&switches, &path, Semaphore::MAX_PERMITS, |lost| {
+        format!("{} not shown: too fast", counted(lost, "verdict"))
+    });
     let mut past = Vec::new();
-    while let Some(event) = received.recv().await {
-        let is_meant = |pod: &Option<std::sync::Arc<str>>| {
+    while let Some(line) = lines.recv().await {
+        let Ok(event) = serde_json::from_value::<Event>(line) else { continue };
+        let is_meant = |pod: &Option<Arc<str>>| {
             let pods = pods.as_ref();
             pods.is_none_or(|pods| pod.as_ref().is_some_and(|pod| pods.contains(&**pod)))
         };
@@ -86,34 +88,32 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
     for event in &past[begin..] {
         print(event, args.output)?;
     }
-    let mut code = ExitCode::SUCCESS;
-    while let Some(ended) = tasks.join_next().await {
-        if let Ok(Some(error)) = ended {
-            warn(error);
-            code = ExitCode::from(NO);
-        }
-    }
-    Ok(code)
+    Ok(end(tasks).await)
 }
 
-/// Starts reading from every switch; a task returns why it could not.
-fn begin(switches: &Switches, path: &str, events: &mpsc::Sender<Event>) -> JoinSet<Option<String>> {
+/// Reads the lines of a page of every switch, of so many at a time. What a switch left out is named on stderr, as
+/// `lost` says it of a number. A task returns why it could not read.
+pub(super) fn read(
+    switches: &Switches,
+    path: &str,
+    at_a_time: usize,
+    lost: fn(u64) -> String,
+) -> (mpsc::Receiver<Value>, JoinSet<Option<String>>) {
+    let (sender, received) = mpsc::channel(WAITING);
+    let permits = Arc::new(Semaphore::new(at_a_time));
     let mut tasks = JoinSet::new();
     for switch in switches.all().iter().cloned() {
-        let (switches, path, events) = (switches.clone(), path.to_owned(), events.clone());
+        let (switches, path, sender) = (switches.clone(), path.to_owned(), sender.clone());
+        let permits = Arc::clone(&permits);
         tasks.spawn(async move {
+            let _permit = permits.acquire().await;
             let node = &switch.node;
             let read = async {
                 let mut lines = switches.lines(&switch, &path).await?;
                 while let Some(value) = lines.next().await? {
-                    if let Some(lost) = value.get("lost").and_then(Value::as_u64) {
-                        warn(format_args!(
-                            "{node}: {} not shown: too fast",
-                            counted(lost, "verdict")
-                        ));
-                    } else if let Ok(event) = serde_json::from_value(value)
-                        && events.send(event).await.is_err()
-                    {
+                    if let Some(count) = value.get("lost").and_then(Value::as_u64) {
+                        warn(format_args!("{node}: {}", lost(count)));
+                    } else if sender.send(value).await.is_err() {
                         break;
                     }
                 }
@@ -122,7 +122,19 @@ fn begin(switches: &Switches, path: &str, events: &mpsc::Sender<Event>) -> JoinS
             read.await.err().map(|error: control::api_server::Failure| format!("{node}: {error}"))
         });
     }
-    tasks
+    (received, tasks)
+}
+
+/// The exit code once all tasks have ended; a switch that could not be read is named on stderr.
+pub(super) async fn end(mut tasks: JoinSet<Option<String>>) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    while let Some(ended) = tasks.join_next().await {
+        if let Ok(Some(error)) = ended {
+            warn(error);
+            code = ExitCode::from(NO);
+        }
+    }
+    code
 }
 
 fn print(event: &Event, output: Format) -> Result<(), Failure> {

@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use cli_runtime::NO;
-use serde_json::json;
+use control::api_server::SwitchPod;
+use serde_json::{Value, json};
 
 use super::output::{self, Format};
-use super::{Cluster, Failure, page, warn, write};
+use super::{Cluster, Failure, answers, page, warn, write};
 use crate::commands::staged::Wanted;
 use agent::run::{STAGED_COLUMNS, Table};
 
@@ -38,31 +39,22 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
     args.wanted.check().map_err(Failure::Unusable)?;
     let connection = args.cluster.connect().await?;
     let switches = args.cluster.switches(&connection, None).await?;
-    let pages = switches.pages(switches.all(), &page("staged")).await;
-    let (mut rows, mut code) = (Vec::new(), ExitCode::SUCCESS);
-    for (switch, answer) in switches.all().iter().zip(pages) {
-        let table = answer
-            .map_err(|error| error.to_string())
-            .and_then(|mut table: Table| args.wanted.narrow(&mut table).map(|()| table));
-        match table {
-            Ok(table) => {
-                if !table.rows.is_empty() || table.left_out > 0 {
-                    code = ExitCode::from(NO);
-                }
-                if table.left_out > 0 {
-                    let (node, count) = (&switch.node, table.left_out);
-                    warn(format_args!("{node}: {count} more connections are in no row"));
-                }
-                rows.extend(table.rows.into_iter().map(|mut row| {
-                    row.push(json!(switch.node));
-                    row
-                }));
-            }
-            Err(why) => {
-                warn(format_args!("{}: {why}", switch.node));
-                code = ExitCode::from(NO);
-            }
+    let (tables, mut code) = answers::<Table>(&switches, &page("staged")).await;
+    let mut rows = Vec::new();
+    for (SwitchPod { node, .. }, mut table) in tables {
+        if let Err(why) = args.wanted.narrow(&mut table) {
+            warn(format_args!("{node}: {why}"));
+            code = ExitCode::from(NO);
+            continue;
         }
+        if !table.rows.is_empty() || table.left_out > 0 {
+            code = ExitCode::from(NO);
+        }
+        if table.left_out > 0 {
+            warn(format_args!("{node}: {} more connections are in no row", table.left_out));
+        }
+        let with_node = |row: Vec<Value>| [row, vec![json!(node)]].concat();
+        rows.extend(table.rows.into_iter().map(with_node));
     }
     let columns = [&STAGED_COLUMNS[..], &["node"]].concat();
     write(&output::rows(&columns, STAGED_COLUMNS.len(), rows, args.output))?;
