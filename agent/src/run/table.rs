@@ -190,6 +190,19 @@ impl Table {
         self.columns.iter().position(|it| spelling(it) == name)
     }
 
+    /// The places of these columns in a switch's answer.
+    ///
+    /// # Errors
+    /// Names a column that is missing.
+    pub fn places<const N: usize>(&self, names: [&str; N]) -> Result<[usize; N], String> {
+        let mut places = [0; N];
+        for (place, name) in places.iter_mut().zip(names) {
+            let missing = || format!("podgate's answer has no column {name}");
+            *place = self.column(name).ok_or_else(missing)?;
+        }
+        Ok(places)
+    }
+
     /// The wanted rows.
     ///
     /// # Errors

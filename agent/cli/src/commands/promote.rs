@@ -77,36 +77,23 @@ impl Quiet {
         policies: &Table,
         connections: &Table,
     ) -> Result<Stage, String> {
-        let of = |table: &Table, name: &str| {
-            table.column(name).ok_or_else(|| format!("podgate's answer has no column {name}"))
+        let columns = ["kind", "policy", "stage", "default_stage", "state", "since"];
+        let [kind, name, stage, default, state, since] = policies.places(columns)?;
+        let [last] = policies.places(["last_difference"])?;
+        let is_meant = |row: &&Vec<Value>| {
+            row[kind] == policy.kind() && row[name] == policy.place().as_str()
         };
-        let [kind, name, stage, default, state, since, last] = [
-            of(policies, "kind")?,
-            of(policies, "policy")?,
-            of(policies, "stage")?,
-            of(policies, "default_stage")?,
-            of(policies, "state")?,
-            of(policies, "since")?,
-            of(policies, "last_difference")?,
-        ];
-        let row = policies
-            .rows
-            .iter()
-            .find(|row| row[kind] == policy.kind() && row[name] == policy.place().as_str());
-        let row = row.ok_or("the switch does not know it")?;
+        let row = policies.rows.iter().find(is_meant).ok_or("the switch does not know it")?;
         if row[stage] != "staged" {
             return Err("it is not staged".to_owned());
         }
         if row[state] == "pending" {
             return Err("the switch is about to take a newer version".to_owned());
         }
-        let staged: BTreeSet<String> = policies
-            .rows
-            .iter()
-            .filter(|row| row[stage] == "staged")
-            .map(|row| format!("{} {}", text(&row[kind]), text(&row[name])))
-            .collect();
-        let (by, seen) = (of(connections, "by")?, of(connections, "last_seen")?);
+        let staged = policies.rows.iter().filter(|row| row[stage] == "staged");
+        let staged = staged.map(|row| format!("{} {}", text(&row[kind]), text(&row[name])));
+        let staged: BTreeSet<String> = staged.collect();
+        let [by, seen] = connections.places(["by", "last_seen"])?;
         let rows = connections.rows.iter().filter(|row| {
             self.is_recent(&row[seen]) && concerns(text(&row[by]), &policy.title(), &staged)
         });

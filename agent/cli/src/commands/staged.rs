@@ -65,11 +65,7 @@ impl Wanted {
     /// If an argument cannot be used, or the table is another one.
     pub fn narrow(&self, table: &mut Table) -> Result<(), String> {
         let since = self.check()?;
-        let column = |name: &str| {
-            let place = table.columns.iter().position(|column| column == name);
-            place.ok_or_else(|| format!("podgate's answer has no column {name}"))
-        };
-        let (by, last_seen) = (column("by")?, column("last_seen")?);
+        let [by, last_seen] = table.places(["by", "last_seen"])?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let is_recent = |row: &[Value], since: SystemTime| {
             observe::time::moment(&text(&row[last_seen])).is_some_and(|seen| seen >= since)

@@ -132,10 +132,8 @@ fn standing(
     place: &str,
     wanted: Option<i64>,
 ) -> Result<Standing, String> {
-    let column =
-        |name: &str| table.column(name).ok_or_else(|| format!("answer: there is no column {name}"));
     let [kinds, policies, generation, state] =
-        [column("kind")?, column("policy")?, column("generation")?, column("state")?];
+        table.places(["kind", "policy", "generation", "state"])?;
     let is_meant = |row: &&Vec<Value>| row[kinds] == kind.name() && row[policies] == place;
     let Some(row) = table.rows.iter().find(is_meant) else {
         return Ok(Standing::Late("unknown".to_owned(), Value::Null));
