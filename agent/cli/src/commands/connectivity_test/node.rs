@@ -57,7 +57,7 @@ impl Node {
     pub(super) fn start(args: &Args) -> Result<Self, Failure> {
         let plugin = plugin(args)?;
         let mut node = match &args.manifests {
-            Some(folder) => Self::running(args, folder, plugin)?,
+            Some(folder) => Self::of(args, plugin, folder, running(&args.configuration)?)?,
             None => Self::temporary(args, plugin)?,
         };
         let status = node.wait("be ready", |status| status.ready)?;
@@ -72,6 +72,26 @@ impl Node {
             }
         }
         Ok(node)
+    }
+
+    /// The running switch, without pods.
+    fn of(
+        args: &Args,
+        plugin: PathBuf,
+        manifests: &Path,
+        configuration: Value,
+    ) -> Result<Self, Failure> {
+        Ok(Self {
+            namespace: Namespace::current()?,
+            socket: args.socket.path().to_owned(),
+            manifests: manifests.to_owned(),
+            plugin,
+            cni_path: args.cni_path.clone(),
+            configuration,
+            pods: Vec::new(),
+            files: Vec::new(),
+            switch: None,
+        })
     }
 
     fn temporary(args: &Args, plugin: PathBuf) -> Result<Self, Failure> {
@@ -93,56 +113,19 @@ impl Node {
         command.args(["--umem-frames", "8192", "--sessions", "4096", "--manifests"]);
         command.arg(&manifests).arg("--socket").arg(&socket).arg("--state-dir").arg(&work);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let child = namespace.run(|| -> Result<Child, Failure> {
-            loopback()?;
-            Ok(command.spawn().map_err(|error| format!("podgate run: {error}"))?)
-        })??;
-        let data = work.join("ipam");
         let range = |subnet: &str, first: &str| json!([{"subnet": subnet, "rangeStart": first}]);
         let configuration = json!({
             "cniVersion": "1.0.0", "name": "connectivity-test", "type": "podgate-cni",
             "socket": socket,
-            "ipam": {"type": "host-local", "dataDir": data, "ranges": [
+            "ipam": {"type": "host-local", "dataDir": work.join("ipam"), "ranges": [
                 range("192.0.2.0/24", "192.0.2.2"), range("2001:db8:0:1::/64", "2001:db8:0:1::2")]}});
-        let (pods, files, switch) = (Vec::new(), Vec::new(), Some((child, work.clone())));
-        let cni_path = args.cni_path.clone();
-        Ok(Self {
-            namespace,
-            socket,
-            manifests,
-            plugin,
-            cni_path,
-            configuration,
-            pods,
-            files,
-            switch,
-        })
-    }
-
-    fn running(args: &Args, folder: &Path, plugin: PathBuf) -> Result<Self, Failure> {
-        let path = &args.configuration;
-        let failed = |what: &dyn std::fmt::Display| format!("{}: {what}", path.display());
-        let text = fs::read_to_string(path).map_err(|error| failed(&error))?;
-        let list: Value = serde_json::from_str(&text).map_err(|error| failed(&error))?;
-        let mut configuration = list["plugins"][0].clone();
-        if configuration["type"] != setup::install::PLUGIN {
-            return Err(failed(&"its first plugin is not podgate-cni").into());
-        }
-        for field in ["cniVersion", "name"] {
-            configuration[field] = list[field].clone();
-        }
-        let namespace = Namespace::current()?;
-        Ok(Self {
-            namespace,
-            socket: args.socket.path().to_owned(),
-            manifests: folder.to_owned(),
-            plugin,
-            cni_path: args.cni_path.clone(),
-            configuration,
-            pods: Vec::new(),
-            files: Vec::new(),
-            switch: None,
-        })
+        let mut node = Self::of(args, plugin, &manifests, configuration)?;
+        let child = namespace.run(|| -> Result<Child, Failure> {
+            loopback()?;
+            Ok(command.spawn().map_err(|error| format!("podgate run: {error}"))?)
+        })??;
+        (node.namespace, node.socket, node.switch) = (namespace, socket, Some((child, work)));
+        Ok(node)
     }
 
     /// The address of a pod.
@@ -318,6 +301,21 @@ impl Drop for Node {
             let _ = fs::remove_dir_all(work);
         }
     }
+}
+
+/// The configuration of the plugin by which the running switch has pods attached.
+fn running(path: &Path) -> Result<Value, Failure> {
+    let failed = |what: &dyn std::fmt::Display| format!("{}: {what}", path.display());
+    let text = fs::read_to_string(path).map_err(|error| failed(&error))?;
+    let list: Value = serde_json::from_str(&text).map_err(|error| failed(&error))?;
+    let mut configuration = list["plugins"][0].clone();
+    if configuration["type"] != setup::install::PLUGIN {
+        return Err(failed(&"its first plugin is not podgate-cni").into());
+    }
+    for field in ["cniVersion", "name"] {
+        configuration[field] = list[field].clone();
+    }
+    Ok(configuration)
 }
 
 fn loopback() -> Result<(), linux_net::Error> {
