@@ -10,7 +10,8 @@
 //! - [`policy`]: tests of policies,
 //! - [`probe`]: whether a connection may be opened,
 //! - [`replay`]: the verdict about each packet of a capture,
-//! - [`commands`]: their command lines.
+//! - [`commands`]: their command lines,
+//! - [`yaml`]: objects as they are printed.
 
 pub mod admission;
 pub mod commands;
@@ -18,3 +19,4 @@ pub mod input;
 pub mod policy;
 pub mod probe;
 pub mod replay;
+pub mod yaml;

@@ -5,7 +5,6 @@ use serde_json::{Map, Value};
 
 use super::input::Input;
 use crate::input::Manifests;
-use crate::policy::suggest::yaml;
 
 /// A policy among manifests.
 #[derive(Debug, clap::Args)]
@@ -122,9 +121,7 @@ impl StagedPolicy {
                 }
             }
         }
-        let mut text = String::new();
-        yaml::write(&mut text, &value);
-        text
+        crate::yaml::document(&value)
     }
 }
 

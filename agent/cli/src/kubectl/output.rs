@@ -1,8 +1,7 @@
 //! Output as kubectl has it: tables, wide ones, JSON, YAML.
 
-use std::fmt::Write as _;
-
 use clap::ValueEnum;
+use policy_tools::yaml;
 use serde_json::{Map, Value};
 
 use agent::run::Table;
@@ -44,46 +43,8 @@ pub(super) fn rows(columns: &[&str], narrow: usize, rows: Vec<Vec<Value>>, of: F
 /// A value as a document.
 pub(super) fn document(value: &Value, of: Format) -> String {
     match of {
-        Format::Yaml => {
-            let mut text = String::new();
-            yaml(value, 0, &mut text);
-            text
-        }
+        Format::Yaml => yaml::document(value),
         _ => format!("{value:#}\n"),
-    }
-}
-
-/// Appends a value as a block of YAML 1.2. Scalars are written as JSON, which YAML includes.
-fn yaml(value: &Value, depth: usize, text: &mut String) {
-    let pad = "  ".repeat(depth);
-    let child = |head: &str, value: &Value, text: &mut String| {
-        text.push_str(&pad);
-        text.push_str(head);
-        let is_block = match value {
-            Value::Array(items) => !items.is_empty(),
-            Value::Object(fields) => !fields.is_empty(),
-            _ => false,
-        };
-        if is_block {
-            text.push('\n');
-            yaml(value, depth + 1, text);
-        } else {
-            // Writing to a string does not fail.
-            let _ = writeln!(text, " {value}");
-        }
-    };
-    match value {
-        Value::Array(items) if !items.is_empty() => {
-            items.iter().for_each(|item| child("-", item, text));
-        }
-        Value::Object(fields) if !fields.is_empty() => {
-            for (name, value) in fields {
-                child(&format!("{}:", Value::from(name.as_str())), value, text);
-            }
-        }
-        scalar => {
-            let _ = writeln!(text, "{pad}{scalar}");
-        }
     }
 }
 

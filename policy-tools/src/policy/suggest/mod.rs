@@ -5,7 +5,6 @@
 //! [probe](crate::probe) opens every observed connection against it.
 
 mod labels;
-pub(crate) mod yaml;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
@@ -152,7 +151,7 @@ impl Suggestion {
         }
         for policy in &self.policies {
             text += "---\n";
-            yaml::write(&mut text, policy);
+            text += &crate::yaml::document(policy);
         }
         text
     }

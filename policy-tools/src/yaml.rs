@@ -1,4 +1,4 @@
-//! Objects as YAML, in the form that people write policies in.
+//! Objects as YAML, in the form that people write them in.
 
 use std::fmt::Write as _;
 
@@ -18,9 +18,14 @@ const ORDER: [&str; 10] = [
     "ports",
 ];
 
-/// Appends a document.
-pub(crate) fn write(text: &mut String, value: &Value) {
-    block(text, value, 0, false);
+/// A value as a document.
+pub fn document(value: &Value) -> String {
+    let mut text = String::new();
+    match is_nested(value) {
+        true => block(&mut text, value, 0, false),
+        false => text = scalar(value) + "\n",
+    }
+    text
 }
 
 /// Writes the fields of a map or the elements of a list, each on a line of its own. The first line
@@ -120,8 +125,7 @@ mod tests {
             "labels": {"a": "true", "b": "12", "c": "", "d": "x: y", "e": "- z"},
             "empty": [],
         });
-        let mut text = String::new();
-        write(&mut text, &value);
+        let text = document(&value);
         let documents = crate::input::located::documents(text.as_bytes()).unwrap();
         assert_eq!(documents[0].value(), value, "{text}");
         assert!(text.contains("    - from:\n        - ipBlock:\n"), "{text}");
