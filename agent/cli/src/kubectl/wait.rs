@@ -73,11 +73,9 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
         for (switch, answer) in late.into_iter().zip(pages) {
             let found = answer
                 .map_err(|error| error.to_string())
-                .and_then(|table| standing(&table, kind, &place, wanted));
-            let (state, known) = match found {
-                Ok(Standing::InForce) => continue,
-                Ok(Standing::Late(state, known)) => (state, known),
-                Err(why) => (why, Value::Null),
+                .and_then(|table| late_by(&table, kind, &place, wanted));
+            let Some((state, known)) = found.unwrap_or_else(|why| Some((why, Value::Null))) else {
+                continue;
             };
             rows.push(vec![json!(switch.node), json!(state), known, wanted.into()]);
             still_late.push(switch);
@@ -117,37 +115,27 @@ fn policy(text: &str) -> Result<(Kind, &str), String> {
     Ok((kinds().find(is_meant).ok_or_else(unusable)?, name))
 }
 
-/// The state of a policy in one switch.
-#[derive(Debug, PartialEq, Eq)]
-enum Standing {
-    /// The wanted generation, or a later one.
-    InForce,
-    /// This state, and this generation.
-    Late(String, Value),
-}
-
-fn standing(
+/// The state and the generation of a policy in a switch; `None` if it is the wanted generation, or a later one, in force.
+fn late_by(
     table: &Table,
     kind: Kind,
     place: &str,
     wanted: Option<i64>,
-) -> Result<Standing, String> {
+) -> Result<Option<(String, Value)>, String> {
     let [kinds, policies, generation, state] =
         table.places(["kind", "policy", "generation", "state"])?;
     let is_meant = |row: &&Vec<Value>| row[kinds] == kind.name() && row[policies] == place;
     let Some(row) = table.rows.iter().find(is_meant) else {
-        return Ok(Standing::Late("unknown".to_owned(), Value::Null));
+        return Ok(Some(("unknown".to_owned(), Value::Null)));
     };
     let is_new = wanted.is_none_or(|wanted| row[generation].as_i64() >= Some(wanted));
-    let is_settled = row[state] == "in-force" || row[state] == "staged";
-    Ok(match is_new && is_settled {
-        true => Standing::InForce,
-        false if is_settled => Standing::Late("outdated".to_owned(), row[generation].clone()),
-        false => {
-            let state = row[state].as_str().unwrap_or_default().to_owned();
-            Standing::Late(state, row[generation].clone())
-        }
-    })
+    let state = row[state].as_str().unwrap_or_default();
+    let state = match state {
+        "in-force" | "staged" if is_new => return Ok(None),
+        "in-force" | "staged" => "outdated",
+        other => other,
+    };
+    Ok(Some((state.to_owned(), row[generation].clone())))
 }
 
 #[cfg(test)]
@@ -180,16 +168,16 @@ mod tests {
             serde_json::from_value::<Table>(answer).unwrap()
         };
         let of = |answer: Table, wanted: Option<i64>| {
-            standing(&answer, Kind::NetworkPolicy, "shop/db", wanted).unwrap()
+            late_by(&answer, Kind::NetworkPolicy, "shop/db", wanted).unwrap()
         };
-        let late = |state: &str, generation: Value| Standing::Late(state.to_owned(), generation);
-        assert_eq!(of(answer("in-force", json!(3)), Some(3)), Standing::InForce);
-        assert_eq!(of(answer("staged", json!(4)), Some(3)), Standing::InForce);
+        let late = |state: &str, generation: Value| Some((state.to_owned(), generation));
+        assert_eq!(of(answer("in-force", json!(3)), Some(3)), None);
+        assert_eq!(of(answer("staged", json!(4)), Some(3)), None);
         assert_eq!(of(answer("in-force", json!(2)), Some(3)), late("outdated", json!(2)));
         assert_eq!(of(answer("pending", json!(3)), Some(3)), late("pending", json!(3)));
         assert_eq!(of(answer("in-force", Value::Null), Some(1)), late("outdated", Value::Null));
-        assert_eq!(of(answer("in-force", Value::Null), None), Standing::InForce);
-        let other = standing(&answer("in-force", json!(3)), Kind::NetworkPolicy, "x/y", Some(1));
+        assert_eq!(of(answer("in-force", Value::Null), None), None);
+        let other = late_by(&answer("in-force", json!(3)), Kind::NetworkPolicy, "x/y", Some(1));
         assert_eq!(other.unwrap(), late("unknown", Value::Null));
     }
 }
