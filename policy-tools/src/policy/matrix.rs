@@ -117,6 +117,13 @@ impl Matrix {
     }
 }
 
+/// The tables of all pods, each once.
+pub fn tables_of_pods(view: &View) -> Vec<Arc<Table>> {
+    let of_pods = view.pods.keys().flat_map(|pod| tables(view, pod)).flatten();
+    let distinct: HashMap<_, _> = of_pods.map(|table| (Arc::as_ptr(&table), table)).collect();
+    distinct.into_values().collect()
+}
+
 /// Returns the tables of a pod: egress and ingress.
 pub fn tables(view: &View, pod: &PodKey) -> [Option<Arc<Table>>; 2] {
     let table = |acl: &PodAcl| match acl {

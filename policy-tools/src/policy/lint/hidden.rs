@@ -43,19 +43,15 @@ impl Findings<'_> {
             return;
         }
         let view = manifests.control().view();
-        let mut tables: HashMap<*const Table, Arc<Table>> = HashMap::new();
-        for key in view.pods.keys() {
-            let of_pod = matrix::tables(&view, key);
-            tables.extend(of_pod.into_iter().flatten().map(|table| (Arc::as_ptr(&table), table)));
-        }
+        let tables = matrix::tables_of_pods(&view);
         let identities = view.addresses.identities().count();
-        let lookups = tables.values().map(|it| it.rules().len() * identities).sum::<usize>();
+        let lookups = tables.iter().map(|it| it.rules().len() * identities).sum::<usize>();
         if lookups > MOST_LOOKUPS {
             return;
         }
         let mut deciding: HashSet<Origin> = HashSet::new();
         let mut instead: BTreeMap<Origin, BTreeSet<Origin>> = BTreeMap::new();
-        for table in tables.values() {
+        for table in tables.iter() {
             for (key, found) in lookups_of(table, &view.addresses) {
                 let Some(rule) = table.rules().get(found) else { continue };
                 deciding.insert(rule.origin.clone());

@@ -1,9 +1,9 @@
 //! Finds rules that never decide because others come first.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use acl::{Origin, Table};
+use acl::Origin;
 use control::Object;
 use control::model::{Namespaces, Peer, PolicyRule, PortSpec, RuleAction};
 
@@ -17,14 +17,10 @@ impl Findings<'_> {
     pub(super) fn rules(&mut self, manifests: &Manifests) {
         let expected = deciding_rules(&manifests.objects);
         let view = manifests.control().view();
-        let mut tables: HashMap<*const Table, Arc<Table>> = HashMap::new();
-        for key in view.pods.keys() {
-            let of_pod = matrix::tables(&view, key);
-            tables.extend(of_pod.into_iter().flatten().map(|table| (Arc::as_ptr(&table), table)));
-        }
+        let tables = matrix::tables_of_pods(&view);
         // By origin: the rule that decides instead, as long as one does everywhere.
         let mut before: BTreeMap<Origin, Option<(Origin, bool)>> = BTreeMap::new();
-        for table in tables.values().filter(|table| table.rules().len() <= MOST_RULES) {
+        for table in tables.iter().filter(|table| table.rules().len() <= MOST_RULES) {
             for (n, rule) in table.rules().iter().enumerate() {
                 let earlier = table.rules()[..n].iter();
                 let mut earlier = earlier.filter(|it| it.origin != rule.origin);
