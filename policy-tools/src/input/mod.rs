@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use control::manifests::Parsed;
-use control::model::{Key, Pod, Protocol};
+use control::model::{Key, Labels, Namespace, Pod, Protocol};
 use control::{Control, Kind, Object, PodKey, Scope};
 use ipnet::{IpNet, Ipv6Net};
 use serde_json::Value;
@@ -173,6 +173,24 @@ pub(crate) fn pods(objects: &[Object]) -> impl Iterator<Item = &Pod> + Clone {
         Object::Pod(pod) => Some(&**pod),
         _ => None,
     })
+}
+
+/// The namespaces among objects, those that pods are in, and others that are only mentioned.
+pub(crate) fn namespaces<'a>(
+    objects: &'a [Object],
+    mentioned: impl Iterator<Item = &'a Arc<str>>,
+) -> BTreeMap<Arc<str>, Namespace> {
+    let mut found = BTreeMap::new();
+    for name in pods(objects).map(|pod| &pod.key.namespace).chain(mentioned) {
+        let made = || Namespace::new(Arc::clone(name), &Labels::default());
+        found.entry(Arc::clone(name)).or_insert_with(made);
+    }
+    for object in objects {
+        if let Object::Namespace(namespace) = object {
+            found.insert(Arc::clone(&namespace.name), Namespace::clone(namespace));
+        }
+    }
+    found
 }
 
 /// A path as messages name it.

@@ -1,6 +1,6 @@
 //! Evaluates selectors against existing pods and namespaces.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use control::Object;
@@ -13,29 +13,19 @@ pub(super) struct Cluster<'a> {
     /// All objects.
     pub(super) objects: &'a [Object],
     pods: Vec<&'a Pod>,
-    namespaces: HashMap<&'a str, Arc<Labels>>,
+    namespaces: BTreeMap<Arc<str>, Namespace>,
 }
 
 impl<'a> Cluster<'a> {
     pub(super) fn new(objects: &'a [Object]) -> Self {
-        let pods: Vec<&Pod> = input::pods(objects).filter(|pod| !pod.finished).collect();
-        let mut namespaces: HashMap<&str, Arc<Labels>> = HashMap::new();
-        for pod in &pods {
-            let name = &pod.key.namespace;
-            let made = || Namespace::new(Arc::clone(name), &Labels::default()).labels;
-            namespaces.entry(name).or_insert_with(made);
-        }
-        for object in objects {
-            if let Object::Namespace(namespace) = object {
-                namespaces.insert(&namespace.name, Arc::clone(&namespace.labels));
-            }
-        }
+        let pods = input::pods(objects).filter(|pod| !pod.finished).collect();
+        let namespaces = input::namespaces(objects, std::iter::empty());
         Self { objects, pods, namespaces }
     }
 
     /// The labels of a namespace.
     pub(super) fn namespace(&self, name: &str) -> Option<&Labels> {
-        self.namespaces.get(name).map(|labels| &**labels)
+        self.namespaces.get(name).map(|it| &*it.labels)
     }
 
     /// The pods that a selector selects; those on the host network are not among them.
@@ -56,8 +46,7 @@ impl<'a> Cluster<'a> {
         let is_in = move |pod: &Pod| match namespaces {
             Namespaces::Own(own) => *own == pod.key.namespace,
             Namespaces::Selected(selector) => {
-                let labels = self.namespaces.get(&*pod.key.namespace);
-                labels.is_some_and(|labels| selector.matches(labels))
+                self.namespace(&pod.key.namespace).is_some_and(|labels| selector.matches(labels))
             }
         };
         let all = self.pods.iter().copied();
@@ -82,7 +71,8 @@ impl<'a> Cluster<'a> {
         let of_pods = self.select(namespaces, &everything).map(|pod| Arc::clone(&pod.labels));
         let of_pods: Vec<Arc<Labels>> = of_pods.collect();
         if let Namespaces::Selected(selector) = namespaces {
-            let all: Vec<Arc<Labels>> = self.namespaces.values().cloned().collect();
+            let all = self.namespaces.values().map(|it| Arc::clone(&it.labels));
+            let all: Vec<Arc<Labels>> = all.collect();
             if let Some(near) = near_label(selector, &all) {
                 return Some(format!("did you mean a namespace with {near}?"));
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use acl::Origin;
 use control::Object;
 use control::PodKey;
-use control::model::{Namespaces, PortSpec};
+use control::model::{Pod, PortSpec};
 
 use super::explain::explain;
 use super::labels::Cluster;
@@ -164,28 +164,16 @@ impl Runner {
                 let nodes = world.nodes().filter(|node| !could_exist.contains_key(&node.name));
                 nodes.map(|node| Endpoint::Node(Arc::clone(&node.name))).collect()
             }
-            Side::AnyPod => self.prober.pods().into_iter().map(Endpoint::Pod).collect(),
-            Side::AnyNamespace => {
-                let invented = &self.prober.manifests().representative_namespaces;
-                let pods = self.prober.pods().into_iter();
-                pods.filter(|pod| invented.contains(&pod.namespace)).map(Endpoint::Pod).collect()
-            }
-            Side::ExistingNamespace => {
-                let invented = &self.prober.manifests().representative_namespaces;
-                let pods = self.prober.pods().into_iter();
-                pods.filter(|pod| !invented.contains(&pod.namespace)).map(Endpoint::Pod).collect()
-            }
-            Side::Any => {
-                let pods = self.prober.pods().into_iter().filter(|pod| !self.stands(pod));
-                pods.map(Endpoint::Pod).chain([internet]).collect()
-            }
-            Side::Pods(of) => {
-                let cluster = Cluster::new(&self.prober.manifests().objects);
-                let namespaces = Namespaces::Selected(of.namespaces.clone());
-                let pods = cluster.matching(&namespaces, &of.pods);
-                let pods = pods.filter(|pod| !self.stands(&pod.key));
-                let pods: BTreeSet<PodKey> = pods.map(|pod| pod.key.clone()).collect();
-                pods.into_iter().map(Endpoint::Pod).collect()
+            pods => {
+                let manifests = self.prober.manifests();
+                let cluster = Cluster::new(&manifests.objects);
+                let is_of_files = matches!(pods, Side::Any | Side::Pods(_));
+                let has = |pod: &&Pod| {
+                    !(pod.finished || is_of_files && self.stands(&pod.key))
+                        && pods.has(pod, manifests, cluster.namespace(&pod.key.namespace))
+                };
+                let found = world.pods().filter(has).map(|pod| Endpoint::Pod(pod.key.clone()));
+                found.chain((*pods == Side::Any).then_some(internet)).collect()
             }
         };
         if found.is_empty() { Err("selects nothing in the manifests".into()) } else { Ok(found) }

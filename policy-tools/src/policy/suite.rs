@@ -13,9 +13,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use control::model::{Labels, Namespace, Requirement, Selector, Test};
+use control::model::{Labels, Namespace, Pod, Requirement, Selector, Test};
 use serde_json::Value;
 
+use crate::input::Manifests;
 use crate::input::located::{self, Located, Tree};
 use crate::probe::case::{Fields, endpoint};
 use crate::probe::{Case, Endpoint, Port, ProbeVerdict, Protocol};
@@ -67,6 +68,22 @@ pub enum Side {
     ExistingNamespace,
     /// Every pod, and the internet.
     Any,
+}
+
+impl Side {
+    /// Whether it stands for this pod among those of the manifests; `labels` are those of its namespace.
+    pub(super) fn has(&self, pod: &Pod, manifests: &Manifests, labels: Option<&Labels>) -> bool {
+        let is_invented = || manifests.representative_namespaces.contains(&pod.key.namespace);
+        match self {
+            Self::AnyPod | Self::Any => true,
+            Self::AnyNamespace => is_invented(),
+            Self::ExistingNamespace => !is_invented(),
+            Self::Pods(of) => {
+                of.pods.matches(&pod.labels) && labels.is_some_and(|it| of.namespaces.matches(it))
+            }
+            Self::One(_) | Self::Internet | Self::Nodes => false,
+        }
+    }
 }
 
 /// Pods by their labels, and those of their namespaces, the name among them.

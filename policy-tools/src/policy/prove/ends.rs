@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::PodKey;
+use control::model::Pod;
 
 use super::{From, Prover, Statement};
 use crate::policy::matrix;
@@ -50,7 +51,7 @@ impl Prover {
 
     fn ends(&self, side: &Side, statement: &Statement) -> Result<Vec<End>, String> {
         let world = self.prober.world();
-        let of_pod = |pod: &control::model::Pod| -> Vec<End> {
+        let of_pod = |pod: &Pod| -> Vec<End> {
             let is_own = pod.is_on_pod_network();
             let key = is_own.then(|| pod.key.clone());
             let of_node = pod.node.as_ref().and_then(|node| world.node(node));
@@ -113,25 +114,12 @@ impl Prover {
                 let addresses = world.nodes().flat_map(|node| node.addresses.clone());
                 addresses.map(of_address).collect()
             }
-            Side::AnyPod => all().flat_map(of_pod).collect(),
-            Side::AnyNamespace => {
-                let invented = &self.manifests().representative_namespaces;
-                all().filter(|it| invented.contains(&it.key.namespace)).flat_map(of_pod).collect()
-            }
-            Side::ExistingNamespace => {
-                let invented = &self.manifests().representative_namespaces;
-                all().filter(|it| !invented.contains(&it.key.namespace)).flat_map(of_pod).collect()
-            }
-            Side::Any => {
-                let internet = self.internet.iter().copied().map(of_address);
-                all().flat_map(of_pod).chain(internet).collect()
-            }
-            Side::Pods(of) => {
-                let is_in = |namespace: &str| {
-                    self.labels(namespace).is_some_and(|labels| of.namespaces.matches(labels))
-                };
-                let pods = all().filter(|pod| of.pods.matches(&pod.labels));
-                pods.filter(|pod| is_in(&pod.key.namespace)).flat_map(of_pod).collect()
+            pods => {
+                let has =
+                    |pod: &&Pod| pods.has(pod, self.manifests(), self.labels(&pod.key.namespace));
+                let internet = self.internet.iter().filter(|_| *pods == Side::Any);
+                let internet = internet.copied().map(of_address);
+                all().filter(has).flat_map(of_pod).chain(internet).collect()
             }
         };
         if found.is_empty() { Err("stands for nothing that could exist".into()) } else { Ok(found) }

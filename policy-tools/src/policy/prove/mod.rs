@@ -13,21 +13,21 @@ mod hops;
 mod read;
 mod statement;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::Origin;
+use control::PodKey;
 use control::model::{Labels, Namespace, PortSpec, Ports};
-use control::{Object, PodKey};
 use ipnet::IpNet;
 use serde::Serialize;
 
 use super::matrix::{self, Matrix, PairDecision};
 use super::representatives::{self, Kinds, Parts, PortRule, Selectors};
 use super::suite::Side;
-use crate::input::Manifests;
+use crate::input::{self, Manifests};
 use crate::probe::world::Location;
 use crate::probe::{DomainAddresses, Endpoint, Port, ProbeVerdict, Prober, Protocol};
 
@@ -108,7 +108,7 @@ pub struct Prover {
     matrix: Matrix,
     internet: Vec<IpAddr>,
     parts: Parts,
-    namespaces: HashMap<Arc<str>, Arc<Labels>>,
+    namespaces: BTreeMap<Arc<str>, Namespace>,
     /// Names that several classes of namespaces have.
     shared: HashSet<String>,
 }
@@ -145,18 +145,10 @@ impl Prover {
         let prober = Prober::with_names(manifests, mentioned, names)?;
         internet.retain(|it| prober.world().location(*it) == Location::Outside);
         let matrix = Matrix::new(prober.control().view())?;
-        let namespaces = prober.manifests().objects.iter().filter_map(|object| match object {
-            Object::Namespace(it) => Some((Arc::clone(&it.name), Arc::clone(&it.labels))),
-            _ => None,
-        });
-        let mut namespaces: HashMap<Arc<str>, Arc<Labels>> = namespaces.collect();
-        for pod in prober.manifests().pods() {
-            let name = &pod.key.namespace;
-            let made = || Namespace::new(Arc::clone(name), &Labels::default()).labels;
-            namespaces.entry(Arc::clone(name)).or_insert_with(made);
-        }
+        let objects = &prober.manifests().objects;
+        let namespaces = input::namespaces(objects, std::iter::empty());
         let (mut names, mut shared) = (HashSet::new(), HashSet::new());
-        for name in namespaces.values().filter_map(|it| it.value(Namespace::NAME_LABEL)) {
+        for name in namespaces.values().filter_map(|it| it.labels.value(Namespace::NAME_LABEL)) {
             if !names.insert(name) {
                 shared.insert(name.to_owned());
             }
@@ -218,12 +210,12 @@ impl Prover {
 
     /// The labels of a namespace.
     pub fn labels(&self, namespace: &str) -> Option<&Labels> {
-        self.namespaces.get(namespace).map(|labels| &**labels)
+        self.namespaces.get(namespace).map(|it| &*it.labels)
     }
 
     /// The name that a namespace's label says it has.
     pub fn named<'a>(&'a self, namespace: &'a str) -> &'a str {
-        let labels = self.namespaces.get(namespace);
+        let labels = self.labels(namespace);
         labels.and_then(|it| it.value(Namespace::NAME_LABEL)).unwrap_or(namespace)
     }
 

@@ -34,7 +34,7 @@ use ipnet::IpNet;
 
 use super::matrix;
 use super::suite::{Pods, Side};
-use crate::input::Manifests;
+use crate::input::{self, Manifests};
 use crate::probe::Endpoint;
 use crate::probe::complete::families;
 
@@ -273,21 +273,11 @@ struct Place {
 
 /// The namespaces of the manifests, those that are only mentioned too.
 fn namespaces(manifests: &Manifests, selectors: &Selectors) -> Result<Vec<Place>, String> {
-    let mut found: BTreeMap<Arc<str>, Namespace> = BTreeMap::new();
-    let mentioned = manifests.pods().map(|pod| &pod.key.namespace);
     let own = selectors.pods.iter().filter_map(|(of, _)| match of {
         Namespaces::Own(name) => Some(name),
         Namespaces::Selected(_) => None,
     });
-    for name in mentioned.chain(own) {
-        let made = || Namespace::new(Arc::clone(name), &Labels::default());
-        found.entry(Arc::clone(name)).or_insert_with(made);
-    }
-    for object in &manifests.objects {
-        if let Object::Namespace(namespace) = object {
-            found.insert(Arc::clone(&namespace.name), Namespace::clone(namespace));
-        }
-    }
+    let found = input::namespaces(&manifests.objects, own);
     too_many(found.len())?;
     let place = |namespace: Namespace| Place {
         place: format!("namespace {}", namespace.name),
