@@ -65,14 +65,16 @@ pub(super) fn connects_tcp(address: IpAddr, port: u16) -> bool {
     open(address, port).is_ok_and(|stream| is_answered(&stream))
 }
 
-fn open(address: IpAddr, port: u16) -> std::io::Result<TcpStream> {
+/// Opens a connection.
+pub(super) fn open(address: IpAddr, port: u16) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&(address, port).into(), PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     Ok(stream)
 }
 
-fn is_answered(mut stream: &TcpStream) -> bool {
+/// Whether a connection carries packets both ways.
+pub(super) fn is_answered(mut stream: &TcpStream) -> bool {
     let mut byte = [0];
     stream.write_all(b"x").and_then(|()| stream.read_exact(&mut byte)).is_ok()
 }
@@ -89,23 +91,4 @@ pub(super) fn connects_udp(address: IpAddr, port: u16) -> bool {
     }
     let tries = PATIENCE.as_millis() / AGAIN.as_millis();
     (0..tries).any(|_| socket.send(b"x").is_ok() && socket.recv(&mut [0; 8]).is_ok())
-}
-
-/// A connection that stays open.
-pub(super) struct Live(TcpStream);
-
-impl Live {
-    /// Opens one that is answered.
-    pub(super) fn open(address: IpAddr, port: u16) -> std::io::Result<Self> {
-        let stream = open(address, port)?;
-        match is_answered(&stream) {
-            true => Ok(Self(stream)),
-            false => Err(std::io::Error::other("no answer, before any policy")),
-        }
-    }
-
-    /// Whether it still carries packets both ways.
-    pub(super) fn answers(&self) -> bool {
-        is_answered(&self.0)
-    }
 }
