@@ -388,6 +388,21 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn summaries_have_the_words_of_observe() {
+        use observe::verdicts::{Protocol, TcpFlags};
+        let with = |number: u8, icmp_type, tcp_flags| {
+            let protocol = Some(Protocol(number));
+            let event = Event { protocol, icmp_type, tcp_flags, by: Vec::new(), ..denied() };
+            flow(&event).summary
+        };
+        assert_eq!(with(protocol::ICMP, Some(8), None), "ICMP EchoRequest; policy-denied");
+        assert_eq!(with(protocol::ICMPV6, Some(1), None), "ICMPv6 type 1; policy-denied");
+        let flags = Some(TcpFlags(0x12));
+        assert_eq!(with(protocol::TCP, None, flags), "TCP Flags: SYN, ACK; policy-denied");
+        assert_eq!(with(protocol::UDP, None, None), "UDP; policy-denied");
+    }
+
+    #[test]
     fn an_allowed_connection_to_the_world() {
         let event = Event {
             verdict: Verdict::Forwarded,
