@@ -80,9 +80,8 @@ impl Quiet {
         let columns = ["kind", "policy", "stage", "default_stage", "state", "since"];
         let [kind, name, stage, default, state, since] = policies.places(columns)?;
         let [last] = policies.places(["last_difference"])?;
-        let is_meant = |row: &&Vec<Value>| {
-            row[kind] == policy.kind() && row[name] == policy.place().as_str()
-        };
+        let is_meant =
+            |row: &&Vec<Value>| row[kind] == policy.kind() && row[name] == policy.place().as_str();
         let row = policies.rows.iter().find(is_meant).ok_or("the switch does not know it")?;
         if row[stage] != "staged" {
             return Err("it is not staged".to_owned());
