@@ -42,6 +42,7 @@ mod rewrite;
 mod service;
 mod session;
 mod staged;
+mod steps;
 pub mod trace;
 mod verify;
 

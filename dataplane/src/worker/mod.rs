@@ -9,7 +9,9 @@
 //!
 //! A port may be this worker's alone, or have parts with several (see `exchange`).
 
+mod commands;
 mod handoff;
+mod receive;
 mod slots;
 mod transmit;
 
@@ -17,17 +19,15 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use crate::capture::Direction;
 use crate::exchange::{Exchange, Handoff};
 use crate::housekeeper::Task;
-use crate::mailbox::{Command, Mailbox};
-use crate::port::{Buffers, Port};
+use crate::mailbox::Mailbox;
+use crate::port::Port;
 use crate::session::Sessions;
 use crate::{
-    Counters, Frame, FreeList, Graph, Memory, Now, Outcome, Packet, PortId, Snapshot,
-    StagedDecision, VECTOR,
+    Counters, Frame, FreeList, Graph, Memory, Now, Packet, Snapshot, StagedDecision, VECTOR,
 };
-use slots::{Slot, Slots};
+use slots::Slots;
 
 /// Inspects packets with an outcome before they leave.
 pub trait Inspect: Send {
@@ -261,52 +261,6 @@ impl Worker {
         }
     }
 
-    /// Receives up to a burst of one port, and runs the vector when it has no room for another.
-    fn serve(&mut self, slot: usize, burst: usize, now: Now) -> usize {
-        let most = burst.min(VECTOR - self.packets.len());
-        let Some(Slot { id, port, counters, is_part, is_trunk, captures, silent, .. }) =
-            self.slots.at(slot)
-        else {
-            return 0;
-        };
-        let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
-        let received = port.receive(&mut buffers, most, &mut self.frames);
-        if !captures.is_empty() {
-            captures.iter().for_each(|it| it.record(&self.memory, &self.frames, Direction::In));
-        }
-        let (id, is_part, is_trunk) = (*id, *is_part, *is_trunk);
-        let count = self.frames.len();
-        if self.frames.first().is_some_and(|it| !it.is_copy()) {
-            self.arrived = now;
-        }
-        *silent = if count > 0 { 0 } else { silent.saturating_add(1) };
-        if count > 0 {
-            counters.received.add(count as u64);
-            counters.received_bytes.add(self.frames.iter().map(|frame| frame.len() as u64).sum());
-        }
-        if is_part {
-            self.hand_fragments_on(id);
-        }
-        if !is_trunk {
-            self.packets.extend(self.frames.drain(..).map(|frame| Packet::new(frame, id)));
-        }
-        for mut frame in self.frames.drain(..) {
-            match self.slots.ingress(id, is_trunk, &mut frame, &self.memory) {
-                Some(port) => self.packets.push(Packet::new(frame, port)),
-                None => {
-                    self.free.put(frame);
-                    self.counters.count(Outcome::PortGone);
-                }
-            }
-        }
-        if let Err(gone) = received {
-            self.mailbox.report_gone(id, gone);
-            self.remove_port(id);
-        }
-        self.make_room(now);
-        count
-    }
-
     /// Runs the vector unless it has room for a burst.
     fn make_room(&mut self, now: Now) {
         if self.packets.len() + BURST > VECTOR {
@@ -337,61 +291,6 @@ impl Worker {
         graph.resume(packets, snapshot, memory, sessions, counters, now)
     }
 
-    fn run_commands(&mut self) {
-        for command in self.mailbox.take() {
-            match command {
-                Command::Snapshot(snapshot) => {
-                    let old = std::mem::replace(&mut self.snapshot, snapshot);
-                    self.mailbox.in_force(self.snapshot.generation, old);
-                }
-                Command::AddPort(id, port, counters) => {
-                    self.remove_port(id);
-                    self.slots.add(id, port, counters, &self.exchange);
-                }
-                Command::AddMember(tag, trunk, counters) => {
-                    self.slots.add_member(tag, trunk, counters, &self.exchange);
-                }
-                Command::RemovePort(id) => self.remove_port(id),
-                Command::FollowDns(tap) => self.graph.follow_dns(self.number as u16, tap),
-                Command::ReleaseAnswers(numbers) => self.graph.release_answers(&numbers),
-                Command::Trace(tracing) => self.graph.follow(self.number as u16, tracing),
-                Command::Capture(id, capture) => {
-                    if let Some(captures) = self.slots.captures(id) {
-                        captures.push(capture);
-                    }
-                }
-                Command::Call(call) => call(),
-            }
-        }
-    }
-
-    fn remove_port(&mut self, id: PortId) {
-        if self.slots.remove_member(id) {
-            self.graph.forget_port(id);
-            self.end_waiting();
-            return;
-        }
-        if let Some(Slot { port, leaving, .. }) = self.slots.remove(id) {
-            self.give_up(port, leaving);
-            self.graph.forget_port(id);
-            self.end_waiting();
-        }
-    }
-
-    /// Passes a port to the housekeeper: closing its sockets takes the kernel milliseconds, which
-    /// would stall this worker.
-    fn give_up(&mut self, port: Box<dyn Port>, leaving: Vec<Frame>) {
-        let task = Task::Close(port, leaving);
-        let back = match &self.housekeeper {
-            Some(housekeeper) => housekeeper.send(task).err().map(|error| error.0),
-            None => Some(task),
-        };
-        if let Some(Task::Close(port, leaving)) = back {
-            leaving.into_iter().for_each(|frame| self.free.put(frame));
-            port.close(&mut Buffers { memory: &self.memory, free: &mut self.free });
-        }
-    }
-
     /// The ports this worker serves.
     pub(crate) fn ports(&self) -> impl Iterator<Item = &dyn Port> {
         self.slots.iter().map(|slot| &*slot.port)
@@ -401,38 +300,6 @@ impl Worker {
     pub(crate) fn has_work(&self) -> bool {
         self.mailbox.has_waiting() || self.exchange.has_frames(self.number)
     }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let mut ports = self.slots.take_all();
-        let share = ports.len().div_ceil(CLOSING).max(1);
-        let (memory, free) = (&*self.memory, &self.free);
-        std::thread::scope(|scope| {
-            while !ports.is_empty() {
-                let some = ports.split_off(ports.len().saturating_sub(share));
-                let mut free = free.share();
-                let close = move || close(some, &mut Buffers { memory, free: &mut free });
-                // Without a thread they are closed as they are dropped.
-                let _ = std::thread::Builder::new().spawn_scoped(scope, close);
-            }
-        });
-        self.packets.drain(..).for_each(|packet| self.free.put(packet.frame));
-        self.outgoing.drain(..).flatten().for_each(|handoff| self.free.put(handoff.frame));
-        self.graph.take_waiting().for_each(|packet| self.free.put(packet.frame));
-    }
-}
-
-/// Threads of a worker that ends. The kernel waits for all processors at each socket that is closed; sockets that
-/// are closed at the same time share the wait.
-const CLOSING: usize = 16;
-
-fn close(ports: Vec<Slot>, buffers: &mut Buffers<'_>) {
-    for Slot { port, leaving, .. } in ports {
-        leaving.into_iter().for_each(|frame| buffers.free.put(frame));
-        port.close(buffers);
-    }
-    buffers.free.share_all();
 }
 
 #[cfg(test)]

@@ -3,8 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
+use crate::PortId;
 use crate::exchange::{self, Handoff, HandoffKind};
-use crate::port::PortGone;
+use crate::mailbox::Command;
+use crate::port::{Buffers, PortGone};
 use crate::session::Timeouts;
 
 /// A port that always has packets, or copies of packets that were forwarded already. It stores how many packets
