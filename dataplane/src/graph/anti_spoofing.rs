@@ -100,7 +100,7 @@ pub(super) fn onward(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if !packet.is_plain {
         match packet.headers.fragment {
             Fragment::Whole => {}
-            Fragment::First(_) => context.reassembly.note_first(),
+            Fragment::First(_) => context.waiting.fragments.note_first(),
             Fragment::Later(_) => return Next::Node(Node::Reassembly),
         }
     }

@@ -4,14 +4,13 @@ use acl::Address;
 
 use super::Node;
 use super::decapsulate::Arrival;
-use super::dns::HeldAnswers;
 use super::encapsulate::Tunnel;
 use super::icmp_error::RateLimiter;
-use super::reassembly::Table;
 use super::reevaluate::Stale;
 use super::reject::Resets;
 use super::staged::Difference;
 use super::verify::Verifier;
+use super::waiting::Waiting;
 use crate::packet::Packet;
 use crate::policy::PolicyBatch;
 use crate::session::{SessionId, Sessions, Tuples};
@@ -32,8 +31,7 @@ pub(crate) struct Context<'a> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) memory: &'a Memory,
     pub(crate) sessions: &'a Sessions,
-    pub(super) reassembly: &'a mut Table,
-    pub(super) dns: &'a mut HeldAnswers,
+    pub(super) waiting: &'a mut Waiting,
     pub(super) rate_limiter: &'a mut RateLimiter,
     pub(super) resets: &'a mut Resets,
     pub(super) translations: &'a mut Vec<Translation>,

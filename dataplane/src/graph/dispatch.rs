@@ -3,32 +3,29 @@
 use std::sync::Arc;
 
 use super::context::{LastTunnel, Translation};
-use super::dns::HeldAnswers;
 use super::icmp_error::RateLimiter;
-use super::reassembly::Table;
 use super::reevaluate::Stale;
 use super::reject::Resets;
 use super::staged::Difference;
 use super::steps::{IN_ORDER, List, Step, Work};
 use super::trace::{Tracer, Tracing};
 use super::verify::Verifier;
+use super::waiting::{self, Waiting};
 use super::{
     Context, NODES, Next, Node, anti_spoofing, decapsulate, dns, encapsulate, icmp_error,
     neighbour, open, parse, policy, reassembly, reevaluate, rewrite, service, session,
 };
 use crate::counters::Counters;
 use crate::cpu::clocks;
-use crate::dns::DnsTap;
 use crate::packet::{Packet, VECTOR};
 use crate::policy::PolicyBatch;
 use crate::session::Sessions;
-use crate::{FreeList, Memory, Now, PortId, Snapshot};
+use crate::{FreeList, Memory, Now, Snapshot};
 
 /// One worker's graph.
 pub struct Graph {
     lists: [List; NODES],
-    reassembly: Table,
-    dns: HeldAnswers,
+    pub(crate) waiting: Waiting,
     rate_limiter: RateLimiter,
     resets: Resets,
     translations: Vec<Translation>,
@@ -43,8 +40,7 @@ impl Default for Graph {
     fn default() -> Self {
         Self {
             lists: [List::EMPTY; NODES],
-            reassembly: Table::default(),
-            dns: HeldAnswers::default(),
+            waiting: Waiting::default(),
             rate_limiter: RateLimiter::default(),
             resets: Resets::default(),
             translations: Vec::with_capacity(VECTOR),
@@ -64,7 +60,7 @@ impl Graph {
     }
 
     /// Sends up to [`VECTOR`] packets through the graph; each has an outcome afterwards, except
-    /// those that the caller passes to [`hold`](Self::hold).
+    /// those that are to be held.
     pub fn run(
         &mut self,
         packets: &mut [Packet],
@@ -74,11 +70,13 @@ impl Graph {
         counters: &Counters,
         now: Now,
     ) {
-        self.run_from(Node::Parse, packets, snapshot, memory, sessions, counters, now);
+        assert!(packets.len() <= VECTOR, "a vector has at most {VECTOR} packets");
+        self.lists[Node::Parse as usize] = List { length: packets.len(), items: IN_ORDER };
+        self.run_lists(packets, snapshot, memory, sessions, counters, now);
     }
 
-    /// Sends held packets whose first fragment was let through on; fills `packets` with them.
-    /// Returns `false` if there are none.
+    /// Sends up to a vector of packets that wait no longer on, and fills `packets` with them. Returns `false` if
+    /// there are none.
     pub fn resume(
         &mut self,
         packets: &mut Vec<Packet>,
@@ -88,66 +86,18 @@ impl Graph {
         counters: &Counters,
         now: Now,
     ) -> bool {
-        packets.extend(std::iter::from_fn(|| self.reassembly.take_ready()).take(VECTOR));
-        let resumes = !packets.is_empty();
-        if resumes {
-            self.run_from(Node::Reassembly, packets, snapshot, memory, sessions, counters, now);
+        self.waiting.take_released(packets);
+        if packets.is_empty() {
+            return false;
         }
-        resumes
-    }
-
-    /// Sends copies of the DNS of pods that follow names to `tap`, as worker number `worker`.
-    pub fn follow_dns(&mut self, worker: u16, tap: Arc<DnsTap>) {
-        self.dns.follow(worker, tap);
-    }
-
-    /// Lets held answers go; [`take_answer`](Self::take_answer) gives them.
-    pub fn release_answers(&mut self, numbers: &[u64]) {
-        self.dns.release(numbers);
-    }
-
-    /// The next answer that is held no longer. It has its outcome, and only has to be sent.
-    #[inline]
-    pub fn take_answer(&mut self) -> Option<Packet> {
-        self.dns.take_ready()
-    }
-
-    /// Holds a packet that the graph gave no outcome: a later fragment, or an answer, which has its
-    /// way out already.
-    pub fn hold(&mut self, packet: Packet, now: Now) {
-        match packet.out_port {
-            PortId::NONE => self.reassembly.hold(packet, now),
-            _ => self.dns.hold(packet, now),
+        for (index, packet) in packets.iter().enumerate() {
+            match packet.outcome {
+                Some(outcome) => counters.count(outcome),
+                None => self.lists[waiting::node_of(packet) as usize].push(index as u8),
+            }
         }
-    }
-
-    /// Takes the next packet that is no longer held; it has its outcome.
-    #[inline]
-    pub fn take_ended(&mut self) -> Option<Packet> {
-        self.reassembly.take_ended()
-    }
-
-    /// Ends packets that were held too long; returns `false` if there are none.
-    #[inline]
-    pub fn expire(&mut self, now: Now) -> bool {
-        self.dns.expire(now);
-        let is_due = self.reassembly.is_due(now);
-        if is_due {
-            self.reassembly.expire(now);
-        }
-        is_due
-    }
-
-    /// Bounds the held packets by the number of frames.
-    pub fn fit(&mut self, frames: usize) {
-        self.reassembly.fit(frames);
-        self.dns.fit(frames);
-    }
-
-    /// Removes the state of a port that is gone; its held packets end.
-    pub fn forget_port(&mut self, port: PortId) {
-        self.reassembly.forget(port);
-        self.dns.forget(port);
+        self.run_lists(packets, snapshot, memory, sessions, counters, now);
+        true
     }
 
     /// The packets of the last vector that open connections which staged ACLs decide otherwise about.
@@ -167,16 +117,15 @@ impl Graph {
         self.resets.take_ready()
     }
 
-    /// Takes every held packet, and the frames for resets.
-    pub fn take_waiting(&mut self) -> impl Iterator<Item = Packet> + use<'_> {
-        self.reassembly.take_all().chain(self.dns.take_all()).chain(self.resets.take_all())
+    /// Takes every packet that waits, and the frames for resets.
+    pub fn take_all(&mut self) -> impl Iterator<Item = Packet> + use<'_> {
+        self.waiting.take_all().chain(self.resets.take_all())
     }
 
-    #[allow(clippy::too_many_arguments, reason = "what a vector is handled with")]
+    /// Runs the nodes over their lists of packets.
     #[inline]
-    fn run_from(
+    fn run_lists(
         &mut self,
-        first: Node,
         packets: &mut [Packet],
         snapshot: &Snapshot,
         memory: &Memory,
@@ -184,11 +133,9 @@ impl Graph {
         counters: &Counters,
         now: Now,
     ) {
-        assert!(packets.len() <= VECTOR, "a vector has at most {VECTOR} packets");
         let Self {
             lists,
-            reassembly,
-            dns,
+            waiting,
             rate_limiter,
             resets,
             translations,
@@ -204,8 +151,7 @@ impl Graph {
             snapshot,
             memory,
             sessions,
-            reassembly,
-            dns,
+            waiting,
             rate_limiter,
             resets,
             translations,
@@ -226,7 +172,6 @@ impl Graph {
         if let Some(tracer) = &mut follower {
             tracer.begin(&context, packets);
         }
-        lists[first as usize] = List { length: packets.len(), items: IN_ORDER };
         for node in Node::ALL {
             let input = std::mem::replace(&mut lists[node as usize].length, 0);
             if input == 0 {

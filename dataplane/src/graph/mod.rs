@@ -8,9 +8,8 @@
 //!        └─▶ neighbour ─▶ (out)
 //! ```
 //!
-//! A fragment without its first goes on to `hold`, outside of the graph; from there it enters
-//! `reassembly` again. `dns` sees the DNS of pods that follow domain names alone; an answer goes on to
-//! `hold`, and leaves from there.
+//! `dns` sees the DNS of pods that follow domain names alone. A fragment without its first and an answer go on to
+//! `hold`, outside of the graph ([`waiting`]); once released they enter the node again that sent them there.
 //!
 //! `anti-spoofing`, `decapsulate`, `service` and `rewrite` send packets that go no further to
 //! `icmp-error` if their senders are to learn why, `session` and `policy` those that a policy denies where
@@ -45,6 +44,7 @@ mod staged;
 mod steps;
 pub mod trace;
 mod verify;
+mod waiting;
 
 pub use crate::node::{NODES, Node, draw};
 use context::Translation;

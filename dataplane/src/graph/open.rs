@@ -141,10 +141,9 @@ const LEAST_DIVIDED: u64 = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::dns::HeldAnswers;
     use crate::graph::icmp_error::RateLimiter;
-    use crate::graph::reassembly::Table;
     use crate::graph::reject::Resets;
+    use crate::graph::waiting::Waiting;
     use crate::policy::PolicyBatch;
     use crate::session::{Sessions, Timeouts};
     use crate::{AclBinding, Adjacency, Memory, Now, Parts, PortId, PortKind, PortState, Snapshot};
@@ -186,15 +185,13 @@ mod tests {
         packet.hash = sessions.hash(&initiator);
         packet.adjacency = Adjacency::port(PortId(2));
         packet.outcome = Some(Outcome::PolicyAllowed);
-        let (mut reassembly, mut rate_limiter) = (Table::default(), RateLimiter::default());
-        let mut dns = HeldAnswers::default();
+        let (mut waiting, mut rate_limiter) = (Waiting::default(), RateLimiter::default());
         let (mut translations, mut policy_batch) = (Vec::new(), PolicyBatch::default());
         let mut context = Context {
             snapshot: &snapshot,
             memory: &memory,
             sessions: &sessions,
-            reassembly: &mut reassembly,
-            dns: &mut dns,
+            waiting: &mut waiting,
             rate_limiter: &mut rate_limiter,
             resets: &mut Resets::default(),
             translations: &mut translations,

@@ -23,8 +23,8 @@ impl Worker {
                     self.slots.add_member(tag, trunk, counters, &self.exchange);
                 }
                 Command::RemovePort(id) => self.remove_port(id),
-                Command::FollowDns(tap) => self.graph.follow_dns(self.number as u16, tap),
-                Command::ReleaseAnswers(numbers) => self.graph.release_answers(&numbers),
+                Command::FollowDns(tap) => self.graph.waiting.follow_dns(self.number as u16, tap),
+                Command::ReleaseAnswers(numbers) => self.graph.waiting.release_answers(&numbers),
                 Command::Trace(tracing) => self.graph.follow(self.number as u16, tracing),
                 Command::Capture(id, capture) => {
                     if let Some(captures) = self.slots.captures(id) {
@@ -38,14 +38,10 @@ impl Worker {
 
     pub(super) fn remove_port(&mut self, id: PortId) {
         if self.slots.remove_member(id) {
-            self.graph.forget_port(id);
-            self.end_waiting();
-            return;
-        }
-        if let Some(Slot { port, leaving, .. }) = self.slots.remove(id) {
+            self.graph.waiting.forget_port(id);
+        } else if let Some(Slot { port, leaving, .. }) = self.slots.remove(id) {
             self.give_up(port, leaving);
-            self.graph.forget_port(id);
-            self.end_waiting();
+            self.graph.waiting.forget_port(id);
         }
     }
 
@@ -80,7 +76,7 @@ impl Drop for Worker {
         });
         self.packets.drain(..).for_each(|packet| self.free.put(packet.frame));
         self.outgoing.drain(..).flatten().for_each(|handoff| self.free.put(handoff.frame));
-        self.graph.take_waiting().for_each(|packet| self.free.put(packet.frame));
+        self.graph.take_all().for_each(|packet| self.free.put(packet.frame));
     }
 }
 

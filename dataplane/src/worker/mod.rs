@@ -125,7 +125,7 @@ pub(crate) struct Parts {
 impl Worker {
     pub(crate) fn new(parts: Parts) -> Self {
         let mut graph = Graph::default();
-        graph.fit(parts.memory.count() as usize);
+        graph.waiting.fit(parts.memory.count() as usize);
         let outgoing = (0..parts.exchange.workers()).map(|_| Vec::new()).collect();
         Self {
             number: parts.number,
@@ -202,10 +202,7 @@ impl Worker {
     /// Runs one round: the mailbox, then a burst from every port. Returns the packets handled.
     pub fn round(&mut self, now: Now) -> usize {
         self.run_commands();
-        if self.graph.expire(now) {
-            self.end_waiting();
-        }
-        self.send_answers();
+        self.graph.waiting.expire(now);
         let mut handled = self.take_handoffs(now);
         let ports = self.slots.len();
         self.first_slot = if self.first_slot + 1 < ports { self.first_slot + 1 } else { 0 };
@@ -268,7 +265,7 @@ impl Worker {
         }
     }
 
-    /// Runs the vector through the graph and sends it, and after it the fragments held for it.
+    /// Runs the vector through the graph and sends it, and after it the packets that wait no longer.
     fn run_vector(&mut self, now: Now) {
         if !self.packets.is_empty() {
             let Self { graph, packets, free, snapshot, memory, sessions, counters, .. } = self;
@@ -277,15 +274,15 @@ impl Worker {
             }
             graph.run(packets, snapshot, memory, sessions, counters, now);
             self.hand_out(now);
-            while self.resume(now) {
-                self.hand_out(now);
-            }
-            self.end_waiting();
-            self.send_resets();
         }
+        while self.resume(now) {
+            self.hand_out(now);
+        }
+        self.send_resets();
         self.send();
     }
 
+    #[inline]
     fn resume(&mut self, now: Now) -> bool {
         let Self { graph, packets, snapshot, memory, sessions, counters, .. } = self;
         graph.resume(packets, snapshot, memory, sessions, counters, now)

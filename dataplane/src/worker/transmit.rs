@@ -53,7 +53,7 @@ impl Worker {
             Some(_) => self.free.put(packet.frame.take()),
             None => {
                 let none = Packet::new(Frame::NONE, PortId::NONE);
-                self.graph.hold(std::mem::replace(packet, none), now);
+                self.graph.waiting.hold(std::mem::replace(packet, none), now);
             }
         }
     }
@@ -67,43 +67,6 @@ impl Worker {
             if let Err(frame) = self.slots.leave(port, frame, &self.memory) {
                 self.hand_over(std::iter::once(frame), port);
             }
-        }
-    }
-
-    /// Counts packets that are no longer held, and frees their frames.
-    pub(super) fn end_waiting(&mut self) {
-        while let Some(packet) = self.graph.take_ended() {
-            if let Some(outcome) = packet.outcome {
-                self.counters.count(outcome);
-            }
-            if let Some(inspect) = self.inspect.as_mut().filter(|inspect| inspect.is_wanted()) {
-                inspect.done(&packet, &self.memory, &self.snapshot);
-            }
-            self.free.put(packet.frame);
-        }
-    }
-
-    /// Sends the answers that are held no longer.
-    #[inline]
-    pub(super) fn send_answers(&mut self) {
-        while let Some(mut packet) = self.graph.take_answer() {
-            // The pod may have gone meanwhile, and another one may have the port's number.
-            let receiver = self.memory.bytes(&packet.frame).first_chunk::<6>();
-            let port = self.snapshot.pod(packet.out_port);
-            if !port.is_some_and(|port| port.mac.is_none() || port.mac.as_ref() == receiver) {
-                packet.outcome = Some(Outcome::PortGone);
-            }
-            if let Some(outcome) = packet.outcome {
-                self.counters.count(outcome);
-            }
-            if let Some(inspect) = self.inspect.as_mut().filter(|inspect| inspect.is_wanted()) {
-                inspect.done(&packet, &self.memory, &self.snapshot);
-            }
-            if !packet.leaves() {
-                self.free.put(packet.frame);
-                continue;
-            }
-            self.leave_elsewhere(std::iter::once(packet.frame), packet.out_port);
         }
     }
 

@@ -5,6 +5,8 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
 use dataplane::dns::{DnsPacket, DnsTap, MAX_HOLD, MOST_HELD_OF_POD};
+use dataplane::graph::Node;
+use dataplane::graph::trace::{End, Filter, PacketTrace, Tracing};
 use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::wire::{protocol, tcp_flags};
 use dataplane::{AclBinding, Outcome, Parts, PortState};
@@ -285,4 +287,48 @@ fn a_resolver_behind_a_service_is_seen_as_the_pod_sees_it() {
         let built = udp("10.96.0.10:53", ASKS).payload(b"answer").build();
         assert_is(&rig.receive(POD).unwrap(), &built);
     }
+}
+
+/// Fragments and answers wait in different places, and go on or end by the same way.
+#[test]
+fn what_waits_for_different_things_ends_in_one_round_and_is_counted_once() {
+    let (mut rig, _, copies) = followed(parts(1));
+    let free = rig.free();
+    ask(&mut rig);
+    let count = |rig: &Rig, outcome| rig.counters().of(outcome);
+    let sessions = count(&rig, Outcome::Session);
+    assert_eq!(rig.send_all(RESOLVER, vec![answer().build()]), []);
+    let datagram = |id| udp("10.1.0.4:9", SERVER).payload(&[7; 2000]).ip_id(id).fragments(1000);
+    assert_eq!(rig.send_all(OTHER, datagram(1)[1..].to_vec()), []);
+    assert_eq!(rig.send_all(OTHER, datagram(2)[1..].to_vec()), []);
+    // The first datagram's fragments follow their first one; the second's end, and the answer leaves.
+    let ends = rig.send_all(OTHER, datagram(1)[..1].to_vec());
+    assert_eq!(ends, [Outcome::PolicyAllowed, Outcome::Fragment, Outcome::Fragment]);
+    let mut ends = rig.wait(3);
+    ends.sort_by_key(|outcome| outcome.name());
+    assert_eq!(ends, [Outcome::FragmentUnknown, Outcome::FragmentUnknown, Outcome::Session]);
+    assert_is(&rig.receive(POD).unwrap(), &answer().build());
+    assert_eq!(count(&rig, Outcome::Session), sessions + 1);
+    assert_eq!(count(&rig, Outcome::Fragment), 2);
+    assert_eq!(count(&rig, Outcome::FragmentUnknown), 2);
+    assert_eq!((rig.free(), copies.try_iter().count()), (free, 2));
+}
+
+#[test]
+fn a_released_answer_is_traced_from_the_node_that_held_it() {
+    let (mut rig, _, copies) = followed(parts(1));
+    ask(&mut rig);
+    let tracing = Arc::new(Tracing::new(Filter::default(), 100));
+    rig.follow(Some(Arc::clone(&tracing)));
+    rig.send_all(RESOLVER, vec![answer().build()]);
+    let number = copies.try_iter().find_map(|it| it.held).unwrap().number;
+    rig.release(&[number]);
+    let traces: Vec<PacketTrace> = std::iter::from_fn(|| tracing.take()).collect();
+    let nodes = |trace: &PacketTrace| trace.steps.iter().map(|it| it.node).collect::<Vec<_>>();
+    let [waits, leaves] = &traces[..] else { panic!("{traces:?}") };
+    assert_eq!(nodes(waits)[nodes(waits).len() - 2..], [Node::Dns, Node::Hold]);
+    assert_eq!(waits.end, End::Waits);
+    assert_eq!(nodes(leaves), [Node::Dns]);
+    let out_port = Some("default/pod".into());
+    assert_eq!(leaves.end, End::Done { outcome: Outcome::Session, out_port, answered: false });
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::dns::{DnsTap, MAX_HOLD, MOST_HELD, MOST_HELD_OF_POD};
+use crate::graph::waiting::Released;
 use crate::packet::Packet;
-use crate::{Now, Outcome, PortId};
+use crate::{Now, PortId};
 
 /// One worker's held answers.
 #[derive(Default)]
@@ -15,8 +16,6 @@ pub(crate) struct HeldAnswers {
     pub(super) worker: u16,
     /// In the order in which they came.
     held: VecDeque<Held>,
-    /// Those that leave now.
-    ready: VecDeque<Packet>,
     /// The number of the last ticket.
     last: u64,
     /// The ports of tickets whose packets are still in the graph.
@@ -72,47 +71,37 @@ impl HeldAnswers {
         self.held.push_back(Held { until: Now(now.0 + max_hold), packet });
     }
 
-    /// Lets answers go.
-    pub(in crate::graph) fn release(&mut self, numbers: &[u64]) {
+    /// Releases answers by the numbers of their tickets.
+    pub(in crate::graph) fn release(&mut self, numbers: &[u64], released: &mut Released) {
         for number in numbers {
             if let Some(at) = self.held.iter().position(|it| it.packet.hash == *number)
                 && let Some(held) = self.held.remove(at)
             {
-                self.go(held.packet, Outcome::Session);
+                released.push(held.packet, None);
             }
         }
     }
 
-    /// Makes answers ready to send whose time is over without a release.
-    pub(in crate::graph) fn expire(&mut self, now: Now) {
+    /// Releases answers whose time is over.
+    pub(in crate::graph) fn expire(&mut self, now: Now, released: &mut Released) {
         while let Some(held) = self.held.pop_front_if(|it| it.until <= now) {
             if let Some(tap) = &self.tap {
                 tap.late.fetch_add(1, Ordering::Relaxed);
             }
-            self.go(held.packet, Outcome::Session);
+            released.push(held.packet, None);
         }
     }
 
-    /// Ends answers that came from or go to a port that is gone.
-    pub(in crate::graph) fn forget(&mut self, port: PortId) {
+    /// Releases answers that came from or go to a port that is gone.
+    pub(in crate::graph) fn forget(&mut self, port: PortId, released: &mut Released) {
         let is_gone = |it: &Held| it.packet.out_port == port || it.packet.in_port == port;
         let (gone, kept) = self.held.drain(..).partition::<VecDeque<Held>, _>(is_gone);
         self.held = kept;
-        gone.into_iter().for_each(|held| self.go(held.packet, Outcome::PortGone));
+        gone.into_iter().for_each(|held| released.push(held.packet, None));
     }
 
-    fn go(&mut self, mut packet: Packet, outcome: Outcome) {
-        packet.outcome = Some(outcome);
-        self.ready.push_back(packet);
-    }
-
-    /// The next packet that is held no longer; it has its outcome.
-    pub(in crate::graph) fn take_ready(&mut self) -> Option<Packet> {
-        self.ready.pop_front()
-    }
-
-    /// Takes every packet.
+    /// Takes every answer.
     pub(in crate::graph) fn take_all(&mut self) -> impl Iterator<Item = Packet> + use<'_> {
-        self.ready.drain(..).chain(self.held.drain(..).map(|held| held.packet))
+        self.held.drain(..).map(|held| held.packet)
     }
 }

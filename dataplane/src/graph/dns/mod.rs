@@ -7,7 +7,7 @@
 //! | the same, without data (TCP) | copied where it opens or resets; it leaves at once |
 //!
 //! Addresses and ports are those that the pod sees, before or after translation. The packet is
-//! rewritten already; a held one only has to be sent.
+//! rewritten already; one that was held enters this node again when it is released, and leaves.
 
 mod held;
 
@@ -17,7 +17,7 @@ use crate::packet::Packet;
 use crate::snapshot::PortLine;
 use crate::wire::{Flow, Fragment, Role, protocol, tcp_flags};
 use crate::{Outcome, PortId};
-pub(crate) use held::HeldAnswers;
+pub(super) use held::HeldAnswers;
 
 /// Whether a packet that leaves by `port` is DNS of a pod that follows names.
 #[inline(never)]
@@ -41,15 +41,16 @@ fn seen_by_receiver(context: &Context<'_>, packet: &Packet) -> Flow {
 }
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
-    let next = match packet.out_port {
-        PortId::NONE => Next::Node(Node::Encapsulate),
-        _ => Next::End(packet.outcome.expect("decided by the node before")),
+    let next = match (packet.out_port, packet.outcome) {
+        (PortId::NONE, _) => Next::Node(Node::Encapsulate),
+        (_, Some(outcome)) => Next::End(outcome),
+        (_, None) => return release(context, packet),
     };
     // A pod that answers itself, through a service, answers nothing.
     if packet.out_port == packet.in_port {
         return next;
     }
-    let Some(tap) = context.dns.tap.clone() else { return next };
+    let Some(tap) = context.waiting.answers.tap.clone() else { return next };
     let from_pod = packet.headers.flow.destination_port == DNS_PORT
         && context.snapshot.port(packet.in_port).is_some_and(|it| it.follows_names);
     let (pod, flow) = match from_pod {
@@ -63,9 +64,10 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     };
     // Only a packet of a session answers anything.
     let is_answer = !from_pod && packet.outcome == Some(Outcome::Session);
-    let ticket =
-        (is_answer && !draft.payload.is_empty()).then(|| context.dns.ticket(pod)).flatten();
-    let held = ticket.map(|number| Ticket { worker: context.dns.worker, number });
+    let ticket = (is_answer && !draft.payload.is_empty())
+        .then(|| context.waiting.answers.ticket(pod))
+        .flatten();
+    let held = ticket.map(|number| Ticket { worker: context.waiting.answers.worker, number });
     match (tap.send(draft, held, guard), ticket) {
         (true, Some(number)) => {
             // The flow is not looked up any more.
@@ -74,11 +76,19 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             Next::Node(Node::Hold)
         }
         (false, Some(_)) => {
-            context.dns.give_back(pod);
+            context.waiting.answers.give_back(pod);
             next
         }
         (_, None) => next,
     }
+}
+
+/// Lets an answer leave that was held. Its pod may have gone meanwhile, and another one may have the port's number.
+fn release(context: &Context<'_>, packet: &Packet) -> Next {
+    let receiver = context.memory.bytes(&packet.frame).first_chunk::<6>();
+    let port = context.snapshot.pod(packet.out_port);
+    let is_there = port.is_some_and(|port| port.mac.is_none() || port.mac.as_ref() == receiver);
+    Next::End(if is_there { Outcome::Session } else { Outcome::PortGone })
 }
 
 /// Copies a packet; `None` for a segment that says nothing.

@@ -2,13 +2,13 @@
 
 use acl::Address;
 
-use crate::PortId;
 use crate::packet::Packet;
 use crate::wire::{Flow, Fragment};
+use crate::{Outcome, PortId};
 
 /// Key of a datagram: the common fields of its fragments, beside their ingress port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Datagram {
+pub(in crate::graph) struct Datagram {
     pub(super) source: Address,
     destination: Address,
     identification: u32,
@@ -18,11 +18,18 @@ pub(super) struct Datagram {
 
 /// Outcome of a first fragment.
 #[derive(Clone, Copy)]
-pub(super) enum First {
+pub(in crate::graph) enum First {
     /// It was dropped.
     Refused,
     /// It was forwarded: with its flow, and whether that has a session.
     Passed { flow: Flow, has_session: bool },
+}
+
+impl First {
+    /// The outcome of the later fragments, if they do not go on.
+    pub(super) fn end(self) -> Option<Outcome> {
+        matches!(self, Self::Refused).then_some(Outcome::FragmentUnknown)
+    }
 }
 
 impl Datagram {

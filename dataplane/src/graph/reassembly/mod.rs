@@ -2,7 +2,7 @@
 //!
 //! No datagram is reassembled. The [`Table`] records the outcome of first fragments, and holds
 //! later ones that arrive before theirs; those enter this node again when their first is let
-//! through.
+//! through (see [`super::waiting`]).
 //!
 //! This node follows those that classify first fragments, so that fragments in one vector need not
 //! be held.
@@ -17,12 +17,12 @@ use crate::policy;
 use crate::session::TupleOrigin;
 use crate::wire::{Flow, Fragment};
 use crate::{Outcome, PortId, Verdict};
-use datagram::{Datagram, First};
-pub(crate) use table::Table;
+pub(super) use datagram::{Datagram, First};
+pub(super) use table::Table;
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let Some(datagram) = Datagram::of(packet) else { return Next::End(Outcome::FragmentUnknown) };
-    let (flow, has_session) = match context.reassembly.first(&datagram, context.now) {
+    let (flow, has_session) = match context.waiting.fragments.first(&datagram, context.now) {
         None => return Next::Node(Node::Hold),
         Some(First::Refused) => return Next::End(Outcome::FragmentUnknown),
         Some(First::Passed { flow, has_session }) => (flow, has_session),
@@ -63,13 +63,13 @@ impl Context<'_> {
             && let Some(datagram) = Datagram::of(packet)
         {
             let first = First::Passed { flow: packet.headers.flow, has_session };
-            self.reassembly.decide(datagram, first, self.now);
+            self.waiting.decide(datagram, first, self.now);
         }
     }
 
     /// Records the first fragments of a vector that were dropped.
     pub(super) fn refuse_fragments(&mut self, packets: &[Packet]) {
-        if !self.reassembly.take_has_first() {
+        if !self.waiting.fragments.take_has_first() {
             return;
         }
         for packet in packets {
@@ -78,16 +78,16 @@ impl Context<'_> {
             if is_first
                 && is_refused
                 && let Some(datagram) = Datagram::of(packet)
-                && self.reassembly.first(&datagram, self.now).is_none()
+                && self.waiting.fragments.first(&datagram, self.now).is_none()
             {
-                self.reassembly.decide(datagram, First::Refused, self.now);
+                self.waiting.decide(datagram, First::Refused, self.now);
             }
         }
     }
 
     /// The flow of the first fragment of a later fragment's datagram, if it was let through.
     pub(super) fn first_flow(&self, packet: &Packet) -> Option<Flow> {
-        match self.reassembly.first(&Datagram::of(packet)?, self.now)? {
+        match self.waiting.fragments.first(&Datagram::of(packet)?, self.now)? {
             First::Passed { flow, .. } => Some(flow),
             First::Refused => None,
         }

@@ -9,11 +9,11 @@
 //! oldest entry of a sender that has more than its share goes first. A fragment that is held ends
 //! without its first after [`PATIENCE`], or when a bound is reached.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::datagram::{Datagram, First};
 use super::port_table::{Entry, MOST_OF_PORT, PortTable};
+use crate::graph::waiting::Released;
 use crate::packet::Packet;
 use crate::{Now, Outcome, PortId};
 
@@ -40,10 +40,6 @@ pub(crate) struct Table {
     most_frames: usize,
     /// No fragment's time is over before this.
     due: Now,
-    /// Fragments whose first was let through.
-    ready: VecDeque<Packet>,
-    /// Fragments that are held no longer; each has its outcome.
-    ended: Vec<Packet>,
     /// Whether the vector under way has a first fragment.
     has_first: bool,
 }
@@ -55,8 +51,6 @@ impl Default for Table {
             frames: 0,
             most_frames: MOST_FRAMES,
             due: Now::default(),
-            ready: VecDeque::new(),
-            ended: Vec::new(),
             has_first: false,
         }
     }
@@ -80,58 +74,48 @@ impl Table {
     }
 
     /// Remembers what became of a first fragment, and releases those held for it.
-    pub(super) fn decide(&mut self, datagram: Datagram, first: First, now: Now) {
-        let entry = self.entry(datagram, now);
+    pub(in crate::graph) fn decide(
+        &mut self,
+        datagram: Datagram,
+        first: First,
+        now: Now,
+        released: &mut Released,
+    ) {
+        let entry = self.entry(datagram, now, released);
         (entry.first, entry.since) = (Some(first), now);
-        for mut packet in std::mem::take(&mut entry.held) {
-            self.note_released(&datagram, &packet);
-            match first {
-                First::Passed { .. } => self.ready.push_back(packet),
-                First::Refused => {
-                    packet.outcome = Some(Outcome::FragmentUnknown);
-                    self.ended.push(packet);
-                }
-            }
-        }
+        let held = std::mem::take(&mut entry.held);
+        self.release(&datagram, held, first.end(), released);
     }
 
     /// Holds a later fragment until its first comes; what there is no room for ends.
-    pub(in crate::graph) fn hold(&mut self, mut packet: Packet, now: Now) {
+    pub(in crate::graph) fn hold(&mut self, packet: Packet, now: Now, released: &mut Released) {
         let Some(datagram) = Datagram::of(&packet) else {
-            packet.outcome = Some(Outcome::FragmentUnknown);
-            return self.ended.push(packet);
+            return released.push(packet, Some(Outcome::FragmentUnknown));
         };
-        match self.first(&datagram, now) {
-            None => {}
-            // Decided about later in the vector that the fragment came with.
-            Some(First::Passed { .. }) => return self.ready.push_back(packet),
-            Some(First::Refused) => {
-                packet.outcome = Some(Outcome::FragmentUnknown);
-                return self.ended.push(packet);
-            }
+        // Its first may have been decided about later in the vector that the fragment came with.
+        if let Some(first) = self.first(&datagram, now) {
+            return released.push(packet, first.end());
         }
-        if self.entry(datagram, now).held.len() >= MOST_OF_DATAGRAM {
-            packet.outcome = Some(Outcome::FragmentLimit);
-            return self.ended.push(packet);
+        if self.entry(datagram, now, released).held.len() >= MOST_OF_DATAGRAM {
+            return released.push(packet, Some(Outcome::FragmentLimit));
         }
         while self.ports[datagram.port()].held >= MOST_OF_PORT {
-            self.push_out(datagram.port());
+            self.push_out(datagram.port(), released);
         }
         let frames = packet.frame.frames();
         while self.frames + frames > self.most_frames {
             let most = (0..self.ports.len()).max_by_key(|port| self.ports[*port].held);
             let Some(most) = most.filter(|port| self.ports[*port].held > 0) else {
-                packet.outcome = Some(Outcome::FragmentLimit);
-                return self.ended.push(packet);
+                return released.push(packet, Some(Outcome::FragmentLimit));
             };
-            self.push_out(most);
+            self.push_out(most, released);
         }
         if self.frames == 0 {
             self.due = Now(now.0.saturating_add(PATIENCE));
         }
         self.frames += frames;
         // What pushed others out may have been its own datagram's.
-        let entry = self.entry(datagram, now);
+        let entry = self.entry(datagram, now, released);
         let is_new = entry.held.is_empty();
         if is_new {
             (entry.first, entry.since) = (None, now);
@@ -146,7 +130,7 @@ impl Table {
     }
 
     /// The entry of a datagram, which may be new and push out another one.
-    fn entry(&mut self, datagram: Datagram, now: Now) -> &mut Entry {
+    fn entry(&mut self, datagram: Datagram, now: Now, released: &mut Released) -> &mut Entry {
         if self.ports.len() <= datagram.port() {
             self.ports.resize_with(datagram.port() + 1, PortTable::default);
         }
@@ -155,24 +139,29 @@ impl Table {
             if port.order.len() >= MOST_DATAGRAMS
                 && let Some((oldest, held)) = port.remove_oldest()
             {
-                self.end(&oldest, held, Outcome::FragmentLimit);
+                self.release(&oldest, held, Some(Outcome::FragmentLimit), released);
             }
         }
         self.ports[datagram.port()].entry(datagram, now)
     }
 
     /// Ends the fragments held for the oldest datagram of a port that has some.
-    fn push_out(&mut self, port: usize) {
+    fn push_out(&mut self, port: usize, released: &mut Released) {
         if let Some((oldest, held)) = self.ports[port].take_oldest_held() {
-            self.end(&oldest, held, Outcome::FragmentLimit);
+            self.release(&oldest, held, Some(Outcome::FragmentLimit), released);
         }
     }
 
-    fn end(&mut self, datagram: &Datagram, held: Vec<Packet>, outcome: Outcome) {
-        for mut packet in held {
+    fn release(
+        &mut self,
+        datagram: &Datagram,
+        held: Vec<Packet>,
+        end: Option<Outcome>,
+        released: &mut Released,
+    ) {
+        for packet in held {
             self.note_released(datagram, &packet);
-            packet.outcome = Some(outcome);
-            self.ended.push(packet);
+            released.push(packet, end);
         }
     }
 
@@ -192,16 +181,6 @@ impl Table {
         self.most_frames = (frames / 8).clamp(1, MOST_FRAMES);
     }
 
-    /// The next fragment whose first was let through.
-    pub(in crate::graph) fn take_ready(&mut self) -> Option<Packet> {
-        self.ready.pop_front()
-    }
-
-    /// The next fragment that is held no longer and has its outcome.
-    pub(in crate::graph) fn take_ended(&mut self) -> Option<Packet> {
-        self.ended.pop()
-    }
-
     /// Whether a fragment's time may be over.
     #[inline]
     pub(in crate::graph) fn is_due(&self, now: Now) -> bool {
@@ -209,7 +188,7 @@ impl Table {
     }
 
     /// Ends fragments whose time is over.
-    pub(in crate::graph) fn expire(&mut self, now: Now) {
+    pub(in crate::graph) fn expire(&mut self, now: Now, released: &mut Released) {
         let mut due = None;
         for port in 0..self.ports.len() {
             while let Some(next) = self.ports[port].oldest_held() {
@@ -220,36 +199,28 @@ impl Table {
                 }
                 self.ports[port].holding.pop_front();
                 let held = self.ports[port].take_held(&next);
-                self.end(&next, held, Outcome::FragmentUnknown);
+                self.release(&next, held, Some(Outcome::FragmentUnknown), released);
             }
         }
         self.due = due.unwrap_or_default();
     }
 
-    /// Forgets everything about a port that is gone.
-    pub(in crate::graph) fn forget(&mut self, port: PortId) {
-        let gone = |packet: &Packet| packet.in_port == port;
-        let mut ended: Vec<Packet> = Vec::new();
-        if let Some(table) = self.ports.get_mut(usize::from(port.0)) {
-            let table = std::mem::take(table);
-            ended.extend(table.entries.into_values().flat_map(|entry| entry.held));
-            self.frames -= ended.iter().map(|packet| packet.frame.frames()).sum::<usize>();
-        }
-        let (ready, others) = std::mem::take(&mut self.ready).into_iter().partition(gone);
-        self.ready = others;
-        ended.extend::<VecDeque<Packet>>(ready);
-        for mut packet in ended {
-            packet.outcome = Some(Outcome::PortGone);
-            self.ended.push(packet);
+    /// Forgets everything about a port that is gone, and releases what it held.
+    pub(in crate::graph) fn forget(&mut self, port: PortId, released: &mut Released) {
+        let Some(table) = self.ports.get_mut(usize::from(port.0)).map(std::mem::take) else {
+            return;
+        };
+        for packet in table.entries.into_values().flat_map(|entry| entry.held) {
+            self.frames -= packet.frame.frames();
+            released.push(packet, None);
         }
     }
 
-    /// Takes every packet that is held here, whatever for.
-    pub(in crate::graph) fn take_all(&mut self) -> impl Iterator<Item = Packet> + use<'_> {
+    /// Takes every fragment.
+    pub(in crate::graph) fn take_all(&mut self) -> impl Iterator<Item = Packet> + use<> {
         self.frames = 0;
         let ports = std::mem::take(&mut self.ports);
-        let held = ports.into_iter().flat_map(|port| port.entries.into_values());
-        let held = held.flat_map(|entry| entry.held);
-        held.chain(self.ready.drain(..)).chain(self.ended.drain(..))
+        let entries = ports.into_iter().flat_map(|port| port.entries.into_values());
+        entries.flat_map(|entry| entry.held)
     }
 }

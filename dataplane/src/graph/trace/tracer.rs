@@ -93,7 +93,7 @@ impl Tracer {
         };
         let finding = observe::after(node, before, context, packet, outcome);
         following.trace.steps.push(Step { node, finding, next, outcome });
-        if matches!(node, Node::Parse | Node::Decapsulate | Node::Reassembly) {
+        if matches!(node, Node::Parse | Node::Decapsulate | Node::Reassembly | Node::Dns) {
             following.is_wanted |= self.tracing.filter.matches_headers(&packet.headers);
         }
         let may_become =
