@@ -116,7 +116,10 @@ impl Engine {
         while !self.stop.load(Ordering::SeqCst) {
             self.beat();
             self.context.kernel.renew_shares();
-            self.note_reports();
+            // A worker that sleeps may have to read of it.
+            if !self.context.kernel.has_no_reports() {
+                self.context.switch.wake();
+            }
             self.read_if_older(READ);
             if guarded.elapsed() >= GUARD {
                 self.measure(guarded.elapsed());
@@ -140,6 +143,8 @@ impl Engine {
         if !self.connections.lock().begin_reading(age) {
             return;
         }
+        // Other connections may have their keys by now.
+        self.note_ended();
         let mut entries = Vec::new();
         let each = |key: &FlowKey, entry: &FlowEntry| entries.push((*key, Reading::of(entry)));
         if let Err(error) = self.context.kernel.for_each_flow(each) {
@@ -152,14 +157,7 @@ impl Engine {
         }
     }
 
-    /// Takes note of connections that ended in the kernel, and wakes a worker for what it has still to read.
-    fn note_reports(&self) {
-        if !self.context.kernel.has_no_reports() {
-            self.context.switch.wake();
-        }
-        self.note_ended();
-    }
-
+    /// Takes note of connections that ended in the kernel.
     fn note_ended(&self) {
         let ended = std::mem::take(&mut *self.ended.lock());
         for part in ended.chunks(NOTED) {
@@ -170,14 +168,13 @@ impl Engine {
         }
     }
 
-    /// Waits until workers have taken note of all that was reported, a moment at most.
+    /// Waits until workers have read all that was reported, a moment at most.
     pub(crate) fn settle_reports(&self) {
         let deadline = Instant::now() + SETTLED;
         while !self.context.kernel.has_no_reports() && Instant::now() < deadline {
             self.context.switch.wake();
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.note_reports();
     }
 
     /// Enters the templates that are wanted.
