@@ -197,3 +197,46 @@ impl Port for Queue {
         self.port.close(buffers);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    use dataplane::port::memory::Wire;
+    use dataplane::{FreeList, Memory};
+    use testkit::TempDir;
+
+    use super::*;
+
+    /// Memory in the place of a map of the kernel, zero and large enough for any.
+    fn map(folder: &TempDir, name: &str) -> File {
+        let path = folder.path().join(name);
+        let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
+        file.set_len(4 << 20).unwrap();
+        file
+    }
+
+    /// A worker sleeps for as long as its ports say; one that asks for no time at all has it poll without end.
+    #[test]
+    fn a_queue_asks_for_no_reading_once_no_more_connections_open() {
+        const MS: Duration = Duration::from_millis(1);
+        let folder = TempDir::new("queues");
+        let progress = Progress::of(map(&folder, "progress").as_raw_fd()).unwrap();
+        let reports = Arc::new(Reports::of(map(&folder, "reports").as_raw_fd()).unwrap());
+        let (port, handshakes) = (Wire::default().port(), Arc::default());
+        let mut queue = Queue::of_punt_link(0, port, progress, reports, handshakes);
+        // 32 connections opened in a millisecond, some time ago.
+        let read = Instant::now();
+        let mut pace = Pace::new(read - 11 * MS);
+        pace.note(32, read - 10 * MS);
+        queue.punt.as_mut().unwrap().pace = pace;
+        assert_eq!(queue.due(), Some(Duration::ZERO), "a reading is due");
+        let (memory, frames) = Memory::heap(2048, 1);
+        let mut free = FreeList::new(&memory, frames);
+        let mut received = Vec::new();
+        let mut buffers = Buffers { memory: &memory, free: &mut free };
+        queue.receive(&mut buffers, 1, &mut received).unwrap();
+        assert_eq!((received.len(), queue.due()), (0, None));
+    }
+}
