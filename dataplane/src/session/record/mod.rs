@@ -21,15 +21,15 @@
 //! The original tuple of a translated session is in [`super::translation`], under the same
 //! sequence.
 
+mod read;
 mod words;
 
-use std::hint::select_unpredictable;
-
+pub(super) use read::{Glimpse, Peek, Seen};
 use words::TRANSLATED;
 pub(super) use words::Words;
 
 use super::State;
-use super::found::{Found, SessionId, is_later};
+use super::found::is_later;
 use super::owner::Owner;
 use super::region::Cells;
 use crate::Adjacency;
@@ -45,101 +45,6 @@ pub(super) fn forwarding_word(generation: u64, forward: Adjacency, reverse: Adja
 #[inline]
 pub(super) fn life_word(old: u64, seen: u32, state: State) -> u64 {
     u64::from(seen) << 32 | old & LIFE_TAG | u64::from(state.0)
-}
-
-/// The content of a record in use.
-#[derive(Clone, Copy)]
-pub(super) struct Seen {
-    pub(super) sequence: u64,
-    /// The responder's tuple.
-    pub(super) words: Words,
-    pub(super) forwarding: u64,
-    pub(super) life: u64,
-}
-
-impl Seen {
-    #[inline]
-    pub(super) fn is_translated(&self) -> bool {
-        self.words.ends & TRANSLATED != 0
-    }
-
-    pub(super) fn owner(&self) -> Owner {
-        Owner(self.words.ends as u16)
-    }
-
-    #[inline]
-    pub(super) fn found(&self, index: u32, forward: bool) -> Found {
-        Found {
-            id: SessionId { index, sequence: self.sequence },
-            forward,
-            translated: self.is_translated(),
-            protocol: (self.words.ends >> 16) as u8,
-            forwarding: self.forwarding,
-            life: self.life,
-        }
-    }
-}
-
-/// The fields of a record in use that the fast path reads.
-#[derive(Clone, Copy)]
-pub(super) struct Glimpse {
-    /// Whether the flow is of the initiator's direction.
-    pub(super) forward: bool,
-    pub(super) forwarding: u64,
-    pub(super) life: u64,
-}
-
-/// A first look at a record in use, which may change at any time.
-pub(super) struct Peek<'a> {
-    record: &'a Record,
-    sequence: u64,
-    ends: u64,
-}
-
-impl Peek<'_> {
-    /// Whether the session seems to be translated.
-    #[inline(always)]
-    pub(super) fn is_translated(&self) -> bool {
-        self.ends & TRANSLATED != 0
-    }
-
-    /// The session that is here, if `flow` is its responder's tuple or the reverse.
-    // The direction is chosen without a branch: no predictor knows it. Words are compared as they are
-    // read, as few registers are left.
-    #[inline(always)]
-    pub(super) fn glimpse(&self, flow: &Flow) -> Option<Glimpse> {
-        let ends = self.ends;
-        let word = |n: usize| self.record.words[n].load(Ordering::Relaxed);
-        let (from, to) = (words::halves(flow.source), words::halves(flow.destination));
-        let source = [word(1), word(2)];
-        let from_source = words::differ(&source, &from);
-        let forward = from_source == 0;
-        let choose = |one: u64, other: u64| select_unpredictable(forward, one, other);
-        let far = [choose(to[0], from[0]), choose(to[1], from[1])];
-        let mut differs = choose(from_source, words::differ(&source, &to));
-        differs |= words::differ(&[word(3), word(4)], &far);
-        let ports = u32::from(flow.source_port) | u32::from(flow.destination_port) << 16;
-        let ports = select_unpredictable(forward, ports.rotate_left(16), ports);
-        differs |= u64::from((ends >> 32) as u32 ^ ports);
-        differs |= u64::from((ends >> 16) as u8 ^ flow.protocol);
-        self.rest(forward, differs == 0)
-    }
-
-    /// The responder's tuple.
-    #[inline(always)]
-    pub(super) fn responder(&self) -> Words {
-        let word = |n: usize| self.record.words[n].load(Ordering::Relaxed);
-        Words::from_values([word(1), word(2), word(3), word(4), self.ends])
-    }
-
-    /// The rest of a session that is the one in question, if all that was read is of one session.
-    #[inline(always)]
-    pub(super) fn rest(&self, forward: bool, is_it: bool) -> Option<Glimpse> {
-        let word = |n: usize| self.record.words[n].load(Ordering::Relaxed);
-        let (forwarding, life) = (word(FORWARDING), word(LIFE));
-        let is_it = self.record.is_still(self.sequence) & is_it;
-        is_it.then_some(Glimpse { forward, forwarding, life })
-    }
 }
 
 #[repr(align(64))]
@@ -364,82 +269,4 @@ impl Drop for Held<'_> {
 mod models;
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicBool;
-
-    use acl::Address;
-
-    use super::*;
-    use crate::PortId;
-    use proptest::prelude::*;
-
-    /// The short form of the models: one thread ends sessions and opens others in one record, two
-    /// read it and note things about what they have read.
-    #[test]
-    fn a_record_shows_whole_sessions_while_it_changes() {
-        let flow = |n: u64| Flow {
-            source: Address::from_bits(u128::from(n) << 64 | u128::from(n)),
-            destination: Address::from_bits(!u128::from(n)),
-            source_port: n as u16,
-            destination_port: !n as u16,
-            protocol: n as u8,
-        };
-        let record = Record::default();
-        let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    while !done.load(Ordering::Relaxed) {
-                        let Some(seen) = record.read() else { continue };
-                        let n = seen.sequence >> 1;
-                        assert_eq!(seen.words.flow(), flow(n), "all of one session");
-                        let generation = (seen.forwarding >> 32) as u32;
-                        assert!(generation == n as u32 || generation == n as u32 + 1);
-                        assert!(seen.owner() == Owner::port(PortId(n as u16 & 0x3fff)));
-                        record.set_forwarding(seen.sequence, n + 1, true, Adjacency(1));
-                        record.change_owner(seen.sequence, seen.owner(), seen.owner());
-                        record.set_life(seen.life, life_word(seen.life, n as u32, State(n as u8)));
-                    }
-                });
-            }
-            for n in 0..30_000_u64 {
-                let forwarding = forwarding_word(n, Adjacency(2), Adjacency(3));
-                let owner = Owner::port(PortId(n as u16 & 0x3fff));
-                let life = (n as u32, State(n as u8));
-                let sequence = record.open(&flow(n), owner, forwarding, life, None::<fn()>);
-                assert_eq!(sequence >> 1, n);
-                let seen = record.read().expect("it is open");
-                assert_eq!((seen.life >> 32, seen.life as u8), (n, n as u8), "its own life");
-                assert!(record.close(sequence));
-            }
-            done.store(true, Ordering::Relaxed);
-        });
-    }
-
-    proptest! {
-        #[test]
-        fn words_tell_a_flow_from_its_reverse(
-            a in any::<u128>(), b in any::<u128>(), from in any::<u16>(), to in any::<u16>(),
-            protocol in any::<u8>(), payer in any::<u16>(), flip in 0..5_usize,
-        ) {
-            let flow = Flow {
-                source: Address::from_bits(a),
-                destination: Address::from_bits(b),
-                source_port: from,
-                destination_port: to,
-                protocol,
-            };
-            let mut stored = Words::of(&flow);
-            stored.ends |= TRANSLATED | u64::from(payer);
-            prop_assert_eq!(stored.flow(), flow);
-            prop_assert_eq!(stored.direction_of(&Words::of(&flow)), Some(true));
-            let reversed = Words::of(&flow.reversed());
-            prop_assert_eq!(stored.direction_of(&reversed), Some(flow == flow.reversed()));
-            let mut other = Words::of(&flow).values();
-            other[flip] ^= 1 << 40;
-            let other = Words::from_values(other);
-            let is_reverse = other == reversed;
-            prop_assert_eq!(stored.direction_of(&other), is_reverse.then_some(false));
-        }
-    }
-}
+mod tests;

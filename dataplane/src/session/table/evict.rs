@@ -16,7 +16,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::{Sessions, next_places};
+use super::Sessions;
+use super::end::next_places;
 use crate::session::owner::Owner;
 use crate::session::{Found, State};
 use crate::wire::protocol;

@@ -4,8 +4,9 @@ use super::{Guess, Sessions, TupleOrigin};
 use crate::cpu;
 use crate::session::index::NOTHING;
 use crate::session::record::{Record, Seen, Words};
+use crate::session::timeouts::Limits;
 use crate::session::translation::Translation;
-use crate::session::{Found, Limits};
+use crate::session::Found;
 use crate::wire::Flow;
 
 impl Sessions {

@@ -1,9 +1,11 @@
 //! The session table: records, and the index that finds them.
 
 mod departed;
+mod end;
 mod evict;
 mod free;
 mod lookup;
+mod note;
 mod open;
 mod quota;
 
@@ -11,7 +13,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use departed::Departed;
 pub use evict::Evicted;
@@ -25,16 +27,17 @@ use acl::Address;
 use super::hash::FlowHash;
 use super::index::{ELSEWHERE, Index, NOTHING};
 use super::owner::{self, Owner};
-use super::record::{Record, Seen, life_word};
+use super::record::{Record, Seen};
 use super::region::Array;
 use super::store::Store;
+use super::timeouts::Limits;
 use super::translation::Translation;
 use super::usage::Account;
-use super::{Found, Limits, SessionId, State, Timeouts, Tuples, Usage};
+use super::{Found, SessionId, Timeouts, Tuples};
+use crate::PortId;
 use crate::services::Affinities;
 use crate::sync::OwnLines;
 use crate::wire::Flow;
-use crate::{Adjacency, PortId};
 
 /// Origin of a tuple that is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,160 +255,9 @@ impl Sessions {
         (seen.sequence == id.sequence).then(|| seen.found(id.index, true))
     }
 
-    /// Records a packet of the session.
-    #[inline]
-    pub fn touch(&self, found: &Found, tcp_flags: u8, now_s: u32) {
-        let state = found.state().after(found.protocol, tcp_flags, found.forward);
-        let life = life_word(found.life, now_s, state);
-        self.records[found.id.index as usize].set_life(found.life, life);
-    }
-
-    /// Notes packets of a session in their order, each by its flags of TCP and whether it is the initiator's.
-    /// Notes that a worker makes at the same time are not lost.
-    pub fn note(&self, id: SessionId, packets: &[(u8, bool)], now_s: u32) {
-        while let Some(found) = self.found(id) {
-            let after = |state: State, (flags, forward): &(u8, bool)| {
-                state.after(found.protocol, *flags, *forward)
-            };
-            let state = packets.iter().fold(found.state(), after);
-            let life = life_word(found.life, now_s, state);
-            let record = &self.records[id.index as usize];
-            record.set_life(found.life, life);
-            if self.found(id).is_none_or(|now| now.life == life) {
-                return;
-            }
-        }
-    }
-
-    /// Counts packets and bytes of each session from now on, or no longer.
-    pub fn count_packets(&self, on: bool) {
-        self.counts.store(on, Ordering::Relaxed);
-    }
-
-    /// Whether packets and bytes of sessions are counted.
-    #[inline]
-    pub fn counts_packets(&self) -> bool {
-        self.counts.load(Ordering::Relaxed)
-    }
-
-    /// Counts a packet of the session at the guess, which has just been found there.
-    #[inline]
-    pub fn count_at(&self, guess: Guess, bytes: usize) {
-        if let Some(account) = self.accounts.get(guess.0 as usize) {
-            account.add(1, bytes as u64);
-        }
-    }
-
-    /// Counts a packet of the session.
-    #[inline]
-    pub fn count(&self, id: SessionId, bytes: usize) {
-        self.count_at(Guess(id.index), bytes);
-    }
-
-    /// Counts packets of the session that were forwarded beside the workers.
-    pub fn count_beside(&self, id: SessionId, packets: u64, bytes: u64) {
-        if self.counts_packets()
-            && let Some(account) = self.accounts.get(id.index as usize)
-            && self.records[id.index as usize].is_still(id.sequence)
-        {
-            account.add(packets, bytes);
-        }
-    }
-
-    /// Packets and bytes of the session so far; nothing if it has ended.
-    pub fn usage(&self, found: &Found) -> Usage {
-        let usage = self.accounts[found.id.index as usize].usage();
-        let is_still = self.records[found.id.index as usize].is_still(found.id.sequence);
-        if is_still { usage } else { Usage::default() }
-    }
-
-    /// Seconds until the session ends if no packet comes.
-    pub fn expires_in_s(&self, found: &Found, now_s: u32) -> u32 {
-        let idle_s = now_s.saturating_sub(found.last_seen());
-        self.limits.of(found.protocol, found.state()).saturating_sub(idle_s)
-    }
-
-    /// Stamps the session with the generation that re-evaluated it, and the adjacency of the
-    /// packet's direction; the other direction's is looked up at its next packet.
-    #[inline]
-    pub fn stamp(&self, found: &Found, generation: u64, adjacency: Adjacency) {
-        let record = &self.records[found.id.index as usize];
-        record.set_forwarding(found.id.sequence, generation, found.forward, adjacency);
-        if found.state().is_refused() {
-            self.allow(found.id);
-        }
-    }
-
-    /// Notes that a policy denied the session's packet. It stays for a while, with what it was: if it is
-    /// allowed again it goes on, and until then no packet of it opens another connection.
-    #[cold]
-    pub fn refuse(&self, found: &Found, now_s: u32) {
-        let life = life_word(found.life, now_s, found.state().refused());
-        self.records[found.id.index as usize].set_life(found.life, life);
-    }
-
-    #[cold]
-    fn allow(&self, id: SessionId) {
-        let record = &self.records[id.index as usize];
-        // Until no other worker's note about a packet was in between.
-        while let Some(seen) = record.read().filter(|seen| seen.sequence == id.sequence) {
-            let found = seen.found(id.index, true);
-            if !found.state().is_refused() {
-                return;
-            }
-            let life = life_word(found.life, found.last_seen(), found.state().allowed());
-            record.set_life(found.life, life);
-        }
-    }
-
-    /// Charges an ownerless session (one of an earlier process) to `owner`.
-    #[inline]
-    pub fn claim(&self, found: &Found, owner: impl FnOnce() -> Owner) {
-        let record = &self.records[found.id.index as usize];
-        if record.owner() != Owner::NONE {
-            return;
-        }
-        let owner = owner();
-        if record.change_owner(found.id.sequence, Owner::NONE, owner) {
-            self.quotas.change(&self.free.own(), Owner::NONE, owner);
-        }
-    }
-
     /// The owner whose quota a session counts against.
     pub fn owner(&self, found: &Found) -> Owner {
         self.records[found.id.index as usize].owner()
-    }
-
-    /// Ends a session.
-    pub fn end(&self, found: &Found) {
-        self.close(found.id);
-    }
-
-    /// Ends idle sessions at the next places of the table, `count` of them at most; returns how many places were
-    /// looked at. Threads that sweep look at different ones.
-    pub fn sweep(&self, count: u32, now_s: u32) -> u32 {
-        let places = next_places(&self.swept.0, count, self.free.end_of_used());
-        for index in places.clone() {
-            if let Some(seen) = self.records[index as usize].read() {
-                let found = seen.found(index, true);
-                if self.is_idle(&found, now_s) {
-                    self.close(found.id);
-                }
-            }
-        }
-        places.end - places.start
-    }
-
-    /// Ends all sessions that `port` opened, once it opens no more: the next port of this number
-    /// starts with its whole quota.
-    pub fn end_of(&self, port: PortId) {
-        for index in 0..self.free.end_of_used() {
-            if let Some(seen) = self.records[index as usize].read()
-                && seen.owner() == Owner::port(port)
-            {
-                self.close(seen.found(index, true).id);
-            }
-        }
     }
 
     /// Iterates over the sessions while they change.
@@ -430,38 +282,6 @@ impl Sessions {
         let initiator = translation.initiator().flow();
         Tuples { initiator, return_mac: translation.return_mac(), ..tuples }
     }
-
-    fn close(&self, id: SessionId) {
-        let record = &self.records[id.index as usize];
-        if !record.close(id.sequence) {
-            return;
-        }
-        // Until it is given back, the record is this caller's.
-        let seen = record.remains();
-        let tuples = self.tuples_of(id.index, &seen);
-        self.index.remove(self.hash(&tuples.responder), id.index);
-        if seen.is_translated() {
-            self.index.remove(self.hash(&tuples.initiator), id.index);
-        }
-        let mut own = self.free.own();
-        own.put(id.index);
-        self.quotas.release(&own, seen.owner());
-    }
-
-    #[inline]
-    fn is_idle(&self, found: &Found, now_s: u32) -> bool {
-        let idle_s = now_s.saturating_sub(found.last_seen());
-        idle_s > self.limits.of(found.protocol, found.state())
-    }
-}
-
-/// Moves a hand on by `count` places, from the first one again behind `end`; returns the places, fewer where the end is
-/// near. (A remainder of a hand that only grows would stand still while the end grows with it.)
-fn next_places(hand: &AtomicU32, count: u32, end: u32) -> Range<u32> {
-    let from = |at: u32| if at < end { at } else { 0 };
-    let next = |at: u32| Some(from(at).saturating_add(count));
-    let at = hand.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).map_or(0, from);
-    at..at.saturating_add(count).min(end)
 }
 
 #[cfg(test)]

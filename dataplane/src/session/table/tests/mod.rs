@@ -8,6 +8,8 @@ mod translated;
 use std::sync::atomic::Ordering;
 
 use super::*;
+use crate::Adjacency;
+use crate::session::Usage;
 use crate::wire::protocol;
 use crate::wire::tcp_flags::{ACK, FIN, RST, SYN};
 
