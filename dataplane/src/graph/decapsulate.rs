@@ -2,8 +2,8 @@
 
 use super::{Context, Next, anti_spoofing, session};
 use crate::packet::Packet;
-use crate::wire::vxlan::{self, Outer};
-use crate::wire::{self, Headers, Kind};
+use crate::wire::vxlan::Outer;
+use crate::wire::{self, Headers, Kind, traffic_class};
 use crate::{Adjacency, Egress, Outcome, PortId};
 
 /// A tunnel that packets come by, over IPv4.
@@ -89,7 +89,7 @@ fn step_other(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
     let frame = context.memory.bytes(&packet.frame);
     let Some(inside) = overlay.inside(frame, outer) else { return refused };
-    let class = vxlan::class(frame, outer);
+    let class = traffic_class::of(frame, outer);
     context.memory.advance(&mut packet.frame, inside);
     let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
     let plain = match wire::parse_into(frame, length, &mut packet.headers) {
@@ -108,7 +108,7 @@ fn step_other(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         return Next::End(Outcome::SpoofedAddress);
     }
     let frame = context.memory.bytes_mut(&mut packet.frame);
-    if !vxlan::combine_congestion(frame, &packet.headers, class) {
+    if !traffic_class::combine_congestion(frame, &packet.headers, class) {
         return Next::End(Outcome::CongestionLost);
     }
     packet.from_peer = Adjacency::peer(peer);

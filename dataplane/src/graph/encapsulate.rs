@@ -2,7 +2,8 @@
 
 use super::{Context, Next};
 use crate::packet::Packet;
-use crate::wire::vxlan::{self, Ends, Front, Vxlan};
+use crate::wire::traffic_class;
+use crate::wire::vxlan::{Ends, Front, Vxlan};
 use crate::{Adjacency, Outcome, PortId, Snapshot, Underlay};
 
 /// The tunnel to another node.
@@ -26,7 +27,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             Err(outcome) => return Next::End(outcome),
         },
     };
-    let class = vxlan::class(context.memory.bytes(&packet.frame), &packet.headers);
+    let class = traffic_class::of(context.memory.bytes(&packet.frame), &packet.headers);
     let group = snapshot.tunnel_group(overlay, packet.headers.flow.source);
     // The ring towards the kernel leaves this much room in front of every frame.
     if !context.memory.prepend(&mut packet.frame, tunnel.front.length()) {

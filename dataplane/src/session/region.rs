@@ -1,7 +1,7 @@
 //! Memory for large tables: zero until written, in huge pages where there are any, and, where it
 //! is a file, still there when the process is not.
 
-#![allow(unsafe_code, reason = "tables are tuples into mapped memory")]
+#![allow(unsafe_code, reason = "tables are views of mapped memory")]
 
 use std::fs::File;
 use std::io;

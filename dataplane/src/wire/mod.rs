@@ -16,6 +16,7 @@ pub mod neighbour;
 pub(crate) mod nested;
 pub mod partial_checksum;
 mod plain;
+pub mod traffic_class;
 pub mod translate;
 mod transport;
 pub mod vxlan;

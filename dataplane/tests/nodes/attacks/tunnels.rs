@@ -247,7 +247,7 @@ fn a_congestion_mark_is_never_lost_at_the_end_of_a_tunnel() {
             let end = rig.send(UPLINK, outer_frame);
             let got = rig.receive(POD).map(|frame| {
                 let headers = wire::parse(&frame).unwrap();
-                wire::vxlan::class(&frame, &headers) & 3
+                wire::traffic_class::of(&frame, &headers) & 3
             });
             assert_eq!(got, left, "{outer:02b} around {inner:02b}: {end}");
             assert_eq!(end.name() == "congestion-lost", left.is_none());
