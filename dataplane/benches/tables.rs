@@ -5,7 +5,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use dataplane::session::{Opening, Owner, Passing, Sessions, Timeouts, TupleOrigin, Tuples};
+use dataplane::session::{Opening, Owner, PacketInfo, Sessions, Timeouts, TupleOrigin, Tuples};
 use dataplane::wire::{self, Flow, checksum, protocol};
 use dataplane::{Adjacency, PortId};
 
@@ -29,8 +29,8 @@ const OPENING: Opening = Opening {
     tcp_flags: 0,
 };
 
-fn passing(flow: &Flow) -> Passing<'_> {
-    Passing { flow, tcp_flags: 0, generation: 1, now_s: 1 }
+fn info(flow: &Flow) -> PacketInfo<'_> {
+    PacketInfo { flow, tcp_flags: 0, generation: 1, now_s: 1 }
 }
 
 fn sessions(c: &mut Criterion) {
@@ -56,9 +56,9 @@ fn sessions(c: &mut Criterion) {
                     // In the graph's order: hash and index line first, then the record's, then both.
                     let hashes = flows.map(|flow| table.hash(&flow));
                     hashes.iter().for_each(|hash| table.prefetch(*hash));
-                    let guesses = hashes.map(|hash| table.guess(hash));
-                    for (flow, guess) in flows.iter().zip(guesses) {
-                        let adjacency = table.pass(guess, flow, || passing(flow));
+                    let candidates = hashes.map(|hash| table.candidate(hash));
+                    for (flow, candidate) in flows.iter().zip(candidates) {
+                        let adjacency = table.fast_path(candidate, flow, || info(flow));
                         assert_ne!(black_box(adjacency), Adjacency::NONE, "its session");
                     }
                 },

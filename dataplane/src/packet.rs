@@ -1,6 +1,6 @@
 //! A packet in the graph.
 
-use crate::session::Guess;
+use crate::session::Candidate;
 use crate::wire::{Fragment, Headers, Plain, Role, protocol};
 use crate::{Adjacency, Deciders, Frame, Outcome, PortId, Verdict};
 
@@ -29,12 +29,12 @@ pub struct Packet {
     /// Hash of the flow, the same for both directions.
     pub hash: u64,
     /// The most likely record of its session.
-    pub(crate) guess: Guess,
+    pub(crate) candidate: Candidate,
     /// Whether it is whole, untagged, in one frame, and its checksum complete.
     pub(crate) is_plain: bool,
     /// Whether the fast path of the session lookup may take it: whole, and neither opens a TCP
     /// connection nor quotes another packet.
-    pub(crate) may_pass: bool,
+    pub(crate) may_take_fast_path: bool,
     /// Traits of the ingress port; see [`crate::snapshot::PortLine`].
     pub(crate) in_traits: u8,
     /// The parsed headers.
@@ -58,9 +58,9 @@ impl Packet {
         translation: Self::AS_IT_IS,
         outcome: None,
         hash: 0,
-        guess: Guess::ANYWHERE,
+        candidate: Candidate::UNKNOWN,
         is_plain: false,
-        may_pass: false,
+        may_take_fast_path: false,
         in_traits: 0,
         headers: Headers::NONE,
         by: Deciders { from_pod: None, to_pod: None },
@@ -77,7 +77,8 @@ impl Packet {
     pub(crate) fn note(&mut self, plain: Option<Plain>) {
         let Headers { role, fragment, flow, .. } = &self.headers;
         let opens_tcp = *role == Role::Opens && flow.protocol == protocol::TCP;
-        self.may_pass = !opens_tcp && *role != Role::Quotes && *fragment == Fragment::Whole;
+        self.may_take_fast_path =
+            !opens_tcp && *role != Role::Quotes && *fragment == Fragment::Whole;
         self.is_plain = plain.is_some_and(|plain| !plain.may_be_partial) && !self.frame.is_chain();
     }
 

@@ -10,7 +10,7 @@ use acl::{Action, End, Origin, PortRange, Rule};
 use dataplane::graph::{self, Node};
 use dataplane::session::{Found, Tuples};
 use dataplane::{AclBinding, Outcome, PortKind, Snapshot};
-use flow_offload::State;
+use flow_offload::OffloadState;
 use serde_json::Value;
 
 use super::events::Event;
@@ -140,7 +140,7 @@ fn runtime(shared: &SharedStatus) -> Table {
     }
     // Beside the workers: what programs in the kernel forwarded, and what they left to the switch.
     if let Some(offload) = shared.flow_offload().running() {
-        let State { counters, per_second, .. } = offload.state();
+        let OffloadState { counters, per_second, .. } = offload.state();
         let mut row = |node: String, packets: u64, rate: u64| {
             let mut row = vec![Value::Null; table.columns.len()];
             let last = row.len() - 1;

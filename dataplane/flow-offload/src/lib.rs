@@ -60,7 +60,7 @@ pub use entries::{Entries, Surroundings, entries};
 pub use follow::Followed;
 pub use installed::PortUsage;
 pub use kernel::{Counters, Kernel, recognize_programs};
-pub use offload::{Offload, State};
+pub use offload::{Offload, OffloadState};
 pub use run::{At, Outcome};
 
 pub use dataplane::bpf::Error;

@@ -32,7 +32,7 @@ const FRESH: Duration = Duration::from_millis(100);
 
 /// The state of flow offload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct OffloadState {
     /// Connections with entries.
     pub connections: u64,
     /// Connections that found no room.
@@ -241,8 +241,8 @@ impl Offload {
     }
 
     /// Its state.
-    pub fn state(&self) -> State {
-        State {
+    pub fn state(&self) -> OffloadState {
+        OffloadState {
             connections: self.engine.connections.lock().len() as u64,
             refused: self.engine.context.refused.load(Ordering::Relaxed),
             evicted: self.engine.context.evicted.load(Ordering::Relaxed),

@@ -104,6 +104,6 @@ pub(super) fn onward(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             Fragment::Later(_) => return Next::Node(Node::Reassembly),
         }
     }
-    session::guess(context, packet);
+    session::prefetch_record(context, packet);
     Next::Node(Node::Session)
 }

@@ -103,7 +103,7 @@ fn step_other(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if !matches!(packet.headers.kind, Kind::Ipv4 | Kind::Ipv6) {
         return refused;
     }
-    session::expect(context, packet);
+    session::prefetch_bucket(context, packet);
     if !may_enter(context, packet, peer) {
         return Next::End(Outcome::SpoofedAddress);
     }

@@ -72,7 +72,7 @@ fn step_any(context: &mut Context<'_>, packet: &mut Packet) -> Next {
                 if is_to_overlay(context, packet) {
                     return step_tunnel(context, packet, None);
                 }
-                session::expect(context, packet);
+                session::prefetch_bucket(context, packet);
                 packet.note(None);
                 Next::Node(Node::AntiSpoofing)
             }
@@ -93,7 +93,7 @@ fn step_tunnel(context: &mut Context<'_>, packet: &mut Packet, plain: Option<Pla
     if anti_spoofing::is_tunnel(context, packet) {
         return Next::Node(Node::Decapsulate);
     }
-    session::expect(context, packet);
+    session::prefetch_bucket(context, packet);
     packet.note(plain);
     Next::Node(Node::AntiSpoofing)
 }

@@ -14,7 +14,7 @@ use super::reevaluate::Stale;
 use super::{Context, Next, Node, Translation, reject, service};
 use crate::packet::Packet;
 use crate::policy::{self, Decision};
-use crate::session::{Found, Passing, Translated, TupleOrigin, Tuples};
+use crate::session::{Found, PacketInfo, Translated, TupleOrigin, Tuples};
 use crate::wire::{self, Flow, Fragment, Headers, Kind, Mac, Role, protocol};
 use crate::{Adjacency, Outcome, PortKind, Verdict};
 
@@ -23,7 +23,7 @@ use crate::{Adjacency, Outcome, PortKind, Verdict};
 
 /// Hashes the packet's flow and prefetches its index bucket.
 #[inline]
-pub(super) fn expect(context: &Context<'_>, packet: &mut Packet) {
+pub(super) fn prefetch_bucket(context: &Context<'_>, packet: &mut Packet) {
     let flow = &packet.headers.flow;
     packet.hash = match packet.headers.kind {
         Kind::Ipv4 => context.sessions.hash_v4(flow),
@@ -32,10 +32,10 @@ pub(super) fn expect(context: &Context<'_>, packet: &mut Packet) {
     context.sessions.prefetch(packet.hash);
 }
 
-/// Guesses the session's record and prefetches it.
+/// Finds the candidate record of the packet's session and prefetches it.
 #[inline]
-pub(super) fn guess(context: &Context<'_>, packet: &mut Packet) {
-    packet.guess = context.sessions.guess(packet.hash);
+pub(super) fn prefetch_record(context: &Context<'_>, packet: &mut Packet) {
+    packet.candidate = context.sessions.candidate(packet.hash);
 }
 
 /// Packets whose session is to be re-evaluated are sent to this node again.
@@ -52,35 +52,35 @@ pub(super) fn step_again(context: &mut Context<'_>, packet: &mut Packet) -> Next
 
 #[inline(always)]
 fn step_at<const FIRST: bool>(context: &mut Context<'_>, packet: &mut Packet) -> Next {
-    if packet.may_pass {
+    if packet.may_take_fast_path {
         let headers = &packet.headers;
-        let passing = || passing(context, headers);
-        let adjacency = context.sessions.pass(packet.guess, &headers.flow, passing);
+        let info = || info(context, headers);
+        let adjacency = context.sessions.fast_path(packet.candidate, &headers.flow, info);
         if adjacency != Adjacency::NONE {
             return pass(context, packet, adjacency);
         }
-        if context.sessions.is_translated_at(packet.guess) {
+        if context.sessions.is_translated_at(packet.candidate) {
             return translated::<FIRST>(context, packet);
         }
     }
-    if packet.guess.is_nothing() && packet.headers.role != Role::Quotes {
+    if packet.candidate.is_none() && packet.headers.role != Role::Quotes {
         return opens(context, packet);
     }
     look::<FIRST>(context, packet)
 }
 
 #[inline(always)]
-fn passing<'a>(context: &Context<'_>, headers: &'a Headers) -> Passing<'a> {
+fn info<'a>(context: &Context<'_>, headers: &'a Headers) -> PacketInfo<'a> {
     let Headers { flow, tcp_flags, .. } = headers;
     let (generation, now_s) = (context.snapshot.generation, context.now.seconds());
-    Passing { flow, tcp_flags: *tcp_flags, generation, now_s }
+    PacketInfo { flow, tcp_flags: *tcp_flags, generation, now_s }
 }
 
-/// Forwards a packet whose session is at the guess.
+/// Forwards a packet whose session is in the candidate record.
 #[inline]
 fn pass(context: &Context<'_>, packet: &mut Packet, adjacency: Adjacency) -> Next {
     if context.counts {
-        context.sessions.count_at(packet.guess, packet.frame.len());
+        context.sessions.count_at(packet.candidate, packet.frame.len());
     }
     packet.adjacency = adjacency;
     packet.outcome = Some(Outcome::Session);
@@ -90,7 +90,7 @@ fn pass(context: &Context<'_>, packet: &mut Packet, adjacency: Adjacency) -> Nex
 /// Forwards a packet of a translated session.
 #[inline(never)]
 fn translated<const FIRST: bool>(context: &mut Context<'_>, packet: &mut Packet) -> Next {
-    let passing = passing(context, &packet.headers);
+    let info = info(context, &packet.headers);
     let translations = &mut *context.translations;
     let place = translations.len();
     let note = |it: Translated| {
@@ -99,7 +99,7 @@ fn translated<const FIRST: bool>(context: &mut Context<'_>, packet: &mut Packet)
             false => Translation::reverse(&it.other, it.return_mac),
         });
     };
-    let adjacency = context.sessions.pass_translated(packet.guess, &passing, note);
+    let adjacency = context.sessions.fast_path_translated(packet.candidate, &info, note);
     if adjacency == Adjacency::NONE {
         context.translations.truncate(place);
         return look::<FIRST>(context, packet);
@@ -115,7 +115,7 @@ fn look<const FIRST: bool>(context: &mut Context<'_>, packet: &mut Packet) -> Ne
     }
     let flow = &packet.headers.flow;
     let (hash, now_s) = (packet.hash, context.now.seconds());
-    match context.sessions.find_at(packet.guess, hash, flow, TupleOrigin::Entering, now_s) {
+    match context.sessions.find_at(packet.candidate, hash, flow, TupleOrigin::Entering, now_s) {
         None => opens(context, packet),
         Some(found)
             if packet.headers.role == Role::Opens && starts_anew(context, packet, &found) =>

@@ -1,6 +1,6 @@
 //! Sessions as a lookup finds them.
 
-use super::State;
+use super::ConnectionState;
 use crate::Adjacency;
 
 /// A session by its record, and the record's sequence that makes it unique.
@@ -60,8 +60,8 @@ impl Found {
 
     /// The connection's state.
     #[inline]
-    pub fn state(&self) -> State {
-        State(self.life as u8)
+    pub fn state(&self) -> ConnectionState {
+        ConnectionState(self.life as u8)
     }
 
     /// The protocol's number.

@@ -63,7 +63,7 @@ impl Index {
     /// The most likely record of this hash; [`NOTHING`] if there is none, and [`ELSEWHERE`] if the
     /// first bucket does not decide that.
     #[inline]
-    pub(super) fn guess(&self, hash: u64) -> u32 {
+    pub(super) fn candidate(&self, hash: u64) -> u32 {
         let bucket = self.first_bucket(hash);
         match bucket.matches(tag(hash)) {
             0 if bucket.has_overflowed() => ELSEWHERE,
@@ -253,9 +253,9 @@ mod tests {
         let index = Index::new(64).unwrap();
         let hash = 0x1234_0000_0000_0003;
         assert!(index.insert(hash, 1) && index.insert(hash, 2));
-        assert_eq!(index.guess(hash), 1);
+        assert_eq!(index.candidate(hash), 1);
         index.first_bucket(hash).records[0].store(0, Ordering::Relaxed);
-        assert_eq!(index.guess(hash), ELSEWHERE);
+        assert_eq!(index.candidate(hash), ELSEWHERE);
         assert_eq!(index.records(hash).filter(|record| *record == 2).count(), 1);
     }
 }

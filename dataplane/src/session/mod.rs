@@ -23,11 +23,11 @@
 //!
 //! When an address changes its pod, the sessions that touch it end ([`table::departed`]).
 
+mod fast_path;
 mod found;
 mod hash;
 mod index;
 mod owner;
-mod pass;
 mod record;
 mod region;
 mod state;
@@ -37,12 +37,12 @@ mod timeouts;
 mod translation;
 mod usage;
 
+pub use fast_path::{PacketInfo, Translated};
 pub use found::{Found, SessionId};
 pub use owner::Owner;
-pub use pass::{Passing, Translated};
-pub use state::State;
+pub use state::ConnectionState;
 pub use store::SESSION_BYTES;
-pub use table::{Evicted, Guess, Opened, Opening, Refusal, Sessions, TupleOrigin};
+pub use table::{Candidate, Evicted, Opened, Opening, Refusal, Sessions, TupleOrigin};
 pub use timeouts::Timeouts;
 pub use translation::Tuples;
 pub use usage::Usage;

@@ -1,13 +1,13 @@
-//! The state of a connection.
+//! The state of a connection, as its packets show it.
 
 use crate::dns::DNS_PORT;
 use crate::wire::{Flow, protocol, tcp_flags};
 
 /// The state of a connection, as bits: for TCP the flags seen, for others which end has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct State(pub(super) u8);
+pub struct ConnectionState(pub(super) u8);
 
-impl State {
+impl ConnectionState {
     const SYN: u8 = 1;
     const SYN_ACK: u8 = 2;
     const ACK: u8 = 4;
@@ -161,14 +161,14 @@ impl State {
     /// TCP: the last packet that says so resets a connection that was accepted. It is over, unless it was forged.
     #[inline]
     pub fn is_reset(self) -> bool {
-        const BITS: u8 = State::RST | State::SYN_ACK;
+        const BITS: u8 = ConnectionState::RST | ConnectionState::SYN_ACK;
         self.0 & BITS == BITS && !self.is_closed()
     }
 
     /// TCP: both ends have closed.
     #[inline]
     pub(super) fn is_closed(self) -> bool {
-        const BOTH: u8 = State::FIN_FORWARD | State::FIN_REVERSE;
+        const BOTH: u8 = ConnectionState::FIN_FORWARD | ConnectionState::FIN_REVERSE;
         self.0 & BOTH == BOTH
     }
 
@@ -186,15 +186,15 @@ const AFTER_DATAGRAM: [[u8; 256]; 2] = {
     while n < 256 {
         let bits = n as u8;
         table[1][n] = bits;
-        if bits & State::ANSWERED != 0 {
-            table[1][n] |= State::CONTINUED;
+        if bits & ConnectionState::ANSWERED != 0 {
+            table[1][n] |= ConnectionState::CONTINUED;
         }
-        if bits & State::QUESTION != 0 {
-            table[1][n] |= State::PENDING;
+        if bits & ConnectionState::QUESTION != 0 {
+            table[1][n] |= ConnectionState::PENDING;
         }
-        table[0][n] = bits & !State::PENDING | State::ANSWERED;
-        if bits & State::CONTINUED != 0 {
-            table[0][n] |= State::STREAM;
+        table[0][n] = bits & !ConnectionState::PENDING | ConnectionState::ANSWERED;
+        if bits & ConnectionState::CONTINUED != 0 {
+            table[0][n] |= ConnectionState::STREAM;
         }
         n += 1;
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::State;
+use super::ConnectionState;
 use crate::wire::protocol;
 
 /// Lifetimes of sessions without a packet. Most are those of Linux' conntrack
@@ -83,15 +83,17 @@ impl From<Timeouts> for Limits {
 impl Limits {
     /// Seconds that a session may be idle.
     #[inline]
-    pub(super) fn of(&self, protocol: u8, state: State) -> u32 {
+    pub(super) fn of(&self, protocol: u8, state: ConnectionState) -> u32 {
         let has = |bits: u8| state.0 & bits != 0;
         if state.is_refused() {
             return self.tcp_transient;
         }
         let (answered, is_opening) = match protocol {
-            protocol::UDP if has(State::QUESTION) && has(State::PENDING) => (self.udp, true),
-            protocol::UDP if has(State::QUESTION) => (self.dns, false),
-            protocol::UDP => (self.udp, !has(State::STREAM)),
+            protocol::UDP if has(ConnectionState::QUESTION) && has(ConnectionState::PENDING) => {
+                (self.udp, true)
+            }
+            protocol::UDP if has(ConnectionState::QUESTION) => (self.dns, false),
+            protocol::UDP => (self.udp, !has(ConnectionState::STREAM)),
             protocol::TCP if state.is_established() => (self.tcp_established, false),
             protocol::TCP if state.is_over() => (self.tcp_closed, false),
             protocol::TCP => (self.tcp_transient, state.is_opening()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use acl::{Address, Origin};
 
 use crate::graph::Node;
-use crate::session::{State, Tuples};
+use crate::session::{ConnectionState, Tuples};
 use crate::wire::{Flow, Headers};
 use crate::{Now, Outcome, PortKind};
 
@@ -144,7 +144,7 @@ pub struct SessionInfo {
     /// Whether the packet is the initiator's.
     pub forward: bool,
     /// State of the TCP connection before this packet.
-    pub state: State,
+    pub state: ConnectionState,
     /// Whether the snapshot in force allowed it already; if not, it is re-evaluated.
     pub current: bool,
     /// Both tuples of it.

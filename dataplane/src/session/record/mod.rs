@@ -24,11 +24,11 @@
 mod read;
 mod words;
 
-pub(super) use read::{Glimpse, Peek, Seen};
+pub(super) use read::{Entry, Hit, Reader};
 use words::TRANSLATED;
 pub(super) use words::Words;
 
-use super::State;
+use super::ConnectionState;
 use super::found::is_later;
 use super::owner::Owner;
 use super::region::Cells;
@@ -43,8 +43,8 @@ pub(super) fn forwarding_word(generation: u64, forward: Adjacency, reverse: Adja
 
 /// The last word of a session whose last word was `old`.
 #[inline]
-pub(super) fn life_word(old: u64, seen: u32, state: State) -> u64 {
-    u64::from(seen) << 32 | old & LIFE_TAG | u64::from(state.0)
+pub(super) fn life_word(old: u64, last_s: u32, state: ConnectionState) -> u64 {
+    u64::from(last_s) << 32 | old & LIFE_TAG | u64::from(state.0)
 }
 
 #[repr(align(64))]
@@ -77,11 +77,11 @@ impl Record {
         responder: &Flow,
         owner: Owner,
         forwarding: u64,
-        (seen, state): (u32, State),
+        (last_s, state): (u32, ConnectionState),
         translate: Option<impl FnOnce()>,
     ) -> u64 {
         let sequence = self.words[SEQUENCE].load(Ordering::Relaxed) + 1;
-        let life = life_word(sequence >> 1 << 8, seen, state);
+        let life = life_word(sequence >> 1 << 8, last_s, state);
         let mut values = Words::of(responder).values();
         let translated = if translate.is_some() { TRANSLATED } else { 0 };
         values[4] |= translated | u64::from(owner.0);
@@ -138,7 +138,7 @@ impl Record {
     }
 
     /// The content of a record that the caller has just closed.
-    pub(super) fn remains(&self) -> Seen {
+    pub(super) fn remains(&self) -> Entry {
         self.load(self.words[SEQUENCE].load(Ordering::Relaxed))
     }
 
@@ -183,21 +183,21 @@ impl Record {
 
     /// The session that is here, if any.
     #[inline]
-    pub(super) fn read(&self) -> Option<Seen> {
+    pub(super) fn read(&self) -> Option<Entry> {
         let sequence = self.words[SEQUENCE].load(Ordering::Acquire) & !HELD;
         if sequence & 1 == 0 {
             return None;
         }
-        let seen = self.load(sequence);
-        self.is_still(sequence).then_some(seen)
+        let entry = self.load(sequence);
+        self.is_still(sequence).then_some(entry)
     }
 
-    /// A first look at the session that is here, if any.
+    /// Begins to read the session that is here, if any.
     #[inline(always)]
-    pub(super) fn peek(&self) -> Option<Peek<'_>> {
+    pub(super) fn reader(&self) -> Option<Reader<'_>> {
         let sequence = self.words[SEQUENCE].load(Ordering::Acquire) & !HELD;
         let ends = self.words[ENDS].load(Ordering::Relaxed);
-        (sequence & 1 != 0).then_some(Peek { record: self, sequence, ends })
+        (sequence & 1 != 0).then_some(Reader { record: self, sequence, ends })
     }
 
     /// Whether everything read since the session was `sequence` belongs to that session.
@@ -208,10 +208,10 @@ impl Record {
     }
 
     #[inline]
-    fn load(&self, sequence: u64) -> Seen {
+    fn load(&self, sequence: u64) -> Entry {
         let word = |n: usize| self.words[n].load(Ordering::Relaxed);
         let words = Words::from_values([word(1), word(2), word(3), word(4), word(5)]);
-        Seen { sequence, words, forwarding: word(FORWARDING), life: word(LIFE) }
+        Entry { sequence, words, forwarding: word(FORWARDING), life: word(LIFE) }
     }
 
     /// Records that `generation` allowed the session, and the adjacency of one direction under it;

@@ -21,7 +21,7 @@ fn flow(n: u32) -> Flow {
 
 fn open(record: &Record, n: u32) -> u64 {
     let forwarding = forwarding_word(1, Adjacency(2), Adjacency::NONE);
-    record.open(&flow(n), OWNER, forwarding, (5, State::default()), None::<fn()>)
+    record.open(&flow(n), OWNER, forwarding, (5, ConnectionState::default()), None::<fn()>)
 }
 
 fn model(run: impl Fn() + Send + Sync + 'static) {
@@ -40,9 +40,9 @@ fn model_a_reader_sees_one_session_whole() {
             assert!(other.close(first));
             open(&other, 2);
         });
-        if let Some(seen) = record.read() {
-            let n = if seen.sequence == first { 1 } else { 2 };
-            assert_eq!(seen.words.flow(), flow(n));
+        if let Some(entry) = record.read() {
+            let n = if entry.sequence == first { 1 } else { 2 };
+            assert_eq!(entry.words.flow(), flow(n));
         }
         writer.join().unwrap();
     });
@@ -54,23 +54,23 @@ fn model_a_note_is_about_the_session_that_was_read() {
     model(|| {
         let record = Arc::new(Record::default());
         let first = open(&record, 1);
-        let seen = record.read().expect("a session");
+        let entry = record.read().expect("a session");
         let other = Arc::clone(&record);
         let writer = loom::thread::spawn(move || {
             assert!(other.close(first));
             open(&other, 1)
         });
-        record.set_forwarding(seen.sequence, 2, true, Adjacency(9));
-        record.set_life(seen.life, life_word(seen.life, 6, State(32)));
+        record.set_forwarding(entry.sequence, 2, true, Adjacency(9));
+        record.set_life(entry.life, life_word(entry.life, 6, ConnectionState(32)));
         let second = writer.join().unwrap();
-        let seen = record.read().expect("the second session");
-        assert_eq!(seen.sequence, second);
+        let entry = record.read().expect("the second session");
+        assert_eq!(entry.sequence, second);
         assert_eq!(
-            seen.forwarding,
+            entry.forwarding,
             forwarding_word(1, Adjacency(2), Adjacency::NONE),
             "generation 2 never saw it"
         );
-        assert_eq!((seen.life >> 32, seen.life as u8), (5, 0));
+        assert_eq!((entry.life >> 32, entry.life as u8), (5, 0));
     });
 }
 

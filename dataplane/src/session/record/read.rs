@@ -10,7 +10,7 @@ use crate::wire::Flow;
 
 /// The content of a record in use.
 #[derive(Clone, Copy)]
-pub(in crate::session) struct Seen {
+pub(in crate::session) struct Entry {
     pub(in crate::session) sequence: u64,
     /// The responder's tuple.
     pub(in crate::session) words: Words,
@@ -18,7 +18,7 @@ pub(in crate::session) struct Seen {
     pub(in crate::session) life: u64,
 }
 
-impl Seen {
+impl Entry {
     #[inline]
     pub(in crate::session) fn is_translated(&self) -> bool {
         self.words.ends & TRANSLATED != 0
@@ -41,23 +41,23 @@ impl Seen {
     }
 }
 
-/// The fields of a record in use that the fast path reads.
+/// The fields of a session that the fast path has found.
 #[derive(Clone, Copy)]
-pub(in crate::session) struct Glimpse {
+pub(in crate::session) struct Hit {
     /// Whether the flow is of the initiator's direction.
     pub(in crate::session) forward: bool,
     pub(in crate::session) forwarding: u64,
     pub(in crate::session) life: u64,
 }
 
-/// A first look at a record in use, which may change at any time.
-pub(in crate::session) struct Peek<'a> {
+/// A read of a record in use, which may change meanwhile; what was read counts once [`finish`](Self::finish) says so.
+pub(in crate::session) struct Reader<'a> {
     pub(super) record: &'a Record,
     pub(super) sequence: u64,
     pub(super) ends: u64,
 }
 
-impl Peek<'_> {
+impl Reader<'_> {
     /// Whether the session seems to be translated.
     #[inline(always)]
     pub(in crate::session) fn is_translated(&self) -> bool {
@@ -68,7 +68,7 @@ impl Peek<'_> {
     // The direction is chosen without a branch: no predictor knows it. Words are compared as they are
     // read, as few registers are left.
     #[inline(always)]
-    pub(in crate::session) fn glimpse(&self, flow: &Flow) -> Option<Glimpse> {
+    pub(in crate::session) fn hit(&self, flow: &Flow) -> Option<Hit> {
         let ends = self.ends;
         let word = |n: usize| self.record.words[n].load(Ordering::Relaxed);
         let (from, to) = (words::halves(flow.source), words::halves(flow.destination));
@@ -83,7 +83,7 @@ impl Peek<'_> {
         let ports = select_unpredictable(forward, ports.rotate_left(16), ports);
         differs |= u64::from((ends >> 32) as u32 ^ ports);
         differs |= u64::from((ends >> 16) as u8 ^ flow.protocol);
-        self.rest(forward, differs == 0)
+        self.finish(forward, differs == 0)
     }
 
     /// The responder's tuple.
@@ -93,12 +93,12 @@ impl Peek<'_> {
         Words::from_values([word(1), word(2), word(3), word(4), self.ends])
     }
 
-    /// The rest of a session that is the one in question, if all that was read is of one session.
+    /// Reads the rest; `None` if the session is not the one in question, or the record has changed meanwhile.
     #[inline(always)]
-    pub(in crate::session) fn rest(&self, forward: bool, is_it: bool) -> Option<Glimpse> {
+    pub(in crate::session) fn finish(&self, forward: bool, is_it: bool) -> Option<Hit> {
         let word = |n: usize| self.record.words[n].load(Ordering::Relaxed);
         let (forwarding, life) = (word(FORWARDING), word(LIFE));
         let is_it = self.record.is_still(self.sequence) & is_it;
-        is_it.then_some(Glimpse { forward, forwarding, life })
+        is_it.then_some(Hit { forward, forwarding, life })
     }
 }

@@ -23,26 +23,29 @@ fn a_record_shows_whole_sessions_while_it_changes() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    let Some(seen) = record.read() else { continue };
-                    let n = seen.sequence >> 1;
-                    assert_eq!(seen.words.flow(), flow(n), "all of one session");
-                    let generation = (seen.forwarding >> 32) as u32;
+                    let Some(entry) = record.read() else { continue };
+                    let n = entry.sequence >> 1;
+                    assert_eq!(entry.words.flow(), flow(n), "all of one session");
+                    let generation = (entry.forwarding >> 32) as u32;
                     assert!(generation == n as u32 || generation == n as u32 + 1);
-                    assert!(seen.owner() == Owner::port(PortId(n as u16 & 0x3fff)));
-                    record.set_forwarding(seen.sequence, n + 1, true, Adjacency(1));
-                    record.change_owner(seen.sequence, seen.owner(), seen.owner());
-                    record.set_life(seen.life, life_word(seen.life, n as u32, State(n as u8)));
+                    assert!(entry.owner() == Owner::port(PortId(n as u16 & 0x3fff)));
+                    record.set_forwarding(entry.sequence, n + 1, true, Adjacency(1));
+                    record.change_owner(entry.sequence, entry.owner(), entry.owner());
+                    record.set_life(
+                        entry.life,
+                        life_word(entry.life, n as u32, ConnectionState(n as u8)),
+                    );
                 }
             });
         }
         for n in 0..30_000_u64 {
             let forwarding = forwarding_word(n, Adjacency(2), Adjacency(3));
             let owner = Owner::port(PortId(n as u16 & 0x3fff));
-            let life = (n as u32, State(n as u8));
+            let life = (n as u32, ConnectionState(n as u8));
             let sequence = record.open(&flow(n), owner, forwarding, life, None::<fn()>);
             assert_eq!(sequence >> 1, n);
-            let seen = record.read().expect("it is open");
-            assert_eq!((seen.life >> 32, seen.life as u8), (n, n as u8), "its own life");
+            let entry = record.read().expect("it is open");
+            assert_eq!((entry.life >> 32, entry.life as u8), (n, n as u8), "its own life");
             assert!(record.close(sequence));
         }
         done.store(true, Ordering::Relaxed);

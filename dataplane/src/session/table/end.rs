@@ -24,8 +24,8 @@ impl Sessions {
     pub fn sweep(&self, count: u32, now_s: u32) -> u32 {
         let places = next_places(&self.swept.0, count, self.free.end_of_used());
         for index in places.clone() {
-            if let Some(seen) = self.records[index as usize].read() {
-                let found = seen.found(index, true);
+            if let Some(entry) = self.records[index as usize].read() {
+                let found = entry.found(index, true);
                 if self.is_idle(&found, now_s) {
                     self.close(found.id);
                 }
@@ -38,10 +38,10 @@ impl Sessions {
     /// starts with its whole quota.
     pub fn end_of(&self, port: PortId) {
         for index in 0..self.free.end_of_used() {
-            if let Some(seen) = self.records[index as usize].read()
-                && seen.owner() == Owner::port(port)
+            if let Some(entry) = self.records[index as usize].read()
+                && entry.owner() == Owner::port(port)
             {
-                self.close(seen.found(index, true).id);
+                self.close(entry.found(index, true).id);
             }
         }
     }
@@ -52,15 +52,15 @@ impl Sessions {
             return;
         }
         // Until it is given back, the record is this caller's.
-        let seen = record.remains();
-        let tuples = self.tuples_of(id.index, &seen);
+        let entry = record.remains();
+        let tuples = self.tuples_of(id.index, &entry);
         self.index.remove(self.hash(&tuples.responder), id.index);
-        if seen.is_translated() {
+        if entry.is_translated() {
             self.index.remove(self.hash(&tuples.initiator), id.index);
         }
         let mut own = self.free.own();
         own.put(id.index);
-        self.quotas.release(&own, seen.owner());
+        self.quotas.release(&own, entry.owner());
     }
 
     #[inline]

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::Sessions;
 use super::end::next_places;
 use crate::session::owner::Owner;
-use crate::session::{Found, State};
+use crate::session::{ConnectionState, Found};
 use crate::wire::protocol;
 
 /// Records of a sample.
@@ -39,7 +39,7 @@ enum Order {
 }
 
 impl Order {
-    fn of(protocol: u8, state: State) -> Self {
+    fn of(protocol: u8, state: ConnectionState) -> Self {
         match protocol {
             _ if state.is_refused() => Self::Closed,
             protocol::TCP if state.is_over() => Self::Closed,
@@ -155,10 +155,10 @@ impl Sessions {
         for index in places {
             let record = &self.records[index as usize];
             let is_candidate = record.owner() == owner;
-            let Some(seen) = is_candidate.then(|| record.read()).flatten() else { continue };
-            let found = seen.found(index, true);
+            let Some(entry) = is_candidate.then(|| record.read()).flatten() else { continue };
+            let found = entry.found(index, true);
             let order = Order::of(found.protocol, found.state());
-            if seen.owner() == owner && !(is_remote && order == Order::Established) {
+            if entry.owner() == owner && !(is_remote && order == Order::Established) {
                 candidates.add(order, found);
             }
         }

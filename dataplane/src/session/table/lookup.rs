@@ -1,12 +1,12 @@
 //! Lookups in the session table.
 
-use super::{Guess, Sessions, TupleOrigin};
+use super::{Candidate, Sessions, TupleOrigin};
 use crate::cpu;
+use crate::session::Found;
 use crate::session::index::NOTHING;
-use crate::session::record::{Record, Seen, Words};
+use crate::session::record::{Entry, Record, Words};
 use crate::session::timeouts::Limits;
 use crate::session::translation::Translation;
-use crate::session::Found;
 use crate::wire::Flow;
 
 impl Sessions {
@@ -22,25 +22,25 @@ impl Sessions {
         self.index.prefetch_to_insert(hash);
     }
 
-    /// Guesses the record of this hash, for [`Self::find_at`], and prefetches it. The bucket should
-    /// have been prefetched.
+    /// The candidate record of this hash, for [`Self::find_at`]; prefetches it. The bucket should have
+    /// been prefetched.
     #[inline(always)]
-    pub fn guess(&self, hash: u64) -> Guess {
-        let guess = self.index.guess(hash);
-        if let Some(record) = self.records.get(guess as usize) {
+    pub fn candidate(&self, hash: u64) -> Candidate {
+        let candidate = self.index.candidate(hash);
+        if let Some(record) = self.records.get(candidate as usize) {
             cpu::prefetch(record);
         }
-        Guess(guess)
+        Candidate(candidate)
     }
 
     #[inline]
-    pub(in crate::session) fn record(&self, guess: Guess) -> Option<&Record> {
-        self.records.get(guess.0 as usize)
+    pub(in crate::session) fn record(&self, candidate: Candidate) -> Option<&Record> {
+        self.records.get(candidate.0 as usize)
     }
 
     #[inline]
-    pub(in crate::session) fn translation(&self, guess: Guess) -> Option<&Translation> {
-        self.translations.get(guess.0 as usize)
+    pub(in crate::session) fn translation(&self, candidate: Candidate) -> Option<&Translation> {
+        self.translations.get(candidate.0 as usize)
     }
 
     #[inline]
@@ -51,29 +51,29 @@ impl Sessions {
     /// The live session that `flow` belongs to.
     #[inline]
     pub fn find(&self, hash: u64, flow: &Flow, origin: TupleOrigin, now_s: u32) -> Option<Found> {
-        self.find_at(self.guess(hash), hash, flow, origin, now_s)
+        self.find_at(self.candidate(hash), hash, flow, origin, now_s)
     }
 
-    /// The same, with the guess made before.
+    /// The same, with the candidate found before.
     #[inline]
     pub fn find_at(
         &self,
-        guess: Guess,
+        candidate: Candidate,
         hash: u64,
         flow: &Flow,
         origin: TupleOrigin,
         now_s: u32,
     ) -> Option<Found> {
-        if guess.0 == NOTHING {
+        if candidate.0 == NOTHING {
             return None;
         }
         let words = Words::of(flow);
-        if let Some(record) = self.records.get(guess.0 as usize)
-            && let Some(seen) = record.read()
-            && let Some(forward) = self.travels(guess.0, &seen, &words, origin)
-            && (!seen.is_translated() || record.is_still(seen.sequence))
+        if let Some(record) = self.records.get(candidate.0 as usize)
+            && let Some(entry) = record.read()
+            && let Some(forward) = self.travels(candidate.0, &entry, &words, origin)
+            && (!entry.is_translated() || record.is_still(entry.sequence))
         {
-            let found = seen.found(guess.0, forward);
+            let found = entry.found(candidate.0, forward);
             return (!self.is_idle(&found, now_s)).then_some(found);
         }
         self.find_slowly(hash, &words, origin, now_s)
@@ -87,7 +87,7 @@ impl Sessions {
         origin: TupleOrigin,
         now_s: u32,
     ) -> Option<Found> {
-        let found = self.search(hash, |index, seen| self.travels(index, seen, flow, origin))?;
+        let found = self.search(hash, |index, entry| self.travels(index, entry, flow, origin))?;
         (!self.is_idle(&found, now_s)).then_some(found)
     }
 
@@ -96,18 +96,18 @@ impl Sessions {
     pub(super) fn search(
         &self,
         hash: u64,
-        test: impl Fn(u32, &Seen) -> Option<bool>,
+        test: impl Fn(u32, &Entry) -> Option<bool>,
     ) -> Option<Found> {
-        if self.index.guess(hash) == NOTHING {
+        if self.index.candidate(hash) == NOTHING {
             return None;
         }
         for index in self.index.records(hash) {
             let Some(record) = self.records.get(index as usize) else { continue };
-            let Some(seen) = record.read() else { continue };
-            if let Some(forward) = test(index, &seen)
-                && (!seen.is_translated() || record.is_still(seen.sequence))
+            let Some(entry) = record.read() else { continue };
+            if let Some(forward) = test(index, &entry)
+                && (!entry.is_translated() || record.is_still(entry.sequence))
             {
-                return Some(seen.found(index, forward));
+                return Some(entry.found(index, forward));
             }
         }
         None
@@ -118,7 +118,7 @@ impl Sessions {
         &self,
         hash: u64,
         now_s: u32,
-        test: impl Fn(u32, &Seen) -> Option<bool>,
+        test: impl Fn(u32, &Entry) -> Option<bool>,
     ) -> Option<Found> {
         loop {
             let found = self.search(hash, &test)?;
@@ -137,12 +137,12 @@ impl Sessions {
     pub(super) fn travels(
         &self,
         index: u32,
-        seen: &Seen,
+        entry: &Entry,
         flow: &Words,
         origin: TupleOrigin,
     ) -> Option<bool> {
-        let at_responder = seen.words.direction_of(flow);
-        if !seen.is_translated() {
+        let at_responder = entry.words.direction_of(flow);
+        if !entry.is_translated() {
             return at_responder;
         }
         let forward_at_responder = origin == TupleOrigin::Quoted;
@@ -154,9 +154,9 @@ impl Sessions {
     }
 
     /// The direction of a flow that either end of the session may show.
-    pub(super) fn is_any(&self, index: u32, seen: &Seen, flow: &Words) -> Option<bool> {
-        let at_responder = seen.words.direction_of(flow);
-        if at_responder.is_some() || !seen.is_translated() {
+    pub(super) fn is_any(&self, index: u32, entry: &Entry, flow: &Words) -> Option<bool> {
+        let at_responder = entry.words.direction_of(flow);
+        if at_responder.is_some() || !entry.is_translated() {
             return at_responder;
         }
         self.translations[index as usize].initiator().direction_of(flow)

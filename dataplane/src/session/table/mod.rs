@@ -27,7 +27,7 @@ use acl::Address;
 use super::hash::FlowHash;
 use super::index::{ELSEWHERE, Index, NOTHING};
 use super::owner::{self, Owner};
-use super::record::{Record, Seen};
+use super::record::{Entry, Record};
 use super::region::Array;
 use super::store::Store;
 use super::timeouts::Limits;
@@ -48,17 +48,17 @@ pub enum TupleOrigin {
     Quoted,
 }
 
-/// The most likely record of a session.
+/// The most likely record of a session, by its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Guess(u32);
+pub struct Candidate(u32);
 
-impl Guess {
-    /// No guess.
-    pub(crate) const ANYWHERE: Self = Self(ELSEWHERE);
+impl Candidate {
+    /// Any record may be the session's.
+    pub(crate) const UNKNOWN: Self = Self(ELSEWHERE);
 
     /// Whether no record has the hash.
     #[inline]
-    pub(crate) fn is_nothing(self) -> bool {
+    pub(crate) fn is_none(self) -> bool {
         self.0 == NOTHING
     }
 }
@@ -145,18 +145,18 @@ impl Sessions {
             if !record.recover() {
                 self.damaged += 1;
             }
-            let Some(seen) = record.read() else {
+            let Some(entry) = record.read() else {
                 free.push(index);
                 continue;
             };
-            record.change_owner(seen.sequence, seen.owner(), Owner::NONE);
-            let tuples = self.tuples_of(index, &seen);
+            record.change_owner(entry.sequence, entry.owner(), Owner::NONE);
+            let tuples = self.tuples_of(index, &entry);
             let placed = self.index.insert(self.hash(&tuples.responder), index)
-                && (!seen.is_translated()
+                && (!entry.is_translated()
                     || self.index.insert(self.hash(&tuples.initiator), index));
             self.quotas.take_up(&self.free.own(), Owner::NONE);
             if !placed {
-                self.close(seen.found(index, true).id);
+                self.close(entry.found(index, true).id);
             }
             last = index + 1;
         }
@@ -244,15 +244,15 @@ impl Sessions {
     /// Both tuples of a session, if it still is there.
     pub fn tuples(&self, found: &Found) -> Option<Tuples> {
         let record = &self.records[found.id.index as usize];
-        let seen = record.read().filter(|seen| seen.sequence == found.id.sequence)?;
-        let tuples = self.tuples_of(found.id.index, &seen);
+        let entry = record.read().filter(|entry| entry.sequence == found.id.sequence)?;
+        let tuples = self.tuples_of(found.id.index, &entry);
         record.is_still(found.id.sequence).then_some(tuples)
     }
 
     /// A session as it is now, in its initiator's direction; `None` if it has ended.
     pub fn found(&self, id: SessionId) -> Option<Found> {
-        let seen = self.records[id.index as usize].read()?;
-        (seen.sequence == id.sequence).then(|| seen.found(id.index, true))
+        let entry = self.records[id.index as usize].read()?;
+        (entry.sequence == id.sequence).then(|| entry.found(id.index, true))
     }
 
     /// The owner whose quota a session counts against.
@@ -268,14 +268,14 @@ impl Sessions {
     /// Iterates over the sessions at these places of the table, each in its initiator's direction.
     pub fn founds(&self, places: Range<u32>) -> impl Iterator<Item = Found> + '_ {
         (places.start..places.end.min(self.free.end_of_used())).filter_map(|index| {
-            let seen = self.records[index as usize].read()?;
-            Some(seen.found(index, true))
+            let entry = self.records[index as usize].read()?;
+            Some(entry.found(index, true))
         })
     }
 
-    fn tuples_of(&self, index: u32, seen: &Seen) -> Tuples {
-        let tuples = Tuples::plain(seen.words.flow());
-        if !seen.is_translated() {
+    fn tuples_of(&self, index: u32, entry: &Entry) -> Tuples {
+        let tuples = Tuples::plain(entry.words.flow());
+        if !entry.is_translated() {
             return tuples;
         }
         let translation = &self.translations[index as usize];

@@ -1,11 +1,11 @@
-//! What becomes of live sessions: their packets, their evaluations, their owners.
+//! Records packets, evaluations and owners in live sessions.
 
 use std::sync::atomic::Ordering;
 
-use super::{Guess, Sessions};
+use super::{Candidate, Sessions};
 use crate::Adjacency;
 use crate::session::record::life_word;
-use crate::session::{Found, Owner, SessionId, State, Usage};
+use crate::session::{ConnectionState, Found, Owner, SessionId, Usage};
 
 impl Sessions {
     /// Records a packet of the session.
@@ -20,7 +20,7 @@ impl Sessions {
     /// Notes that a worker makes at the same time are not lost.
     pub fn note(&self, id: SessionId, packets: &[(u8, bool)], now_s: u32) {
         while let Some(found) = self.found(id) {
-            let after = |state: State, (flags, forward): &(u8, bool)| {
+            let after = |state: ConnectionState, (flags, forward): &(u8, bool)| {
                 state.after(found.protocol, *flags, *forward)
             };
             let state = packets.iter().fold(found.state(), after);
@@ -44,10 +44,10 @@ impl Sessions {
         self.counts.load(Ordering::Relaxed)
     }
 
-    /// Counts a packet of the session at the guess, which has just been found there.
+    /// Counts a packet of the session in the candidate record, which has just been found there.
     #[inline]
-    pub fn count_at(&self, guess: Guess, bytes: usize) {
-        if let Some(account) = self.accounts.get(guess.0 as usize) {
+    pub fn count_at(&self, candidate: Candidate, bytes: usize) {
+        if let Some(account) = self.accounts.get(candidate.0 as usize) {
             account.add(1, bytes as u64);
         }
     }
@@ -55,7 +55,7 @@ impl Sessions {
     /// Counts a packet of the session.
     #[inline]
     pub fn count(&self, id: SessionId, bytes: usize) {
-        self.count_at(Guess(id.index), bytes);
+        self.count_at(Candidate(id.index), bytes);
     }
 
     /// Counts packets of the session that were forwarded beside the workers.
@@ -98,8 +98,8 @@ impl Sessions {
     fn allow(&self, id: SessionId) {
         let record = &self.records[id.index as usize];
         // Until no other worker's note about a packet was in between.
-        while let Some(seen) = record.read().filter(|seen| seen.sequence == id.sequence) {
-            let found = seen.found(id.index, true);
+        while let Some(entry) = record.read().filter(|entry| entry.sequence == id.sequence) {
+            let found = entry.found(id.index, true);
             if !found.state().is_refused() {
                 return;
             }

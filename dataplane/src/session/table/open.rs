@@ -1,10 +1,10 @@
 //! Creates sessions.
 
 use super::quota::Quotas;
-use super::{Seen, Sessions, TupleOrigin};
+use super::{Entry, Sessions, TupleOrigin};
 use crate::session::owner::Owner;
 use crate::session::record::{Words, forwarding_word};
-use crate::session::{Found, SessionId, State, Tuples};
+use crate::session::{ConnectionState, Found, SessionId, Tuples};
 use crate::wire::{protocol, tcp_flags};
 use crate::{Adjacency, cpu};
 
@@ -67,13 +67,14 @@ impl Sessions {
         let responder_hash = if translated { self.hash(&tuples.responder) } else { initiator_hash };
         let _locks = self.index.lock(responder_hash, initiator_hash);
         // Seldom called: few new sessions share a tag.
-        let shows = |index, seen: &Seen| self.is_any(index, seen, &Words::of(&tuples.responder));
+        let shows = |index, entry: &Entry| self.is_any(index, entry, &Words::of(&tuples.responder));
         let is_taken = self.search_live(responder_hash, now_s, shows).is_some();
         // Without translation both tuples are equal, so the second search finds nothing new.
         if is_taken || translated {
             let initiator = Words::of(&tuples.initiator);
-            let enters =
-                |index, seen: &Seen| self.travels(index, seen, &initiator, TupleOrigin::Entering);
+            let enters = |index, entry: &Entry| {
+                self.travels(index, entry, &initiator, TupleOrigin::Entering)
+            };
             if let Some(known) = self.search_live(initiator_hash, now_s, enters) {
                 return Ok(Opened::Known(known));
             }
@@ -87,7 +88,7 @@ impl Sessions {
             if replaces { self.take_record(opening.owner, |_| Ok(())) } else { Err(refusal) }
         })?;
         let forwarding = forwarding_word(opening.generation, opening.adjacency, Adjacency::NONE);
-        let life = (now_s, State::opened(&tuples.responder, opening.tcp_flags));
+        let life = (now_s, ConnectionState::opened(&tuples.responder, opening.tcp_flags));
         let translation = &self.translations[index as usize];
         let translate = || translation.write(&tuples.initiator, tuples.return_mac);
         let translate = translated.then_some(translate);
@@ -118,7 +119,7 @@ impl Sessions {
         hash: u64,
         opening: &Opening,
         now_s: u32,
-        shows: impl Fn(u32, &Seen) -> Option<bool>,
+        shows: impl Fn(u32, &Entry) -> Option<bool>,
     ) -> bool {
         let is_syn = opening.tcp_flags & (tcp_flags::SYN | tcp_flags::ACK) == tcp_flags::SYN;
         while let Some(found) = self.search_live(hash, now_s, &shows) {

@@ -16,7 +16,7 @@ fn a_session_has_an_age_an_expiry_and_on_demand_counters() {
     assert_eq!(sessions.expires_in_s(&found, 45), 25, "30 s without a reply");
     assert!(!sessions.counts_packets());
     sessions.count(found.id, 100);
-    sessions.count_at(sessions.guess(sessions.hash(&flow(1))), 60);
+    sessions.count_at(sessions.candidate(sessions.hash(&flow(1))), 60);
     let used = Usage { packets: 2, bytes: 160, ..unused };
     assert_eq!(sessions.usage(&found), used);
     drop(sessions);

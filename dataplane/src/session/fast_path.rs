@@ -1,12 +1,11 @@
 //! The fast path of the session lookup.
 //!
-//! Takes the packet of a session that is at the guess, is not idle, was allowed by this generation and
-//! has an adjacency, and touches the session. The session itself is not returned.
+//! Decides about a packet whose session is in the candidate record, is not idle, was allowed by this generation and
+//! has an adjacency, and records the packet in the session. The session itself is not returned.
 
-use super::State;
-use super::record::life_word;
-use super::record::{Glimpse, Peek, Record, Words};
-use super::table::{Guess, Sessions};
+use super::ConnectionState;
+use super::record::{Hit, Reader, Record, Words, life_word};
+use super::table::{Candidate, Sessions};
 use crate::Adjacency;
 use crate::wire::{Flow, Mac};
 
@@ -21,9 +20,9 @@ pub struct Translated {
     pub return_mac: Mac,
 }
 
-/// The facts that a packet shows, and their time.
+/// A packet's part of a session lookup.
 #[derive(Clone, Copy, Debug)]
-pub struct Passing<'a> {
+pub struct PacketInfo<'a> {
     /// Its addresses and ports.
     pub flow: &'a Flow,
     /// Flags of TCP, or 0.
@@ -35,78 +34,83 @@ pub struct Passing<'a> {
 }
 
 impl Sessions {
-    /// The adjacency of a packet whose session is at the guess; [`Adjacency::NONE`] if [`Self::find_at`] decides, or
-    /// [`Self::pass_translated`] where [`Self::is_translated_at`] says so. The packet must not be one that may
-    /// open a TCP connection. `packet` is called when the record is of its flow.
+    /// The adjacency of a packet whose session is in the candidate record; [`Adjacency::NONE`] if [`Self::find_at`]
+    /// decides, or [`Self::fast_path_translated`] where [`Self::is_translated_at`] says so. The packet must not be one
+    /// that may open a TCP connection. `packet` is called when the record is of its flow.
     // One value and no enum: the caller's branch on it is then this function's own.
     #[inline(always)]
-    pub fn pass<'a>(
+    pub fn fast_path<'a>(
         &self,
-        guess: Guess,
+        candidate: Candidate,
         flow: &Flow,
-        packet: impl FnOnce() -> Passing<'a>,
+        packet: impl FnOnce() -> PacketInfo<'a>,
     ) -> Adjacency {
         let undecided = Adjacency::NONE;
-        let Some(record) = self.record(guess) else { return undecided };
-        let Some(peek) = record.peek().filter(|peek| !peek.is_translated()) else {
+        let Some(record) = self.record(candidate) else { return undecided };
+        let Some(reader) = record.reader().filter(|reader| !reader.is_translated()) else {
             return undecided;
         };
-        let Some(seen) = peek.glimpse(flow) else { return undecided };
-        self.go(record, &seen, &packet())
+        let Some(hit) = reader.hit(flow) else { return undecided };
+        self.go(record, &hit, &packet())
     }
 
-    /// Whether the session at the guess seems to be translated.
+    /// Whether the session in the candidate record seems to be translated.
     #[inline]
-    pub fn is_translated_at(&self, guess: Guess) -> bool {
-        let peek = self.record(guess).and_then(Record::peek);
-        peek.is_some_and(|peek| peek.is_translated())
+    pub fn is_translated_at(&self, candidate: Candidate) -> bool {
+        let reader = self.record(candidate).and_then(Record::reader);
+        reader.is_some_and(|reader| reader.is_translated())
     }
 
     /// The same for a translated session; see [`TupleOrigin::Entering`](super::TupleOrigin). Its
     /// translation is noted before it is certain that the packet passes.
     #[inline(always)]
-    pub fn pass_translated(
+    pub fn fast_path_translated(
         &self,
-        guess: Guess,
-        packet: &Passing<'_>,
+        candidate: Candidate,
+        packet: &PacketInfo<'_>,
         note: impl FnOnce(Translated),
     ) -> Adjacency {
         let undecided = Adjacency::NONE;
-        let Some((record, translation)) = self.record(guess).zip(self.translation(guess)) else {
+        let Some((record, translation)) = self.record(candidate).zip(self.translation(candidate))
+        else {
             return undecided;
         };
-        let Some(peek) = record.peek().filter(Peek::is_translated) else { return undecided };
+        let Some(reader) = record.reader().filter(Reader::is_translated) else { return undecided };
         let (flow, return_mac) = (Words::of(packet.flow), translation.return_mac());
         // Each direction has code of its own, and reads the tuples where they are needed: few registers are left.
         let initiator = translation.initiator();
         if initiator.has_ends_of(&flow) && initiator.is(&flow) {
-            note(Translated { forward: true, other: peek.responder().flow(), return_mac });
-            return peek.rest(true, true).map_or(undecided, |seen| self.go(record, &seen, packet));
+            note(Translated { forward: true, other: reader.responder().flow(), return_mac });
+            return reader
+                .finish(true, true)
+                .map_or(undecided, |hit| self.go(record, &hit, packet));
         }
-        if peek.responder().is_reverse_of(&flow) {
+        if reader.responder().is_reverse_of(&flow) {
             note(Translated { forward: false, other: translation.initiator().flow(), return_mac });
-            return peek.rest(false, true).map_or(undecided, |seen| self.go(record, &seen, packet));
+            return reader
+                .finish(false, true)
+                .map_or(undecided, |hit| self.go(record, &hit, packet));
         }
         undecided
     }
 
     #[inline(always)]
-    fn go(&self, record: &Record, seen: &Glimpse, packet: &Passing<'_>) -> Adjacency {
-        let (state, last_s) = (State(seen.life as u8), (seen.life >> 32) as u32);
+    fn go(&self, record: &Record, hit: &Hit, packet: &PacketInfo<'_>) -> Adjacency {
+        let (state, last_s) = (ConnectionState(hit.life as u8), (hit.life >> 32) as u32);
         // Without a branch, as the direction changes from packet to packet.
-        let shift = u32::from(seen.forward) * 16;
-        let adjacency = Adjacency((seen.forwarding >> shift) as u16);
-        if (seen.forwarding >> 32) as u32 != packet.generation as u32 {
+        let shift = u32::from(hit.forward) * 16;
+        let adjacency = Adjacency((hit.forwarding >> shift) as u16);
+        if (hit.forwarding >> 32) as u32 != packet.generation as u32 {
             return Adjacency::NONE;
         }
-        let after = state.after(packet.flow.protocol, packet.tcp_flags, seen.forward);
+        let after = state.after(packet.flow.protocol, packet.tcp_flags, hit.forward);
         // Most packets change nothing, as the session had one in this second.
         if last_s == packet.now_s && after == state {
             return adjacency;
         }
         let (now_s, protocol) = (packet.now_s, packet.flow.protocol);
         if adjacency != Adjacency::NONE
-            && self.note_packet(record, seen.life, now_s, protocol, after)
+            && self.note_packet(record, hit.life, now_s, protocol, after)
         {
             return adjacency;
         }
@@ -121,11 +125,11 @@ impl Sessions {
         life: u64,
         now_s: u32,
         protocol: u8,
-        after: State,
+        after: ConnectionState,
     ) -> bool {
         let idle_s = now_s.saturating_sub((life >> 32) as u32);
         let limits = self.limits();
-        if idle_s > limits.least && idle_s > limits.of(protocol, State(life as u8)) {
+        if idle_s > limits.least && idle_s > limits.of(protocol, ConnectionState(life as u8)) {
             return false;
         }
         record.set_life(life, life_word(life, now_s, after));
@@ -192,12 +196,12 @@ mod tests {
             flow.source_port ^= u16::from(other_port);
             let [quick, general] = &tables;
             let now_s = 11 + idle_s;
-            let guess = quick.guess(quick.hash(&flow));
-            let passing = Passing { flow: &flow, tcp_flags: last, generation, now_s };
+            let candidate = quick.candidate(quick.hash(&flow));
+            let info = PacketInfo { flow: &flow, tcp_flags: last, generation, now_s };
             let mut translated = None;
-            let passed = match quick.is_translated_at(guess) {
-                true => quick.pass_translated(guess, &passing, |it| translated = Some(it)),
-                false => quick.pass(guess, &flow, || passing),
+            let passed = match quick.is_translated_at(candidate) {
+                true => quick.fast_path_translated(candidate, &info, |it| translated = Some(it)),
+                false => quick.fast_path(candidate, &flow, || info),
             };
             let found = generally(general, &flow, last, now_s);
             if passed != Adjacency::NONE {
