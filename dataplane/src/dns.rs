@@ -62,7 +62,7 @@ pub struct Ticket {
     pub number: u64,
 }
 
-/// Where workers send copies.
+/// Takes copies of DNS packets from workers to the receiver.
 #[derive(Debug)]
 pub struct DnsTap {
     /// Longest time for which an answer is held.

@@ -1,4 +1,4 @@
-//! The graph as a value: its nodes, and where each may send packets.
+//! The graph as a value: its nodes, and those that each may send packets to.
 
 use std::fmt::Write;
 
@@ -23,7 +23,7 @@ macro_rules! nodes {
                 match self { $(Self::$node => $name,)* }
             }
 
-            /// Where it may send packets.
+            /// The nodes that it may send packets to.
             pub const fn next(self) -> &'static [Self] {
                 match self { $(Self::$node => &[$(Self::$next,)*],)* }
             }

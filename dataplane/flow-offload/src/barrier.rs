@@ -1,11 +1,10 @@
-//! Waits until no program runs any more that read what was there before.
+//! Waits for an RCU grace period, so that no program still uses generations that were changed.
 //!
 //! A program that has compared generations may still be on its way to deliver a packet when they
-//! change. So a snapshot with new generations for what has entries counts as in force only after
-//! the kernel has seen every program of before end (a grace period of RCU, which a change of a map of maps
-//! waits for). That takes some tens of milliseconds, on a thread of its own.
-//!
-//! `membarrier(MEMBARRIER_CMD_GLOBAL)` waits for the same, but is refused on machines with `nohz_full`.
+//! change. So a snapshot with new generations for connections that have entries is in force only once every
+//! program that ran before has ended. A change of a map of maps waits for that: some tens of milliseconds, on a
+//! thread of its own. `membarrier(MEMBARRIER_CMD_GLOBAL)` waits for the same, but is refused on machines with
+//! `nohz_full`.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,7 +25,7 @@ struct State {
     stop: bool,
 }
 
-/// Where barriers are requested.
+/// The request for a barrier, and the thread that serves it.
 #[derive(Default)]
 pub(crate) struct Barrier {
     state: Mutex<State>,

@@ -122,8 +122,8 @@ fn is_question(Tuples { initiator, responder, .. }: &Tuples) -> bool {
         && [initiator, responder].iter().all(|it| it.destination_port == DNS_PORT)
 }
 
-/// Where packets of a flow go; those that return to the MAC address they came from leave by the
-/// uplink.
+/// The end that packets of a flow go to; those that return to the MAC address they came from leave by
+/// the uplink.
 fn end<'a>(snapshot: &'a Snapshot, flow: &Flow, return_mac: Mac) -> Option<End<'a>> {
     let destination: Address = flow.destination;
     if return_mac != Mac::default() {

@@ -147,7 +147,7 @@ fn is_opening(frame: &[u8]) -> bool {
     handshake_flags(frame) == Some(tcp_flags::SYN)
 }
 
-/// Which flags of opening and ending a TCP packet has, and whether it acknowledges.
+/// SYN, FIN, RST and ACK of a TCP packet.
 #[inline]
 fn handshake_flags(frame: &[u8]) -> Option<u8> {
     const FLAGS: u8 = tcp_flags::SYN | tcp_flags::FIN | tcp_flags::RST | tcp_flags::ACK;

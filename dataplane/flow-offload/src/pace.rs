@@ -1,5 +1,5 @@
-//! When a worker reads what programs report. Where many connections open it reads some at a time, so that it has the
-//! processor for a moment only: their clients and servers may share it.
+//! Paces a worker's readings of the reports of programs. Where many connections open it reads some at a time, so that
+//! it has the processor for a moment only: their clients and servers may share it.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Which places of the session table have a session with entries.
+//! Marks the places of the session table whose session has entries.
 //!
 //! Most sessions that a scan looks at are over, and stay for two minutes. A look here is far cheaper than
 //! one into the map of connections.

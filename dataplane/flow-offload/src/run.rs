@@ -7,7 +7,7 @@ use libbpf_sys as sys;
 use crate::{Error, Kernel};
 use dataplane::bpf::result;
 
-/// Where a program is run; see [`Kernel::run`].
+/// The hook at which a program is run; see [`Kernel::run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
     /// At a pod's interface.

@@ -11,14 +11,14 @@ use super::MAX_FRAME;
 pub struct Error {
     /// The file as the caller named it.
     pub file: PathBuf,
-    /// Where the record, block or header at fault begins, in bytes from the start of the file.
+    /// Offset of the record, block or header at fault in the file, in bytes.
     pub offset: u64,
     /// The fault.
     #[source]
     pub fault: Fault,
 }
 
-/// Where in the file; that it cannot be read at all is nowhere in it.
+/// The place in the file; empty for a file that cannot be read at all.
 fn place(offset: u64, fault: &Fault) -> String {
     match (offset, fault) {
         (0, Fault::Io(_)) => String::new(),

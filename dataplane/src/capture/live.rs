@@ -37,7 +37,7 @@ pub struct LiveCapture {
 /// A copy of a packet.
 #[derive(Debug)]
 pub struct CapturedPacket {
-    /// When the packet passed the port, since 1970.
+    /// Time at which the packet passed the port, since 1970.
     pub time: Duration,
     /// The packet's direction.
     pub direction: Direction,

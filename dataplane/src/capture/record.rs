@@ -8,7 +8,7 @@ use super::Direction;
 /// One packet of a capture.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Record {
-    /// When it was captured, since 1970-01-01 00:00 UTC, to the nanosecond.
+    /// Time of its capture, since 1970-01-01 00:00 UTC, to the nanosecond.
     ///
     /// Simple packet blocks carry no time; such a packet has that of the packet before it.
     pub time: Duration,

@@ -42,7 +42,7 @@ pub const RESERVED: usize = 24;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame {
     index: u32,
-    /// Where the packet starts, counted from the start of the frame.
+    /// Offset of the packet in the frame, in bytes.
     start: u32,
     /// Bytes of the packet in this frame.
     length: u32,
@@ -83,7 +83,7 @@ impl Frame {
         self.index
     }
 
-    /// Where the packet starts, in bytes from the start of the frame.
+    /// Offset of the packet in the frame, in bytes.
     #[inline]
     pub fn start(&self) -> usize {
         self.start as usize

@@ -51,7 +51,7 @@ const AHEAD: usize = 6;
 
 /// A node's work on one packet.
 pub(super) trait Step {
-    /// Where most packets go, if they do not end.
+    /// The node that most packets go to, if they do not end.
     const USUAL: Node;
     /// Whether it reads the packet's bytes.
     const READS_FRAMES: bool = false;

@@ -70,7 +70,7 @@ impl fmt::Display for PortGone {
 
 impl std::error::Error for PortGone {}
 
-/// Where frames enter and leave. One worker owns a port and calls it; nothing here blocks.
+/// A way for frames into the switch and out of it. One worker owns a port and calls it; nothing here blocks.
 pub trait Port: Send {
     /// Appends up to `most` received frames.
     fn receive(

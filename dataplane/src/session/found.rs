@@ -26,7 +26,7 @@ impl SessionId {
 /// The result of a session lookup.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// Which session.
+    /// The session.
     pub id: SessionId,
     /// Whether the flow is of the initiator's direction.
     pub forward: bool,

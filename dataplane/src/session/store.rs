@@ -90,7 +90,7 @@ impl Store {
     }
 }
 
-/// Where the parts of a file for so many sessions begin, and its length.
+/// Offsets of the parts of a file for so many sessions, and its length.
 struct Layout {
     parts: [usize; 3],
     length: usize,

@@ -57,7 +57,7 @@ impl Owners {
     }
 }
 
-/// Where to look for an address, in the low bits.
+/// The slot at which the search for an address begins, in the low bits.
 #[inline(always)]
 fn place(address: Address) -> usize {
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -32,7 +32,7 @@ pub struct Config {
     pub workers: usize,
     /// Cores that the workers are pinned to, in order; workers beyond the list float.
     pub cores: Vec<usize>,
-    /// When workers look for packets.
+    /// Receive mode of the workers.
     pub rx_mode: RxMode,
     /// Sessions that fit.
     pub sessions: u32,

@@ -10,7 +10,7 @@ use crate::doorbell::Doorbell;
 use crate::port::Port;
 use crate::worker::Worker;
 
-/// When a worker polls its ports.
+/// Receive mode of a worker: the times at which it polls its ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RxMode {
     /// Always: the lowest latency, a whole core.

@@ -1,6 +1,6 @@
 //! SCTP's checksum: CRC32c (RFC 9260, appendix A).
 
-/// Where SCTP's common header has it; sent in little-endian order.
+/// The checksum's bytes in SCTP's common header; sent in little-endian order.
 pub(crate) const FIELD: std::ops::Range<usize> = 8..12;
 
 /// Writes the checksum of an SCTP packet. Packets without a whole common header stay as they are.

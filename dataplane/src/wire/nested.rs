@@ -54,7 +54,7 @@ pub(crate) fn find(packet: &[u8], length: usize, headers: &Headers) -> Option<Pa
     }
 }
 
-/// Where the IP header is inside of VXLAN (RFC 7348), or of its generic extension.
+/// Offset of the IP header inside of VXLAN (RFC 7348), or of its generic extension.
 fn in_vxlan(packet: &[u8], at: usize) -> Option<usize> {
     let header = packet.get(at..at + 8)?;
     let (is_valid, names_protocol) = (header[0] & 0x08 != 0, header[0] & 0x04 != 0);
@@ -65,7 +65,7 @@ fn in_vxlan(packet: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// Where the IP header is inside of Geneve (RFC 8926).
+/// Offset of the IP header inside of Geneve (RFC 8926).
 fn in_geneve(packet: &[u8], at: usize) -> Option<usize> {
     let header = packet.get(at..at + 8)?;
     let inside = at + 8 + usize::from(header[0] & 0x3f) * 4;
@@ -75,7 +75,7 @@ fn in_geneve(packet: &[u8], at: usize) -> Option<usize> {
     by_type(packet, inside, be16(header, 2)?)
 }
 
-/// Where the IP header is inside of GRE (RFC 2784, RFC 2890).
+/// Offset of the IP header inside of GRE (RFC 2784, RFC 2890).
 fn in_gre(packet: &[u8], at: usize) -> Option<usize> {
     const VERSION: u8 = 0x07;
     let header = packet.get(at..at + 4)?;

@@ -1,4 +1,4 @@
-//! What a round takes of each port and of other workers.
+//! Frames that a round takes of each port and of other workers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,4 +1,4 @@
-//! Which connections have entries in a map with little room, and those of templates.
+//! Connections with entries in a map with little room, and those of templates.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -28,7 +28,7 @@ pub(super) struct PortTable {
 
 pub(super) struct Entry {
     pub(super) first: Option<First>,
-    /// When the first fragment was decided about, or the first later one was held.
+    /// Time at which the first fragment was decided about, or the first later one was held.
     pub(super) since: Now,
     pub(super) held: Vec<Packet>,
 }

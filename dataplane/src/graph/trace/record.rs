@@ -12,7 +12,7 @@ use crate::{Now, Outcome, PortKind};
 /// The path of one packet through the graph.
 #[derive(Clone, Debug)]
 pub struct PacketTrace {
-    /// When its vector was handled.
+    /// Time at which its vector was handled.
     pub at: Now,
     /// Number of the worker.
     pub worker: u16,
@@ -55,7 +55,7 @@ pub struct Step {
     pub node: Node,
     /// Its finding.
     pub finding: Finding,
-    /// Where it sent the packet; `None` ends the trace.
+    /// The node that it sent the packet to; `None` ends the trace.
     pub next: Option<Node>,
     /// The outcome, where the node decided about it.
     pub outcome: Option<Outcome>,

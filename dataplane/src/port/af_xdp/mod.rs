@@ -50,7 +50,7 @@ impl Default for PortOptions {
 /// Mode in which frames reach a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpMode {
-    /// Where the XDP program runs.
+    /// Attach mode of the XDP program.
     pub attached: Attached,
     /// Whether the interface writes into the UMEM itself.
     pub zero_copy: bool,

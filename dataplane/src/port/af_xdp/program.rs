@@ -22,7 +22,7 @@ pub enum Fallback {
     Pass,
 }
 
-/// Where the XDP program runs.
+/// Attach mode of an XDP program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attached {
     /// In the interface's driver.

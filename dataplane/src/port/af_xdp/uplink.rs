@@ -42,7 +42,7 @@ pub struct UplinkFilter {
     pub masquerade_ports: Option<(u16, u16)>,
 }
 
-/// Where a service is reached from outside.
+/// An address, protocol and port by which a service is reached from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UplinkService {
     /// An address of the node, or one that is led to it.

@@ -29,7 +29,7 @@ const SAMPLES: u32 = 4;
 /// Sessions that give up their place at once.
 const MOST: usize = 8;
 
-/// Which sessions give up their place first.
+/// Order in which sessions give up their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Order {
     Closed,
@@ -76,7 +76,7 @@ pub struct Evicted {
 
 /// State of the search for sessions that may go.
 pub(super) struct Evictions {
-    /// Where the next sample begins.
+    /// Place at which the next sample begins.
     hand: AtomicU32,
     /// By [`Order`].
     counts: [AtomicU64; 4],

@@ -75,7 +75,7 @@ pub struct Sessions {
     quotas: Quotas,
     departed: Departed,
     evictions: Evictions,
-    /// Where the next sweep begins.
+    /// Place at which the next sweep begins.
     swept: OwnLines<AtomicU32>,
     /// Records of an earlier process that were dropped.
     damaged: u32,

@@ -116,7 +116,7 @@ impl Vxlan {
         [flags, 0, high, low, a, b, c, d]
     }
 
-    /// Where the frame inside begins, if the packet is one of this overlay's.
+    /// Offset of the frame inside, if the packet is one of this overlay's.
     pub fn inside(&self, frame: &[u8], headers: &Headers) -> Option<usize> {
         let is_ours =
             headers.flow.protocol == protocol::UDP && headers.flow.destination_port == self.port;
