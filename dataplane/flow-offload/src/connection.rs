@@ -33,4 +33,4 @@ impl<'a> Connection<'a> {
 }
 
 /// Chooses the connections that a capture or a trace follows.
-pub(crate) type Wanted = Box<dyn Fn(&Connection<'_>) -> bool + Send + Sync>;
+pub(crate) type ConnectionFilter = Box<dyn Fn(&Connection<'_>) -> bool + Send + Sync>;

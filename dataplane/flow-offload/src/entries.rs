@@ -58,8 +58,8 @@ struct Ends<'a> {
     peer: &'a Peer,
 }
 
-/// The node as entries depend on it, besides the snapshot.
-pub struct Surroundings<'a> {
+/// The node's part in entries, beside the snapshot.
+pub struct NodeContext<'a> {
     /// The number of a port's interface, if flow offload serves it.
     pub interface: &'a dyn Fn(PortId) -> Option<u32>,
     /// The generation of a guard as of the snapshot.
@@ -72,7 +72,7 @@ pub struct Surroundings<'a> {
 ///
 /// `None` if no direction has one: the connection is of no pod of this node, neither TCP nor
 /// UDP, or the DNS of a pod that follows names.
-pub fn entries(snapshot: &Snapshot, tuples: &Tuples, around: &Surroundings<'_>) -> Option<Entries> {
+pub fn entries(snapshot: &Snapshot, tuples: &Tuples, node: &NodeContext<'_>) -> Option<Entries> {
     let Tuples { initiator, responder, return_mac } = *tuples;
     if !matches!(initiator.protocol, protocol::TCP | protocol::UDP) {
         return None;
@@ -93,16 +93,16 @@ pub fn entries(snapshot: &Snapshot, tuples: &Tuples, around: &Surroundings<'_>) 
     }
     let services = if tuples.is_translated() { GUARD_SERVICES } else { GUARD_NONE };
     let guards = [Kernel::guard_of(from_id), Kernel::guard_of(to_id), services];
-    let generations = guards.map(around.generation);
+    let generations = guards.map(node.generation);
     let has_host = matches!((&from, &to), (End::Host(..), _) | (_, End::Host(..)));
     let has_roles = !has_host && (initiator.protocol == protocol::TCP || is_question(tuples));
     let takes_fin = u8::from(has_roles || matches!(from, End::Pod(..)));
     let guarded = FlowEntry { guards, generations, takes_fin, ..FlowEntry::default() };
     let entry = |one: &End<'_>, other: &End<'_>, role: u32, enters: &Flow, leaves: &Flow| {
-        let (key, mut entry) = one.entering(snapshot, guarded, around, enters)?;
+        let (key, mut entry) = one.entering(snapshot, guarded, node, enters)?;
         entry.role = if has_roles { role } else { role::NONE };
-        let egress = (around.interface)(other.port())?;
-        let entry = other.leaving(snapshot, FlowEntry { egress, ..entry }, around, enters)?;
+        let egress = (node.interface)(other.port())?;
+        let entry = other.leaving(snapshot, FlowEntry { egress, ..entry }, node, enters)?;
         Some((key, entry.rewriting(enters, leaves)))
     };
     let mut both = [
@@ -166,8 +166,8 @@ impl NextHop<'_> {
 
 impl Ends<'_> {
     /// The tunnel as packets of a flow leave in it.
-    fn of(self, snapshot: &Snapshot, enters: &Flow, around: &Surroundings<'_>) -> Tunnel {
-        let source_port = Vxlan::source_port((around.hash)(enters));
+    fn of(self, snapshot: &Snapshot, enters: &Flow, node: &NodeContext<'_>) -> Tunnel {
+        let source_port = Vxlan::source_port((node.hash)(enters));
         let group = snapshot.tunnel_group(self.overlay, enters.source);
         let ends = (self.own, self.peer.endpoint);
         Tunnel::new(self.overlay, ends, (source_port, group), self.peer.least_hop_limit)
@@ -186,15 +186,15 @@ impl End<'_> {
         &self,
         snapshot: &Snapshot,
         entry: FlowEntry,
-        around: &Surroundings<'_>,
+        node: &NodeContext<'_>,
         enters: &Flow,
     ) -> Option<(FlowKey, FlowEntry)> {
-        let interface = (around.interface)(self.port())?;
+        let interface = (node.interface)(self.port())?;
         let key = FlowKey::new(interface, enters);
         match self {
             Self::Pod(_, pod) => Some((key, FlowEntry { ingress_mac: pod.mac?, ..entry })),
             Self::Remote(_, NextHop { tunnel: Some(ends), .. }) => {
-                let tunnel = ends.of(snapshot, enters, around);
+                let tunnel = ends.of(snapshot, enters, node);
                 Some((key.in_tunnel(), FlowEntry { tunnel, ..entry }))
             }
             Self::Remote(_, NextHop { tunnel: None, .. }) => {
@@ -217,7 +217,7 @@ impl End<'_> {
         &self,
         snapshot: &Snapshot,
         entry: FlowEntry,
-        around: &Surroundings<'_>,
+        node: &NodeContext<'_>,
         enters: &Flow,
     ) -> Option<FlowEntry> {
         Some(match self {
@@ -233,7 +233,7 @@ impl End<'_> {
                 source_mac: hop.own_mac,
                 on_wire: 1,
                 tunnel: match hop.tunnel {
-                    Some(ends) => ends.of(snapshot, enters, around),
+                    Some(ends) => ends.of(snapshot, enters, node),
                     None => entry.tunnel,
                 },
                 ..entry

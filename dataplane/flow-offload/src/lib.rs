@@ -1,4 +1,4 @@
-//! Flow offload: established connections take the kernel's fast way.
+//! Flow offload: programs in the kernel forward established connections.
 //!
 //! The switch decides about every connection. What it has allowed, and what has shown that it
 //! lives, it hands to programs in the kernel (`bpf/flow.bpf.c`), which forward its packets between pods
@@ -56,12 +56,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use connection::Connection;
 pub use context::Options;
-pub use entries::{Entries, Surroundings, entries};
+pub use entries::{Entries, NodeContext, entries};
 pub use follow::Followed;
 pub use installed::PortUsage;
 pub use kernel::{Counters, Kernel, recognize_programs};
 pub use offload::{Offload, OffloadState};
-pub use run::{At, Outcome};
+pub use run::{Hook, Outcome};
 
 pub use dataplane::bpf::Error;
 

@@ -19,11 +19,11 @@ use crate::reports::Reports;
 #[derive(Default)]
 pub(crate) struct Openings {
     opened: AHashMap<Flow, Pending>,
-    late: Vec<Late>,
+    late: Vec<Deferred>,
 }
 
 /// A report about a connection that may be in such a vector.
-enum Late {
+enum Deferred {
     Ended(Ended),
     Reset(FlowKey),
 }
@@ -58,8 +58,8 @@ impl Openings {
         }
         for late in self.late.drain(..) {
             match late {
-                Late::Ended(ended) => note_end(engine, ended),
-                Late::Reset(key) => note_reset(switch, &key),
+                Deferred::Ended(ended) => note_end(engine, ended),
+                Deferred::Reset(key) => note_reset(switch, &key),
             }
         }
     }
@@ -98,7 +98,7 @@ impl Openings {
                 match self.opened.get_mut(&ended.key.flow()) {
                     Some(opened) => {
                         opened.has_ended = true;
-                        self.late.push(Late::Ended(ended));
+                        self.late.push(Deferred::Ended(ended));
                     }
                     None => note_end(engine, ended),
                 }
@@ -107,7 +107,7 @@ impl Openings {
             Report::Reset(key) => {
                 match self.opened.is_empty() {
                     true => note_reset(&engine.context.switch, &key),
-                    false => self.late.push(Late::Reset(key)),
+                    false => self.late.push(Deferred::Reset(key)),
                 }
                 true
             }

@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
     use crate::layout::{Ended, FlowEntry, FlowKey, Opened, PuntedPort, Template, TemplateKey};
-    use crate::{At, Kernel};
+    use crate::{Hook, Kernel};
 
     const TAG: [u8; 6] = [6, 1, 0, 1, 0, 3];
     const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
@@ -208,7 +208,7 @@ mod tests {
             answer(packet::tcp(server, client).ack()),
         ];
         for frame in &frames {
-            kernel.run(At::Pod, LOOPBACK, frame, None).unwrap();
+            kernel.run(Hook::Pod, LOOPBACK, frame, None).unwrap();
         }
         let reports = &kernel.reports;
         assert!(!reports.is_empty());

@@ -9,12 +9,12 @@ use dataplane::bpf::result;
 
 /// The hook at which a program is run; see [`Kernel::run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum At {
-    /// At a pod's interface.
+pub enum Hook {
+    /// Hook a pod's interface.
     Pod,
-    /// At the uplink.
+    /// Hook the uplink.
     Uplink,
-    /// At the kernel's end of the host port.
+    /// Hook the kernel's end of the host port.
     Host,
 }
 
@@ -39,7 +39,7 @@ impl Kernel {
     /// If the kernel cannot run it.
     pub fn run(
         &self,
-        at: At,
+        at: Hook,
         ifindex: u32,
         frame: &[u8],
         segments: Option<(u32, u32)>,
@@ -60,9 +60,9 @@ impl Kernel {
         };
         options.sz = size_of_val(&options) as _;
         let program = match at {
-            At::Pod => self.from_pod,
-            At::Uplink => self.from_uplink,
-            At::Host => self.from_host,
+            Hook::Pod => self.from_pod,
+            Hook::Uplink => self.from_uplink,
+            Hook::Host => self.from_host,
         };
         // SAFETY: all that the options point to is as long as they say, and outlives the call.
         let error = unsafe { sys::bpf_prog_test_run_opts(program, &raw mut options) };

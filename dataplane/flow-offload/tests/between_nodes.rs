@@ -10,7 +10,7 @@ use dataplane::wire::vxlan::{Ends, Vxlan};
 use dataplane::wire::{Flow, Mac, SWITCH_MAC, parse, protocol};
 use dataplane::{AclBinding, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot, Underlay};
 use flow_offload::layout::{FlowEntry, FlowKey, PuntedPort, Template, TemplateKey};
-use flow_offload::{At, Kernel, Outcome, Surroundings, entries};
+use flow_offload::{Hook, Kernel, NodeContext, Outcome, entries};
 use testkit::packet::{self, Packet};
 
 const ALWAYS: Duration = Duration::from_secs(1 << 32);
@@ -80,9 +80,9 @@ impl Rig {
             destination_port: to.port(),
             protocol: protocol::TCP,
         };
-        let around =
-            Surroundings { interface: &|_| Some(LOOPBACK), generation: &|_| 0, hash: &|_| 1 << 40 };
-        let made = entries(&snapshot, &Tuples::plain(flow), &around).unwrap();
+        let node =
+            NodeContext { interface: &|_| Some(LOOPBACK), generation: &|_| 0, hash: &|_| 1 << 40 };
+        let made = entries(&snapshot, &Tuples::plain(flow), &node).unwrap();
         let both = made.both.map(|it| {
             let (key, entry) = it.expect("an entry");
             (key, FlowEntry { mtu: 1500, ..entry })
@@ -100,7 +100,7 @@ impl Rig {
     fn leaves(&self, packet: impl FnOnce(Packet) -> Packet) -> Outcome {
         let packet = packet(packet::tcp(&self.here, &self.there));
         let frame = packet.from_mac(POD).to_mac(SWITCH_MAC).build();
-        self.kernel.run(At::Pod, LOOPBACK, &frame, None).unwrap()
+        self.kernel.run(Hook::Pod, LOOPBACK, &frame, None).unwrap()
     }
 
     /// A packet of the other one, as its node sends it.
@@ -111,7 +111,7 @@ impl Rig {
     }
 
     fn arrives(&self, frame: &[u8]) -> Outcome {
-        self.kernel.run(At::Uplink, LOOPBACK, frame, None).unwrap()
+        self.kernel.run(Hook::Uplink, LOOPBACK, frame, None).unwrap()
     }
 
     /// Whether a packet of the pod left, and how: the port outside that it left from.

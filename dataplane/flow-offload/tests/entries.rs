@@ -9,7 +9,7 @@ use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{Flow, Mac, protocol};
 use dataplane::{AclBinding, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot, Underlay};
 use flow_offload::layout::{FlowEntry, FlowKey};
-use flow_offload::{Surroundings, entries};
+use flow_offload::{NodeContext, entries};
 
 const POD: &str = "10.1.0.1";
 const OTHER_POD: &str = "10.1.0.2";
@@ -74,12 +74,12 @@ fn flow(from: &str, to: &str, port: u16, protocol: u8) -> Flow {
 type Both = [Option<(FlowKey, FlowEntry)>; 2];
 
 fn both(tuples: &Tuples) -> Option<Both> {
-    let around = Surroundings {
+    let node = NodeContext {
         interface: &|port: PortId| Some(u32::from(port.0) + 10),
         generation: &|_| 0,
         hash: &|_| 0,
     };
-    entries(&snapshot(), tuples, &around).map(|entries| entries.both)
+    entries(&snapshot(), tuples, &node).map(|entries| entries.both)
 }
 
 fn made(from: &str, to: &str, port: u16, protocol: u8) -> Option<Both> {

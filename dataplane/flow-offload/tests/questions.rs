@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dataplane::wire::{Flow, parse};
 use flow_offload::layout::{FlowEntry, FlowKey, Template, TemplateKey};
-use flow_offload::{At, Kernel, Outcome};
+use flow_offload::{Hook, Kernel, Outcome};
 use testkit::packet::{self, Packet};
 
 use crate::templates::Way::{self, Forwarded, Punted};
@@ -47,7 +47,7 @@ impl Rig {
 
     #[track_caller]
     fn takes(&self, frame: &[u8], way: Way) {
-        let outcome = self.kernel.run(At::Pod, LOOPBACK, frame, None).unwrap();
+        let outcome = self.kernel.run(Hook::Pod, LOOPBACK, frame, None).unwrap();
         let Outcome::Redirected(made) = outcome else { panic!("{outcome:?}") };
         assert_eq!(if made[..6] == TAG { Punted } else { Forwarded }, way);
     }

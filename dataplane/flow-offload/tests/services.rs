@@ -8,7 +8,7 @@ use dataplane::PortId;
 use dataplane::services::{Backend, Backends, choice_hash};
 use dataplane::wire::{Flow, Mac, parse, tcp_flags};
 use flow_offload::layout::{ChoiceKey, FlowEntry, FlowKey, PuntedPort, Template, TemplateKey};
-use flow_offload::{At, Kernel, Outcome};
+use flow_offload::{Hook, Kernel, Outcome};
 use testkit::packet;
 
 const ALWAYS: Duration = Duration::from_secs(1 << 32);
@@ -98,7 +98,7 @@ impl Rig {
             packet.from_mac(mac).build()
         };
         let frame = built(flow);
-        let outcome = self.kernel.run(At::Pod, LOOPBACK, &frame, None).unwrap();
+        let outcome = self.kernel.run(Hook::Pod, LOOPBACK, &frame, None).unwrap();
         let made = match outcome {
             Outcome::Redirected(made) => made,
             // Of many frames at a time, the punt link takes a share.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dataplane::PortId;
 use dataplane::wire::{Flow, Mac, parse};
 use flow_offload::layout::{FlowEntry, FlowKey, PuntedPort, Template, TemplateKey};
-use flow_offload::{At, Kernel, Outcome};
+use flow_offload::{Hook, Kernel, Outcome};
 use testkit::packet::{self, Packet};
 
 pub(crate) const ALWAYS: Duration = Duration::from_secs(1 << 32);
@@ -82,7 +82,7 @@ impl Rig {
 
     #[track_caller]
     fn takes(&self, frame: &[u8], way: Way) {
-        let outcome = self.kernel.run(At::Pod, LOOPBACK, frame, None).unwrap();
+        let outcome = self.kernel.run(Hook::Pod, LOOPBACK, frame, None).unwrap();
         let Outcome::Redirected(made) = outcome else { panic!("{outcome:?}") };
         assert_eq!(if made[..6] == TAG { Punted } else { Forwarded }, way);
     }
@@ -241,7 +241,7 @@ fn without_room_for_a_report_nothing_is_opened() {
         let client = format!("10.1.0.1:{port}");
         let syn = packet::tcp(&client, rig.server).syn().from_mac(PODS[0]).build();
         // Beyond the pod's share of the punt link they are dropped.
-        let is_forwarded = match rig.kernel.run(At::Pod, LOOPBACK, &syn, None).unwrap() {
+        let is_forwarded = match rig.kernel.run(Hook::Pod, LOOPBACK, &syn, None).unwrap() {
             Outcome::Redirected(made) => made[..6] != TAG,
             outcome => outcome != Outcome::Dropped,
         };

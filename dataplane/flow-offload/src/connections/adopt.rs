@@ -27,7 +27,7 @@ impl Connections {
         let is_same = |it: &Tuples| both[1].flow().reversed() == it.responder;
         let (Some(found), Some(tuples)) = (found, tuples.filter(is_same)) else {
             // A worker may be about to read of it. Otherwise the graph has refused it, which counts.
-            if self.strangers.insert(*key, self.readings).is_some() {
+            if self.without_session.insert(*key, self.readings).is_some() {
                 self.withdraw(context, &both, &forward);
             }
             return;

@@ -12,9 +12,9 @@ use dataplane::PortId;
 use dataplane::session::{Found, Owner, SessionId, TupleOrigin, Tuples};
 use dataplane::wire::{Flow, protocol};
 
-use crate::connection::{Connection, Wanted};
+use crate::connection::{Connection, ConnectionFilter};
 use crate::context::Context;
-use crate::entries::{Entries, Surroundings, entries};
+use crate::entries::{Entries, NodeContext, entries};
 use crate::installed::{Installed, PortUsage, Reading};
 use crate::layout::{FlowKey, role};
 use crate::places::Places;
@@ -55,8 +55,8 @@ pub(crate) struct Connections {
     shares: Shares,
     templates: Templates,
     /// Initiators' entries of templates that had no session when they were read, and in which reading.
-    strangers: AHashMap<FlowKey, u64>,
-    followed: Vec<(u64, Wanted)>,
+    without_session: AHashMap<FlowKey, u64>,
+    followed: Vec<(u64, ConnectionFilter)>,
     follow_next: u64,
     place: u32,
     pass: u64,
@@ -94,7 +94,7 @@ impl Connections {
         &mut self,
         context: &Context,
         published: &Published,
-        wanted: Wanted,
+        wanted: ConnectionFilter,
     ) -> (u64, bool) {
         let chosen = self
             .installed
@@ -119,7 +119,7 @@ impl Connections {
         self.read_at = Some(Instant::now());
         self.readings += 1;
         let last = self.readings - 1;
-        self.strangers.retain(|_, reading| *reading >= last);
+        self.without_session.retain(|_, reading| *reading >= last);
         true
     }
 
@@ -272,12 +272,12 @@ impl Connections {
         }
         let sessions = context.switch.sessions();
         let tuples = sessions.tuples(found)?;
-        let around = Surroundings {
+        let node = NodeContext {
             interface: &|port| interfaces.get(&port).copied(),
             generation: &|guard| published.generation(guard),
             hash: &|flow| sessions.hash(flow),
         };
-        let made = entries(&published.snapshot, &tuples, &around)?;
+        let made = entries(&published.snapshot, &tuples, &node)?;
         let connection = Connection::of(published, made.ports, &tuples);
         if self.followed.iter().any(|(_, wanted)| wanted(&connection)) {
             return None;

@@ -86,13 +86,13 @@ impl Table {
     /// Enters what a template made of a connection of the first pod, behind a handshake and a question; the
     /// initiator's key.
     fn enter_by_template(&self, source_port: u16) -> FlowKey {
-        let around = Surroundings {
+        let node = NodeContext {
             interface: &|port| self.interfaces.get(&port).copied(),
             generation: &|guard| self.published.generation(guard),
             hash: &|_| 0,
         };
         let tuples = Tuples::plain(flow(0, source_port));
-        let made = entries(&self.published.snapshot, &tuples, &around).unwrap();
+        let made = entries(&self.published.snapshot, &tuples, &node).unwrap();
         let [Some((key, forward)), Some((answers, reverse))] = made.both else { panic!() };
         let template = Template::new([forward, reverse], 103, around_services(self));
         let forward = FlowEntry { packets: 3, bytes: 300, used_ns: 1, ..template.forward };
@@ -220,13 +220,13 @@ fn templates_follow_accepted_connections_within_bounds() {
     let mut table = Table::new();
     let want = |table: &mut Table, server_port: u16| {
         let flow = Flow { destination_port: server_port, ..flow(0, 1) };
-        let around = Surroundings {
+        let node = NodeContext {
             interface: &|port| table.interfaces.get(&port).copied(),
             generation: &|guard| table.published.generation(guard),
             hash: &|_| 0,
         };
         let tuples = Tuples::plain(flow);
-        let made = entries(&table.published.snapshot, &tuples, &around).unwrap();
+        let made = entries(&table.published.snapshot, &tuples, &node).unwrap();
         table.connections.templates.want(&table.published, &tuples, &made);
         table.connections.write_templates(&table.context, &table.published);
     };

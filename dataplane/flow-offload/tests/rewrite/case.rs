@@ -15,7 +15,7 @@ use dataplane::{
     Underlay, Worker,
 };
 use flow_offload::layout::{FlowEntry, FlowKey};
-use flow_offload::{At, Surroundings, entries};
+use flow_offload::{Hook, NodeContext, entries};
 use proptest::prelude::*;
 use testkit::packet;
 
@@ -164,11 +164,11 @@ impl Case {
     }
 
     /// The program that sees the packet.
-    pub(crate) fn at(&self) -> At {
+    pub(crate) fn at(&self) -> Hook {
         match self.path {
-            Path::In(_) => At::Uplink,
-            Path::FromHost => At::Host,
-            Path::Local | Path::Out(_) | Path::ToHost => At::Pod,
+            Path::In(_) => Hook::Uplink,
+            Path::FromHost => Hook::Host,
+            Path::Local | Path::Out(_) | Path::ToHost => Hook::Pod,
         }
     }
 
@@ -216,7 +216,7 @@ impl Case {
             false => packet::udp(&from, &to).payload(&self.payload),
         };
         let sender = PODS[usize::from(!self.forward)];
-        let receiver = if self.at() == At::Uplink { [0; 6] } else { SWITCH_MAC };
+        let receiver = if self.at() == Hook::Uplink { [0; 6] } else { SWITCH_MAC };
         let frame = packet.ttl(self.ttl).from_mac(sender).to_mac(receiver).build();
         let mut frame = match self.v4 {
             true => packet::patch_ipv4(frame, 15, &[self.class]),
@@ -356,12 +356,12 @@ pub(crate) fn of_case(
     sessions: &Sessions,
 ) -> (FlowKey, FlowEntry) {
     // The program is run as if for the loopback interface, by whichever port.
-    let around = Surroundings {
+    let node = NodeContext {
         interface: &|_| Some(LOOPBACK),
         generation: &|_| 0,
         hash: &|flow| sessions.hash(flow),
     };
-    let found = entries(snapshot, &case.tuples(), &around);
+    let found = entries(snapshot, &case.tuples(), &node);
     let (key, entry) = found.expect("entries").both[usize::from(!case.forward)].expect("an entry");
     (key, FlowEntry { mtu: MTU, ..entry })
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flow_offload::{At, Kernel, Outcome};
+use flow_offload::{Hook, Kernel, Outcome};
 use testkit::packet;
 
 use super::ALWAYS;
@@ -17,7 +17,7 @@ fn the_kernels_packets_go_to_the_switch_without_an_entry() {
         let case = Case { path: Path::FromHost, ..Case::plain(v4) };
         let (key, entry) = of_case(&case, &case.snapshot(), &sessions());
         let frame = case.frame();
-        let run = |frame: &[u8]| kernel.run(At::Host, LOOPBACK, frame, None).unwrap();
+        let run = |frame: &[u8]| kernel.run(Hook::Host, LOOPBACK, frame, None).unwrap();
         let passes = |what: &str, frame: &[u8]| {
             let before = kernel.counters();
             assert_eq!(run(frame), Outcome::Passed, "{what}");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dataplane::wire::{parse, partial_checksum};
 use flow_offload::layout::FlowEntry;
-use flow_offload::{At, Kernel, Outcome};
+use flow_offload::{Hook, Kernel, Outcome};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use testkit::packet;
@@ -87,7 +87,7 @@ fn what_is_not_plain_goes_to_the_switch() {
         let punted = |what: &str, frame: Vec<u8>, segments| {
             let before = kernel.counters();
             // Nothing is known of the interface, so that what is for the switch ends here.
-            let outcome = kernel.run(At::Pod, LOOPBACK, &frame, segments).unwrap();
+            let outcome = kernel.run(Hook::Pod, LOOPBACK, &frame, segments).unwrap();
             assert!(outcome == Outcome::Dropped, "{what}");
             let after = kernel.counters();
             assert_eq!(after.no_port, before.no_port + 1, "{what}");
@@ -96,7 +96,7 @@ fn what_is_not_plain_goes_to_the_switch() {
         punted("before the first heartbeat", plain.clone(), None);
         kernel.beat(ALWAYS).unwrap();
         let forwards = || {
-            let outcome = kernel.run(At::Pod, LOOPBACK, &plain, None).unwrap();
+            let outcome = kernel.run(Hook::Pod, LOOPBACK, &plain, None).unwrap();
             assert!(matches!(outcome, Outcome::Redirected(_)), "{outcome:?}");
         };
         forwards();
@@ -107,7 +107,7 @@ fn what_is_not_plain_goes_to_the_switch() {
         punted("FIN", flags(0x11), None);
         kernel.put_flows(&[key], &[entry]);
         // The switch reads of the first one, which may be forged.
-        let outcome = kernel.run(At::Pod, LOOPBACK, &flags(0x14), None).unwrap();
+        let outcome = kernel.run(Hook::Pod, LOOPBACK, &flags(0x14), None).unwrap();
         assert!(matches!(outcome, Outcome::Redirected(_)), "{outcome:?}");
         punted("another RST", flags(0x14), None);
         kernel.beat_until([ALWAYS, Duration::from_nanos(1), ALWAYS]).unwrap();
@@ -168,7 +168,7 @@ fn a_fin_is_noted_in_its_entry() {
         let mut fin = packet::patch(plain.clone(), usize::from(headers.l4) + 13, &[0x11]);
         partial_checksum::renew_pseudo(&mut fin, &headers);
         partial_checksum::complete(&mut fin, &headers);
-        let run = |frame: &[u8]| kernel.run(At::Pod, LOOPBACK, frame, None).unwrap();
+        let run = |frame: &[u8]| kernel.run(Hook::Pod, LOOPBACK, frame, None).unwrap();
         assert!(matches!(run(&plain), Outcome::Redirected(_)));
         assert_eq!(kernel.flow(&key).unwrap().had_fin, 0);
         let expected = through_the_graph(&case, &snapshot, sessions, &fin);
@@ -204,7 +204,7 @@ fn entries_count_what_they_forward_and_a_full_map_takes_no_more() {
     assert!(entered < 6, "{entered} entries in a map for four");
     let frame = case(1).frame();
     for _ in 0..3 {
-        let outcome = kernel.run(At::Pod, LOOPBACK, &frame, None).unwrap();
+        let outcome = kernel.run(Hook::Pod, LOOPBACK, &frame, None).unwrap();
         assert!(matches!(outcome, Outcome::Redirected(_)));
     }
     let entry = kernel.flow(&keys[0]).unwrap();
@@ -227,7 +227,7 @@ fn each_guard_of_an_entry_counts_and_a_datagram_ends_within_its_packet() {
     kernel.put_flows(&[key], &[entry]);
     let frame = case.frame();
     let forwards = |frame: &[u8]| {
-        let outcome = kernel.run(At::Pod, LOOPBACK, frame, None).unwrap();
+        let outcome = kernel.run(Hook::Pod, LOOPBACK, frame, None).unwrap();
         matches!(outcome, Outcome::Redirected(_))
     };
     assert!(forwards(&frame) && entry.guards.iter().all(|guard| *guard != 0));

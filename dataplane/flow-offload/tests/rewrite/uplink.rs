@@ -2,7 +2,7 @@
 
 use dataplane::port::af_xdp::{UplinkFilter, UplinkService};
 use dataplane::wire::protocol;
-use flow_offload::{At, Kernel, Outcome};
+use flow_offload::{Hook, Kernel, Outcome};
 use testkit::packet;
 
 use super::case::{Case, LOOPBACK, Outside, Path, of_case, other_end, sessions};
@@ -18,7 +18,7 @@ pub(crate) fn overlay() -> UplinkFilter {
 fn the_switchs_packets_are_taken_and_others_pass() {
     testkit::requires_root!();
     let kernel = Kernel::load(16).unwrap();
-    let run = |frame: &[u8]| kernel.run(At::Uplink, LOOPBACK, frame, None).unwrap();
+    let run = |frame: &[u8]| kernel.run(Hook::Uplink, LOOPBACK, frame, None).unwrap();
     let to = |from: &str, to: &str| packet::udp(from, to).to_mac([0; 6]).payload(b"x");
     let pod = to("192.0.2.9:1", "10.1.0.2:2").build();
     assert_eq!(run(&pod), Outcome::Passed, "without a filter");
@@ -86,7 +86,7 @@ fn a_tunnel_is_left_by_what_its_other_end_sends_alone() {
         let (key, entry) = of_case(&case, &case.snapshot(), &sessions());
         kernel.put_flows(&[key], &[entry]);
         let frame = case.frame();
-        let run = |frame: &[u8]| kernel.run(At::Uplink, LOOPBACK, frame, None).unwrap();
+        let run = |frame: &[u8]| kernel.run(Hook::Uplink, LOOPBACK, frame, None).unwrap();
         assert!(matches!(run(&frame), Outcome::Redirected(_)));
         let ip = |offset: usize, bytes: &[u8]| match v4 {
             true => packet::patch_ipv4(frame.clone(), 14 + offset, bytes),
