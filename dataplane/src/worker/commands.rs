@@ -39,22 +39,22 @@ impl Worker {
     pub(super) fn remove_port(&mut self, id: PortId) {
         if self.slots.remove_member(id) {
             self.graph.waiting.forget_port(id);
-        } else if let Some(Slot { port, leaving, .. }) = self.slots.remove(id) {
-            self.give_up(port, leaving);
+        } else if let Some(Slot { port, queued, .. }) = self.slots.remove(id) {
+            self.close_port(port, queued);
             self.graph.waiting.forget_port(id);
         }
     }
 
     /// Passes a port to the housekeeper: closing its sockets takes the kernel milliseconds, which
     /// would stall this worker.
-    fn give_up(&mut self, port: Box<dyn Port>, leaving: Vec<Frame>) {
-        let task = Task::Close(port, leaving);
+    fn close_port(&mut self, port: Box<dyn Port>, queued: Vec<Frame>) {
+        let task = Task::Close(port, queued);
         let back = match &self.housekeeper {
             Some(housekeeper) => housekeeper.send(task).err().map(|error| error.0),
             None => Some(task),
         };
-        if let Some(Task::Close(port, leaving)) = back {
-            leaving.into_iter().for_each(|frame| self.free.put(frame));
+        if let Some(Task::Close(port, queued)) = back {
+            queued.into_iter().for_each(|frame| self.free.put(frame));
             port.close(&mut Buffers { memory: &self.memory, free: &mut self.free });
         }
     }
@@ -85,8 +85,8 @@ impl Drop for Worker {
 const CLOSING: usize = 16;
 
 fn close(ports: Vec<Slot>, buffers: &mut Buffers<'_>) {
-    for Slot { port, leaving, .. } in ports {
-        leaving.into_iter().for_each(|frame| buffers.free.put(frame));
+    for Slot { port, queued, .. } in ports {
+        queued.into_iter().for_each(|frame| buffers.free.put(frame));
         port.close(buffers);
     }
     buffers.free.share_all();

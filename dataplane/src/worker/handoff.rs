@@ -61,8 +61,8 @@ impl Worker {
         for refused in batch.drain(..) {
             end(refused.frame, Outcome::HandoffFull, &mut self.free, &self.counters);
         }
-        if !self.left.contains(&worker) {
-            self.left.push(worker);
+        if !self.to_wake.contains(&worker) {
+            self.to_wake.push(worker);
         }
     }
 
@@ -73,7 +73,7 @@ impl Worker {
                 self.pass(worker);
             }
         }
-        self.left.drain(..).for_each(|worker| self.exchange.wake(worker));
+        self.to_wake.drain(..).for_each(|worker| self.exchange.wake(worker));
     }
 
     /// Takes a vector of hand-offs from other workers: packets to transmit, and packets to process. The
@@ -107,13 +107,13 @@ impl Worker {
         let is_trunk = self.slots.of(port).is_some_and(|slot| slot.is_trunk);
         let frames = handoffs.iter_mut().map(|handoff| handoff.frame.take());
         if let Some(place) = place {
-            return self.slots.leave_at(place, frames, &self.memory);
+            return self.slots.enqueue_at(place, frames, &self.memory);
         }
         for mut frame in frames {
             let refused = if !serves {
                 Some(frame)
             } else if kind == HandoffKind::Egress {
-                self.slots.leave(port, frame, &self.memory).err()
+                self.slots.enqueue(port, frame, &self.memory).err()
             } else {
                 match self.slots.ingress(port, is_trunk, &mut frame, &self.memory) {
                     Some(port) => {

@@ -96,7 +96,7 @@ pub struct Worker {
     /// Packets for other workers, by their numbers.
     outgoing: Vec<Vec<Handoff>>,
     /// Workers with hand-offs since they were last woken.
-    left: Vec<usize>,
+    to_wake: Vec<usize>,
     swept: Now,
     first_slot: usize,
     rounds: u32,
@@ -143,7 +143,7 @@ impl Worker {
             packets: Vec::with_capacity(VECTOR),
             frames: Vec::with_capacity(VECTOR),
             outgoing,
-            left: Vec::new(),
+            to_wake: Vec::new(),
             swept: Now::default(),
             first_slot: 0,
             rounds: 0,
@@ -273,10 +273,10 @@ impl Worker {
                 graph.stock_resets(free);
             }
             graph.run(packets, snapshot, memory, sessions, counters, now);
-            self.hand_out(now);
+            self.enqueue_vector(now);
         }
         while self.resume(now) {
-            self.hand_out(now);
+            self.enqueue_vector(now);
         }
         self.send_resets();
         self.send();

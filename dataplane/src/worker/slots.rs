@@ -15,7 +15,7 @@ pub(super) struct Slot {
     pub(super) port: Box<dyn Port>,
     pub(super) counters: Arc<PortCounters>,
     /// Frames that leave with this vector.
-    pub(super) leaving: Vec<Frame>,
+    pub(super) queued: Vec<Frame>,
     /// Whether other workers have parts of the port too.
     pub(super) is_part: bool,
     /// Whether its frames are other ports', by their tags.
@@ -32,7 +32,7 @@ impl Slot {
     /// Copies the frames that leave with this vector to the captures.
     #[cold]
     pub(super) fn capture_leaving(&self, memory: &Memory) {
-        self.captures.iter().for_each(|it| it.record(memory, &self.leaving, Direction::Out));
+        self.captures.iter().for_each(|it| it.record(memory, &self.queued, Direction::Out));
     }
 }
 
@@ -77,12 +77,12 @@ impl Slots {
         let is_part = exchange.owners(id).count() > 1;
         let epoch = exchange.epoch(id);
         let accepts_partial_checksums = port.accepts_partial_checksums();
-        let leaving = Vec::with_capacity(VECTOR);
+        let queued = Vec::with_capacity(VECTOR);
         self.slots.push(Slot {
             id,
             port,
             counters,
-            leaving,
+            queued,
             is_part,
             is_trunk: false,
             captures: Vec::new(),
@@ -158,7 +158,7 @@ impl Slots {
 
     /// Enqueues a frame for a port with this vector; returns it if the port is not served here.
     #[inline]
-    pub(super) fn leave(
+    pub(super) fn enqueue(
         &mut self,
         id: PortId,
         mut frame: Frame,
@@ -174,12 +174,12 @@ impl Slots {
             member.counters.sent.add(1);
             member.counters.sent_bytes.add(frame.len() as u64);
         }
-        self.leave_at(place, std::iter::once(frame), memory);
+        self.enqueue_at(place, std::iter::once(frame), memory);
         Ok(())
     }
 
     /// The place of a port that is served here and is no trunk's member; for
-    /// [`Self::leave_at`].
+    /// [`Self::enqueue_at`].
     #[inline]
     pub(super) fn place_of(&self, id: PortId) -> Option<usize> {
         self.place(id).filter(|place| self.slots[*place].id == id)
@@ -188,17 +188,17 @@ impl Slots {
     /// Queues frames for transmission with this vector by the port at a place; completes their
     /// checksums unless the port does.
     #[inline]
-    pub(super) fn leave_at(
+    pub(super) fn enqueue_at(
         &mut self,
         place: usize,
         frames: impl Iterator<Item = Frame>,
         memory: &Memory,
     ) {
         let slot = &mut self.slots[place];
-        let from = slot.leaving.len();
-        slot.leaving.extend(frames);
+        let from = slot.queued.len();
+        slot.queued.extend(frames);
         if !slot.accepts_partial_checksums {
-            slot.leaving[from..].iter_mut().for_each(|frame| memory.complete_checksum(frame));
+            slot.queued[from..].iter_mut().for_each(|frame| memory.complete_checksum(frame));
         }
     }
 

@@ -5,8 +5,8 @@ use crate::port::{Buffers, MOST_FRAMES};
 use crate::{Frame, Now, Outcome, Packet, PortId};
 
 impl Worker {
-    /// Passes the packets of a vector to their ports, or frees their frames.
-    pub(super) fn hand_out(&mut self, now: Now) {
+    /// Queues the packets of a vector for their ports; frees or holds those that do not leave.
+    pub(super) fn enqueue_vector(&mut self, now: Now) {
         if let Some(inspect) = self.inspect.as_mut().filter(|inspect| inspect.is_wanted()) {
             for packet in &self.packets {
                 match packet.outcome {
@@ -33,11 +33,11 @@ impl Worker {
             if count > 0 {
                 let frames = leaving.iter_mut().map(|packet| packet.frame.take());
                 match self.slots.place_of(port) {
-                    Some(place) => self.slots.leave_at(place, frames, &self.memory),
-                    None => self.leave_elsewhere(frames, port),
+                    Some(place) => self.slots.enqueue_at(place, frames, &self.memory),
+                    None => self.enqueue_elsewhere(frames, port),
                 }
             } else if let Some((packet, rest)) = std::mem::take(&mut left).split_first_mut() {
-                self.keep(packet, now);
+                self.free_or_hold(packet, now);
                 left = rest;
             }
         }
@@ -48,7 +48,7 @@ impl Worker {
 
     /// Frees the frame of a packet that does not leave, or holds it.
     #[inline]
-    fn keep(&mut self, packet: &mut Packet, now: Now) {
+    fn free_or_hold(&mut self, packet: &mut Packet, now: Now) {
         match packet.outcome {
             Some(_) => self.free.put(packet.frame.take()),
             None => {
@@ -59,12 +59,12 @@ impl Worker {
     }
 
     /// Passes frames to the trunk of their port, or to another worker.
-    fn leave_elsewhere(&mut self, frames: impl Iterator<Item = Frame>, port: PortId) {
+    fn enqueue_elsewhere(&mut self, frames: impl Iterator<Item = Frame>, port: PortId) {
         if self.slots.of(port).is_none() {
             return self.hand_over(frames, port);
         }
         for frame in frames {
-            if let Err(frame) = self.slots.leave(port, frame, &self.memory) {
+            if let Err(frame) = self.slots.enqueue(port, frame, &self.memory) {
                 self.hand_over(std::iter::once(frame), port);
             }
         }
@@ -75,7 +75,7 @@ impl Worker {
     pub(super) fn send_resets(&mut self) {
         while let Some(packet) = self.graph.take_reset() {
             if packet.leaves() {
-                self.leave_elsewhere(std::iter::once(packet.frame), packet.out_port);
+                self.enqueue_elsewhere(std::iter::once(packet.frame), packet.out_port);
             } else {
                 self.free.put(packet.frame);
             }
@@ -87,21 +87,21 @@ impl Worker {
         self.pass_on();
         let mut gone = Vec::new();
         for slot in self.slots.iter_mut() {
-            if slot.leaving.is_empty() && !slot.port.is_sending() {
+            if slot.queued.is_empty() && !slot.port.is_sending() {
                 continue;
             }
             if !slot.captures.is_empty() {
                 slot.capture_leaving(&self.memory);
             }
-            let (count, bytes) = (slot.leaving.len(), bytes(&slot.leaving));
+            let (count, bytes) = (slot.queued.len(), bytes(&slot.queued));
             let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
-            if let Err(reason) = slot.port.send(&mut buffers, &mut slot.leaving) {
+            if let Err(reason) = slot.port.send(&mut buffers, &mut slot.queued) {
                 gone.push((slot.id, reason));
             }
-            let refused = slot.leaving.len();
+            let refused = slot.queued.len();
             slot.counters.sent.add((count - refused) as u64);
-            slot.counters.sent_bytes.add(bytes - self::bytes(&slot.leaving));
-            for frame in slot.leaving.drain(..) {
+            slot.counters.sent_bytes.add(bytes - self::bytes(&slot.queued));
+            for frame in slot.queued.drain(..) {
                 let is_long = frame.frames() > MOST_FRAMES;
                 let outcome = if is_long { Outcome::TooManyFrames } else { Outcome::TxFull };
                 self.free.put(frame);

@@ -110,7 +110,7 @@ impl Sessions {
     ) -> io::Result<Arc<Self>> {
         let store = Store::in_file(path, capacity.max(1) as usize)?;
         let mut sessions = Self::over(store, ports, timeouts)?;
-        sessions.take_up();
+        sessions.restore();
         Ok(Arc::new(sessions))
     }
 
@@ -137,7 +137,7 @@ impl Sessions {
     }
 
     /// Indexes the sessions that are in the records already.
-    fn take_up(&mut self) {
+    fn restore(&mut self) {
         let mut free = Vec::new();
         let mut last = 0;
         for index in 0..self.capacity() {
@@ -154,7 +154,7 @@ impl Sessions {
             let placed = self.index.insert(self.hash(&tuples.responder), index)
                 && (!entry.is_translated()
                     || self.index.insert(self.hash(&tuples.initiator), index));
-            self.quotas.take_up(&self.free.own(), Owner::NONE);
+            self.quotas.charge(&self.free.own(), Owner::NONE);
             if !placed {
                 self.close(entry.found(index, true).id);
             }

@@ -146,7 +146,7 @@ impl Sessions {
     ) -> Result<u32, Refusal> {
         let mut own = self.free.own();
         check(&self.quotas)?;
-        self.quotas.take_up(&own, owner);
+        self.quotas.charge(&own, owner);
         let record = own.take();
         if let Some(record) = own.later(AHEAD).and_then(|n| self.records.get(n as usize)) {
             cpu::prefetch_to_write(record);

@@ -124,7 +124,7 @@ impl Quotas {
 
     /// Counts one more session of an owner.
     #[inline]
-    pub(super) fn take_up(&self, own: &Own<'_>, owner: Owner) {
+    pub(super) fn charge(&self, own: &Own<'_>, owner: Owner) {
         self.count(own, owner, 1);
     }
 
