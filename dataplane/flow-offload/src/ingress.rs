@@ -14,6 +14,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Mutex;
 
+use dataplane::bpf::number_of;
 use linux_net::{Direction, Netlink, ProgramFilter};
 
 use crate::{Error, lock, tcx};
@@ -60,7 +61,7 @@ impl Ingress {
         ifindex: u32,
         is_put: bool,
     ) -> Result<(), Error> {
-        let number = tcx::number_of(program).map_err(attach_failed(ifindex))?;
+        let number = number_of(program).map_err(attach_failed(ifindex))?;
         let by_tcx = tcx::attached(ifindex);
         if by_tcx.as_ref().map_or(true, Vec::is_empty) {
             let put = match is_put {
@@ -84,7 +85,7 @@ impl Ingress {
 
     /// Whether a program is the first at an interface.
     pub(crate) fn is_first(&self, program: RawFd, ifindex: u32) -> bool {
-        let Ok(number) = tcx::number_of(program) else { return false };
+        let Ok(number) = number_of(program) else { return false };
         match tcx::attached(ifindex).unwrap_or_default().first() {
             Some(first) => *first == number,
             None => self.first_filter(ifindex) == Some(number),
@@ -93,7 +94,7 @@ impl Ingress {
 
     /// Whether a program is at an interface, behind others or not.
     pub(crate) fn is_attached(&self, program: RawFd, ifindex: u32) -> bool {
-        let Ok(number) = tcx::number_of(program) else { return false };
+        let Ok(number) = number_of(program) else { return false };
         tcx::attached(ifindex).unwrap_or_default().contains(&number)
             || self.filters(ifindex).iter().any(|it| it.program == Some(number))
     }
@@ -106,7 +107,7 @@ impl Ingress {
         name: &str,
         ifindex: u32,
     ) -> Result<(), Error> {
-        let number = tcx::number_of(program).map_err(attach_failed(ifindex))?;
+        let number = number_of(program).map_err(attach_failed(ifindex))?;
         let mut netlink = lock(&self.0);
         let filters = netlink.filters(ifindex, Direction::Egress).unwrap_or_default();
         if filters.iter().any(|filter| filter.program == Some(number)) {

@@ -2,38 +2,24 @@
 
 #![allow(unsafe_code, reason = "system calls with memory that the kernel fills")]
 
-use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::RawFd;
 
 use libbpf_sys as sys;
 
-use dataplane::bpf::result;
+use dataplane::bpf::{OwnPrograms, number_of, result};
 
 /// `BPF_F_BEFORE` and `BPF_F_AFTER` of linux/bpf.h: without another program, the first and the last.
 const BEFORE: u32 = 1 << 3;
 const AFTER: u32 = 1 << 4;
 /// Programs at one place that are looked at.
 const MOST: usize = 64;
-/// Names of our programs, as the kernel tells them.
-const OURS: [&[u8]; 4] = [b"from_pod", b"from_switch", b"from_uplink", b"to_uplink"];
-
-/// Numbers of programs that an earlier process of ours attached. Their names can be read only by a
-/// process that may do anything (CAP_SYS_ADMIN), which a running switch may not.
-static KNOWN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
-
-fn known() -> MutexGuard<'static, BTreeSet<u32>> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static OWN: OwnPrograms =
+    OwnPrograms::new(&["from_pod", "from_switch", "from_uplink", "to_uplink"]);
 
 /// Notes which programs of an earlier process stand at these interfaces.
 pub(crate) fn recognize(interfaces: impl Iterator<Item = u32>) {
-    for program in interfaces.filter_map(|it| attached(it).ok()).flatten() {
-        if name_of(program).is_some_and(|name| OURS.contains(&name.as_slice())) {
-            known().insert(program);
-        }
-    }
+    OWN.recognize(interfaces.filter_map(|it| attached(it).ok()).flatten());
 }
 
 /// Puts a program first at an interface, and removes those of an earlier process.
@@ -63,7 +49,7 @@ pub(crate) fn detach(ifindex: u32) {
 /// names it by its neighbour.
 fn remove_known(ifindex: u32, but: u32) {
     while let Ok(there) = attached(ifindex)
-        && let Some(place) = there.iter().position(|it| *it != but && known().contains(it))
+        && let Some(place) = there.iter().position(|it| *it != but && OWN.know(*it))
     {
         let mut options = sys::bpf_prog_detach_opts { flags: BEFORE, ..Default::default() };
         if let Some(before) = place.checked_sub(1).and_then(|it| there.get(it)) {
@@ -84,7 +70,7 @@ fn remove_known(ifindex: u32, but: u32) {
 
 /// Notes a program of this process.
 pub(crate) fn note(program: RawFd) -> io::Result<()> {
-    known().insert(number_of(program)?);
+    OWN.note(number_of(program)?);
     Ok(())
 }
 
@@ -102,29 +88,4 @@ pub(crate) fn attached(ifindex: u32) -> io::Result<Vec<u32>> {
     // SAFETY: both fields of the union are the same number.
     let count = unsafe { options.__bindgen_anon_1.count } as usize;
     Ok(numbers[..count.min(MOST)].to_vec())
-}
-
-/// The number of a program.
-pub(crate) fn number_of(program: RawFd) -> io::Result<u32> {
-    info(program).map(|info| info.id)
-}
-
-fn name_of(number: u32) -> Option<Vec<u8>> {
-    // SAFETY: takes a plain number; a descriptor it returns is new and ours.
-    let descriptor = unsafe {
-        let descriptor = sys::bpf_prog_get_fd_by_id(number);
-        (descriptor >= 0).then(|| OwnedFd::from_raw_fd(descriptor))?
-    };
-    let name = info(descriptor.as_raw_fd()).ok()?.name;
-    Some(name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect())
-}
-
-fn info(program: RawFd) -> io::Result<sys::bpf_prog_info> {
-    // SAFETY: zero is a valid value of every field.
-    let mut info: sys::bpf_prog_info = unsafe { std::mem::zeroed() };
-    let mut length = size_of_val(&info) as u32;
-    // SAFETY: the structure and its length outlive the call, and the kernel writes no more.
-    let error =
-        unsafe { sys::bpf_obj_get_info_by_fd(program, (&raw mut info).cast(), &raw mut length) };
-    result(error).map(|()| info)
 }

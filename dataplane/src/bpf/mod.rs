@@ -3,10 +3,12 @@
 mod map;
 mod network;
 mod object;
+mod programs;
 
 pub use map::{Counts, Entries, KeySet, Map, Plain};
 pub use network::{AddressKey, NetworkKey};
 pub use object::Object;
+pub use programs::{OwnPrograms, name_of, number_of};
 
 use std::io;
 use std::os::fd::RawFd;

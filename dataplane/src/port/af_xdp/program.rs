@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::RawFd;
 
 use libbpf_sys as sys;
 use linux_net::{Link, Netlink};
 
 use super::AfXdpError;
-use crate::bpf::{Map, Object, result};
+use crate::bpf::{Map, Object, OwnPrograms, name_of, number_of, result};
 
 /// Treatment of frames without a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +65,8 @@ pub(super) const UPLINK: Source = Source {
     program: c"uplink",
 };
 
-/// The names of all programs here, as the kernel reports them.
-const OURS: [&CStr; 3] = [c"else_drop", c"else_pass", c"uplink"];
+/// All programs here.
+static OWN: OwnPrograms = OwnPrograms::new(&["else_drop", "else_pass", "uplink"]);
 
 /// A loaded program with its maps. The program itself lives as long as it is attached.
 pub(super) struct Program {
@@ -83,7 +82,7 @@ impl Program {
         let load = || {
             let object = Object::load(source.object, &[])?;
             let (program, sockets) = (object.program(source.program)?, object.map(c"sockets")?);
-            Ok(Self { program, number: info(program)?.id, sockets, object })
+            Ok(Self { program, number: number_of(program)?, sockets, object })
         };
         load().map_err(not_loaded)
     }
@@ -107,7 +106,7 @@ impl Program {
                 AfXdpError::new(format!("attach the XDP program to {interface}"), cause)
             })?,
         };
-        known().insert(self.number);
+        OWN.note(self.number);
         Ok(mode)
     }
 
@@ -138,24 +137,10 @@ pub(super) fn detach(interface: &str, index: u32) -> Result<(), AfXdpError> {
     Ok(())
 }
 
-/// Numbers of programs that are known to be ours. Their names can be read only by a process that
-/// may do anything (CAP_SYS_ADMIN), which a running switch may not.
-static KNOWN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
-
-fn known() -> MutexGuard<'static, BTreeSet<u32>> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Notes which of the programs on these interfaces an earlier process of ours left there.
 pub(super) fn recognize(links: &[Link]) {
     let programs: BTreeSet<u32> = links.iter().filter_map(|link| link.xdp_program).collect();
-    for program in programs {
-        let is_ours = name_of(program)
-            .is_some_and(|name| OURS.iter().any(|ours| ours.to_bytes() == name.as_bytes()));
-        if is_ours {
-            known().insert(program);
-        }
-    }
+    OWN.recognize(programs);
 }
 
 /// The number of the program that is attached to an interface. (libbpf reads all interfaces for it.)
@@ -165,35 +150,12 @@ fn attached(index: u32) -> Option<u32> {
 
 /// The name of Podgate's XDP program on an interface.
 pub(super) fn own(index: u32) -> Option<String> {
-    let name = name_of(attached(index)?)?;
-    OURS.iter().any(|ours| ours.to_bytes() == name.as_bytes()).then(|| name.into_string())
+    name_of(attached(index)?).filter(|name| OWN.have_name(name))
 }
 
 /// The name of another application's XDP program on an interface.
 pub(super) fn foreign(index: u32) -> Option<String> {
-    let id = attached(index).filter(|id| !known().contains(id))?;
-    let name = name_of(id).unwrap_or_else(|| format!("number {id}").into());
-    let is_ours = OURS.iter().any(|ours| ours.to_bytes() == name.as_bytes());
-    (!is_ours).then(|| name.to_string())
-}
-
-fn name_of(program: u32) -> Option<Box<str>> {
-    // SAFETY: takes a plain number; a descriptor it returns is new and ours.
-    let descriptor = unsafe {
-        let descriptor = sys::bpf_prog_get_fd_by_id(program);
-        (descriptor >= 0).then(|| OwnedFd::from_raw_fd(descriptor))?
-    };
-    let name = info(descriptor.as_raw_fd()).ok()?.name;
-    let name: Vec<u8> = name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
-    Some(String::from_utf8_lossy(&name).into())
-}
-
-fn info(program: RawFd) -> io::Result<sys::bpf_prog_info> {
-    // SAFETY: zero is a valid value of every field.
-    let mut info: sys::bpf_prog_info = unsafe { std::mem::zeroed() };
-    let mut length = size_of_val(&info) as u32;
-    // SAFETY: the structure and its length outlive the call, and the kernel writes no more.
-    let error =
-        unsafe { sys::bpf_obj_get_info_by_fd(program, (&raw mut info).cast(), &raw mut length) };
-    result(error).map(|()| info)
+    let number = attached(index).filter(|number| !OWN.know(*number))?;
+    let name = name_of(number).unwrap_or_else(|| format!("number {number}"));
+    (!OWN.have_name(&name)).then_some(name)
 }
