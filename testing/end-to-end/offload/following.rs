@@ -16,11 +16,15 @@ const QUESTIONS: u64 = 25;
 
 /// The session of a connection to redis, as `show sessions` has it.
 pub(super) fn session(node: &ClusterNode, connection: &TcpStream) -> Value {
+    find_session(node, connection).expect("a session")
+}
+
+/// The same; `None` if the switch has not read yet of a connection that a template opened.
+pub(super) fn find_session(node: &ClusterNode, connection: &TcpStream) -> Option<Value> {
     let port = connection.local_addr().unwrap().port();
     let lines = node.podgate(&["show", "sessions", "-o", "json"]);
-    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let mut sessions = lines.filter(|it| it["from_port"] == port && it["to_port"] == 6379);
-    sessions.next().expect("a session")
+    let mut sessions = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    sessions.find(|it| it["from_port"] == port && it["to_port"] == 6379)
 }
 
 fn packets(node: &ClusterNode, connection: &TcpStream) -> u64 {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use testkit::{RawSender, packet};
 
-use super::following::session;
+use super::following::{find_session, session};
 use super::{ON, arrived, asks, connect_to_redis, connections, forwarded, offload, settled};
 use crate::cluster_node::PATIENCE;
 use crate::hostile::mac;
@@ -196,7 +196,7 @@ fn a_half_closed_connection_outlives_its_first_packet_sent_again() {
         assert_eq!(&answer, b"answer");
         // Until the switch has read the entries, it knows of the first packet alone.
         let state = node.eventually("the session's state", || {
-            let state = session(&node, &asking)["state"].clone();
+            let state = find_session(&node, &asking)?["state"].clone();
             (state != "established" && state != "half-open").then_some(state)
         });
         assert_eq!(state, "closing");
