@@ -154,6 +154,7 @@ impl Sessions {
     }
 
     /// The direction of a flow that either end of the session may show.
+    #[inline]
     pub(super) fn is_any(&self, index: u32, entry: &Entry, flow: &Words) -> Option<bool> {
         let at_responder = entry.words.direction_of(flow);
         if at_responder.is_some() || !entry.is_translated() {
