@@ -4,17 +4,14 @@
 //! generations of the snapshot that allowed its session, whenever it gets into the map: if a later
 //! snapshot concerns the connection, the entry does not count from the start.
 
-use std::collections::BTreeMap;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ahash::AHashMap;
-use dataplane::bpf::NetworkKey;
+use dataplane::port::Tag;
 use dataplane::port::af_xdp::UplinkFilter;
-use dataplane::port::{Port, Tag};
 use dataplane::session::SessionId;
 use dataplane::wire::Mac;
 use dataplane::{PortId, Snapshot, Switch};
@@ -74,6 +71,11 @@ impl Offload {
         Ok(this)
     }
 
+    /// The loaded programs.
+    pub fn kernel(&self) -> &Kernel {
+        &self.engine.context.kernel
+    }
+
     /// Serves a pod's port, whose frames take the punt link under `tag`, once
     /// [`attach_ports`](Self::attach_ports) follows.
     ///
@@ -84,7 +86,7 @@ impl Offload {
         self.engine.connections.lock().forget_port(id);
         let queue = u32::from(id.0) % self.engine.context.options.queues.max(1);
         let port = PuntedPort { ifindex, tag: tag.bytes(), mac, queue };
-        self.engine.context.kernel.enter_port(id, &port)?;
+        self.kernel().enter_port(id, &port)?;
         Arc::make_mut(&mut self.engine.interfaces.lock()).insert(id, ifindex);
         Ok(())
     }
@@ -94,7 +96,7 @@ impl Offload {
     /// what the pods send is not lost in between.
     pub fn attach_ports(&self, ports: &[(PortId, u32)]) -> Vec<Result<(), Error>> {
         let numbers: Vec<u32> = ports.iter().map(|(_, ifindex)| *ifindex).collect();
-        let attached = self.engine.context.kernel.attach_all(&numbers);
+        let attached = self.kernel().attach_all(&numbers);
         let interfaces = self.engine.interfaces.lock();
         let note = |((id, ifindex), attached): (&(PortId, u32), Result<(), Error>)| {
             attached?;
@@ -108,74 +110,29 @@ impl Offload {
         ports.iter().zip(attached).map(note).collect()
     }
 
-    /// Serves the uplink `ifindex`, whose packets reach the switch by a link of its own; `link` is
-    /// the kernel's end. Nothing is taken before the filter is set.
-    ///
-    /// # Errors
-    /// If a program cannot be attached.
-    pub fn set_uplink(&self, ifindex: u32, link: u32) -> Result<(), Error> {
-        self.engine.context.kernel.set_uplink(ifindex, link)
-    }
-
     /// Sets which packets the switch takes from the uplink, and has them taken.
     ///
     /// # Errors
     /// If the kernel refuses. Another call continues from the state reached.
     pub fn set_uplink_filter(&self, filter: &UplinkFilter) -> Result<(), Error> {
-        self.engine.context.kernel.set_uplink_filter(filter)?;
-        self.engine.context.kernel.steer_uplink()
-    }
-
-    /// Requires encryption of what other nodes have to encrypt, as [`Kernel::require_encryption`] does.
-    ///
-    /// # Errors
-    /// If the kernel refuses. Another call continues from the state reached.
-    pub fn require_encryption(
-        &self,
-        networks: &BTreeMap<NetworkKey, u32>,
-        port: u16,
-    ) -> Result<(), Error> {
-        self.engine.context.kernel.require_encryption(networks, port)
-    }
-
-    /// The program for what a WireGuard device has decrypted, as [`Kernel::from_device`].
-    pub fn from_device(&self) -> RawFd {
-        self.engine.context.kernel.from_device()
-    }
-
-    /// Whether the uplink's program is where it belongs.
-    pub fn is_uplink_guarded(&self) -> bool {
-        self.engine.context.kernel.is_uplink_guarded()
+        self.kernel().set_uplink_filter(filter)?;
+        self.kernel().steer_uplink()
     }
 
     /// Lets packets leave by the interface of a port that is no pod's, and enter by the uplink's.
     pub fn add_wire(&self, id: PortId, ifindex: u32) {
         self.forget(id);
         self.engine.connections.lock().forget_port(id);
-        if let Err(error) = self.engine.context.kernel.enter_wire(id) {
+        if let Err(error) = self.kernel().enter_wire(id) {
             tracing::warn!("{error}");
         }
         Arc::make_mut(&mut self.engine.interfaces.lock()).insert(id, ifindex);
     }
 
-    /// A queue of the uplink's link as the switch is to use it.
-    pub fn uplink_queue(&self, port: Box<dyn Port>) -> Box<dyn Port> {
-        self.engine.context.kernel.uplink_queue(port)
-    }
-
-    /// Lets what the node's kernel sends by `kernel_end`, its end of the host port, enter as
-    /// well.
-    ///
-    /// # Errors
-    /// If its program cannot be attached: the switch forwards all of it, until that succeeds.
-    pub fn set_host(&self, kernel_end: u32) -> Result<(), Error> {
-        self.engine.context.kernel.set_host(kernel_end)
-    }
-
     /// Takes a port away: whatever its pod sends is dropped from now on, and nothing reaches it.
     pub fn remove_port(&self, id: PortId) {
         self.forget(id);
-        self.engine.context.kernel.remove_port(id);
+        self.kernel().remove_port(id);
         Arc::make_mut(&mut self.engine.interfaces.lock()).remove(&id);
         self.engine.pods.lock().remove(&id);
     }
@@ -186,7 +143,7 @@ impl Offload {
         // What was so a moment ago may be mended.
         suspects.retain(|suspect| {
             self.engine.pods.lock().values().any(|ifindex| ifindex == suspect)
-                && !self.engine.context.kernel.is_guarded(*suspect)
+                && !self.kernel().is_guarded(*suspect)
         });
         suspects
     }
@@ -246,7 +203,7 @@ impl Offload {
             connections: self.engine.connections.lock().len() as u64,
             refused: self.engine.context.refused.load(Ordering::Relaxed),
             evicted: self.engine.context.evicted.load(Ordering::Relaxed),
-            counters: self.engine.context.kernel.counters(),
+            counters: self.kernel().counters(),
             per_second: self.engine.measured.lock().1.clone(),
         }
     }
@@ -255,11 +212,6 @@ impl Offload {
     pub fn of_ports(&self) -> AHashMap<PortId, PortUsage> {
         self.engine.read_if_older(FRESH);
         self.engine.connections.lock().of_ports().clone()
-    }
-
-    /// Frames of a port that were dropped because it had used up its share of the punt link.
-    pub fn over_share(&self, id: PortId) -> u64 {
-        self.engine.context.kernel.over_share(id)
     }
 
     /// Packets and bytes of the connections that the kernel forwards, of both directions; as of a

@@ -199,7 +199,7 @@ impl Encryption {
         let networks = encryption::values(&wanted.plan.own, &nodes);
         self.programs.set_networks(&networks)?;
         match &wanted.offload {
-            Some(offload) => offload.require_encryption(&networks, self.port),
+            Some(offload) => offload.kernel().require_encryption(&networks, self.port),
             None => Ok(()),
         }
     }
@@ -241,7 +241,9 @@ impl Encryption {
             let mut wanted = self.wanted.lock();
             wanted.offload = Some(Arc::clone(offload));
             self.set_networks(&wanted).map_err(|error| named(error.into()))?;
-            self.programs.forward_by(offload.from_device()).map_err(|it| named(it.into()))?;
+            self.programs
+                .forward_by(offload.kernel().from_device())
+                .map_err(|it| named(it.into()))?;
             if wanted.plan.is_known() || !Programs::seals(index) {
                 self.programs.attach(uplink).map_err(|error| named(error.into()))?;
             } else {

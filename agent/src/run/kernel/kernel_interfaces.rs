@@ -223,8 +223,9 @@ impl Interfaces for KernelInterfaces {
         let pair = pair?;
         let mut opened =
             self.open_with(punt::UPLINK_SWITCH_END, self.frames_per_port, Some(link.index))?;
-        opened.queues = opened.queues.into_iter().map(|it| offload.uplink_queue(it)).collect();
-        let steered = offload.set_uplink(link.index, pair.kernel.index);
+        opened.queues =
+            opened.queues.into_iter().map(|it| offload.kernel().uplink_queue(it)).collect();
+        let steered = offload.kernel().set_uplink(link.index, pair.kernel.index);
         steered?;
         [punt::UPLINK_KERNEL_END, punt::UPLINK_SWITCH_END]
             .into_iter()

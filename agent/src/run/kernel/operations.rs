@@ -224,7 +224,7 @@ fn perform(
         Operation::BringDown { interface } => interfaces.bring_down(&interface),
         Operation::ReleaseUplink => interfaces.release_uplink(),
         Operation::OffloadHost { offload, kernel_end } => {
-            let set = offload.set_host(kernel_end);
+            let set = offload.kernel().set_host(kernel_end);
             set.map_err(|error| {
                 KernelError::from(error).during("the node's packets are not offloaded")
             })

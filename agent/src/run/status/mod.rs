@@ -383,8 +383,10 @@ pub(super) fn ports(shared: &SharedStatus) -> Vec<PortStatus> {
             parts.iter().map(|part| read(&part.counters)).sum::<u64>()
         };
         let usage = port.id.and_then(|id| by_kernel.get(&id)).copied().unwrap_or_default();
-        let over_share =
-            flow_offload.running().zip(port.id).map_or(0, |(offload, id)| offload.over_share(id));
+        let over_share = flow_offload
+            .running()
+            .zip(port.id)
+            .map_or(0, |(offload, id)| offload.kernel().over_share(id));
         let part = |part: &dataplane::switch::PortPart| PartStatus {
             worker: part.worker,
             queues: part.queues.clone().collect(),

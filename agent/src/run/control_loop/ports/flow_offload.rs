@@ -99,7 +99,7 @@ impl Ports {
         let PuntLink::On { offload, .. } = &self.punt_link else { return Vec::new() };
         let encryption = self.shared.encryption.as_ref();
         let is_sealed = || encryption.is_none_or(|it| it.is_attached());
-        let is_guarded = |_: &_| offload.is_uplink_guarded() && is_sealed();
+        let is_guarded = |_: &_| offload.kernel().is_uplink_guarded() && is_sealed();
         let uplink = self.uplink().filter(|it| !is_guarded(it));
         offload.unguarded().into_iter().chain(uplink.map(|(_, index)| index)).collect()
     }
