@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Value, json};
 
 use super::store::Refusal;
-use super::wire::{Request, Stream, body, event, head, read, refuse, status, whole};
+use super::wire::{Request, Stream, begin_watch, body, event, read, refuse, status, whole};
 use super::{Shared, lock};
 use crate::protobuf;
 
@@ -20,7 +20,7 @@ pub(super) fn begin(stream: TcpStream, shared: &Arc<Shared>, stopped: &Arc<Atomi
     lock(&shared.connections).push(clone);
     std::thread::spawn(move || {
         // The listener is non-blocking; accepted connections are not.
-        if stream.set_nonblocking(false).is_err() {
+        if stream.set_nonblocking(false).and_then(|()| stream.set_nodelay(true)).is_err() {
             return;
         }
         if let Ok(stream) = (shared.wrap)(stream) {
@@ -31,15 +31,20 @@ pub(super) fn begin(stream: TcpStream, shared: &Arc<Shared>, stopped: &Arc<Atomi
 }
 
 impl Request {
-    /// The kind to answer in protobuf: the client accepts it, and it can say all objects of the resource.
-    fn protobuf(&self, resource: &Resource<'_>, shared: &Shared) -> Option<&'static str> {
+    /// Whether the client takes an answer in protobuf.
+    pub fn accepts_protobuf(&self) -> bool {
         let accepts = |(name, value): &(String, String)| {
             name.eq_ignore_ascii_case("accept") && value.contains("protobuf")
         };
+        self.headers.iter().any(accepts)
+    }
+
+    /// The kind to answer in protobuf: the client accepts it, and it can say all objects of the resource.
+    fn protobuf(&self, resource: &Resource<'_>, shared: &Shared) -> Option<&'static str> {
         let kind = protobuf::kind_of(resource.plural)?;
         let (objects, _) = shared.store.list(resource.plural);
         let all = || objects.iter().all(|it| protobuf::answer(it, kind).is_ok());
-        (self.headers.iter().any(accepts) && all()).then_some(kind)
+        (self.accepts_protobuf() && all()).then_some(kind)
     }
 }
 
@@ -49,14 +54,19 @@ fn serve(
     stopped: &AtomicBool,
 ) -> io::Result<()> {
     while let Some(request) = read(&mut stream)? {
-        answer(&request, stream.get_mut(), shared, stopped)?;
+        let own = |stream: &mut dyn Stream| answer(&request, stream, shared, stopped);
+        let (handler, stream) = (lock(&shared.handler).clone(), stream.get_mut().as_mut());
+        match handler {
+            Some(handler) => handler(&request, stream, &own)?,
+            None => own(stream)?,
+        }
     }
     Ok(())
 }
 
 fn answer(
     request: &Request,
-    stream: &mut Box<dyn Stream>,
+    stream: &mut dyn Stream,
     shared: &Shared,
     stopped: &AtomicBool,
 ) -> io::Result<()> {
@@ -193,7 +203,7 @@ fn proxy(
     request: &Request,
     target: &str,
     path: &str,
-    stream: &mut Box<dyn Stream>,
+    stream: &mut dyn Stream,
     shared: &Shared,
 ) -> io::Result<()> {
     let note = format!("{} {target}{path}", request.method);
@@ -300,14 +310,14 @@ fn selects<'q>(parameter: &impl Fn(&str) -> Option<&'q str>, object: &Value) -> 
 }
 
 fn watch<'q>(
-    stream: &mut Box<dyn Stream>,
+    stream: &mut dyn Stream,
     kind: Option<&str>,
     resource: &Resource<'_>,
     parameter: &impl Fn(&str) -> Option<&'q str>,
     shared: &Shared,
     stopped: &AtomicBool,
 ) -> io::Result<()> {
-    head(stream, kind)?;
+    begin_watch(stream, kind)?;
     let bookmark = |version: u64| {
         json!({"type": "BOOKMARK",
             "object": {"metadata": {"resourceVersion": version.to_string()}}})

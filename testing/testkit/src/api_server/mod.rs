@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use crate::TempDir;
 use identities::Identities;
 use store::Store;
-pub use wire::Stream;
+pub use wire::{Request, Stream, begin_watch, whole, write_event};
 
 /// The double; it is gone when this is dropped.
 pub struct ApiServer {
@@ -43,6 +43,8 @@ struct Shared {
     identities: Identities,
     /// Connects to a pod's port, as the proxy subresource does.
     proxy: Mutex<Option<Arc<Proxy>>>,
+    /// Gets each request first.
+    handler: Mutex<Option<Arc<Handler>>>,
     /// The token a request must carry, if any.
     token: Mutex<Option<String>>,
     connections: Mutex<Vec<TcpStream>>,
@@ -52,6 +54,11 @@ struct Shared {
 
 /// Connects to a target of the proxy subresource, `https:POD:PORT`.
 pub type Proxy = dyn Fn(&str) -> io::Result<Box<dyn Stream>> + Send + Sync;
+
+/// Answers a request, or has the double answer it into a stream; an error ends the connection.
+pub type Handler = dyn Fn(&Request, &mut dyn Stream, &dyn Fn(&mut dyn Stream) -> io::Result<()>) -> io::Result<()>
+    + Send
+    + Sync;
 
 /// Makes a stream of a connection; an error ends it.
 pub type Wrap = Box<dyn Fn(TcpStream) -> io::Result<Box<dyn Stream>> + Send + Sync>;
@@ -87,6 +94,7 @@ impl ApiServer {
             store: Store::default(),
             identities: Identities::default(),
             proxy: Mutex::default(),
+            handler: Mutex::default(),
             token: Mutex::default(),
             connections: Mutex::default(),
             wrap,
@@ -158,6 +166,21 @@ impl ApiServer {
         connect: impl Fn(&str) -> io::Result<Box<dyn Stream>> + Send + Sync + 'static,
     ) {
         *lock(&self.shared.proxy) = Some(Arc::new(connect));
+    }
+
+    /// From now on each request is given to `handler`.
+    pub fn handle_by(
+        &self,
+        handler: impl Fn(
+            &Request,
+            &mut dyn Stream,
+            &dyn Fn(&mut dyn Stream) -> io::Result<()>,
+        ) -> io::Result<()>
+        + Send
+        + Sync
+        + 'static,
+    ) {
+        *lock(&self.shared.handler) = Some(Arc::new(handler));
     }
 
     /// Adds or replaces an object, given as for `kubectl apply`.

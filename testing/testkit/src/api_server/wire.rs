@@ -11,10 +11,12 @@ pub trait Stream: Read + Write + Send {}
 
 impl<T: Read + Write + Send> Stream for T {}
 
-/// A request.
-pub(super) struct Request {
-    pub(super) method: String,
-    pub(super) target: String,
+/// A request to the double.
+pub struct Request {
+    /// Its method, such as GET.
+    pub method: String,
+    /// Path and query.
+    pub target: String,
     pub(super) token: Option<String>,
     /// All others but those about the connection.
     pub(super) headers: Vec<(String, String)>,
@@ -50,11 +52,15 @@ pub(super) fn status(code: u16, message: &str) -> Value {
         "message": message})
 }
 
-pub(super) fn refuse(stream: &mut Box<dyn Stream>, code: u16, message: &str) -> io::Result<()> {
+pub(super) fn refuse(stream: &mut dyn Stream, code: u16, message: &str) -> io::Result<()> {
     whole(stream, code, &status(code, message))
 }
 
-pub(super) fn head(stream: &mut Box<dyn Stream>, protobuf: Option<&str>) -> io::Result<()> {
+/// Begins the answer to a watch, of events with objects of a kind in protobuf, or in JSON.
+///
+/// # Errors
+/// As the stream's.
+pub fn begin_watch(stream: &mut dyn Write, protobuf: Option<&str>) -> io::Result<()> {
     let content = match protobuf {
         Some(_) => "application/vnd.kubernetes.protobuf;stream=watch",
         None => "application/json",
@@ -66,30 +72,33 @@ pub(super) fn head(stream: &mut Box<dyn Stream>, protobuf: Option<&str>) -> io::
 }
 
 /// Sends an event.
-pub(super) fn event(
-    stream: &mut Box<dyn Stream>,
-    kind: Option<&str>,
-    event: &Value,
-) -> io::Result<()> {
+pub(super) fn event(stream: &mut dyn Stream, kind: Option<&str>, event: &Value) -> io::Result<()> {
+    write_event(stream, kind, event)?;
+    stream.flush()
+}
+
+/// Writes an event with an object of a kind in protobuf, or in JSON; returns its size without what HTTP adds.
+///
+/// # Errors
+/// As the stream's, and fields that protobuf does not have.
+pub fn write_event(out: &mut dyn Write, kind: Option<&str>, event: &Value) -> io::Result<usize> {
     let line = match kind {
         Some(kind) => protobuf::event(event, kind).map_err(io::Error::other)?,
         None => format!("{event}\n").into_bytes(),
     };
-    let chunk = [format!("{:x}\r\n", line.len()).as_bytes(), &line, b"\r\n"].concat();
-    stream.write_all(&chunk)?;
-    stream.flush()
+    out.write_all(&[format!("{:x}\r\n", line.len()).as_bytes(), &line, b"\r\n"].concat())?;
+    Ok(line.len())
 }
 
-pub(super) fn whole(stream: &mut Box<dyn Stream>, code: u16, value: &Value) -> io::Result<()> {
+/// Sends an answer in JSON.
+///
+/// # Errors
+/// As the stream's.
+pub fn whole(stream: &mut dyn Stream, code: u16, value: &Value) -> io::Result<()> {
     body(stream, code, "application/json", value.to_string().as_bytes())
 }
 
-pub(super) fn body(
-    stream: &mut Box<dyn Stream>,
-    code: u16,
-    content: &str,
-    body: &[u8],
-) -> io::Result<()> {
+pub(super) fn body(stream: &mut dyn Stream, code: u16, content: &str, body: &[u8]) -> io::Result<()> {
     let head = format!(
         "HTTP/1.1 {code} Whatever\r\nContent-Type: {content}\r\nContent-Length: {}\r\n\r\n",
         body.len()

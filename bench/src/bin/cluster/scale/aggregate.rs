@@ -1,85 +1,63 @@
 //! The aggregate of pods in the serving process: its objects and Leases are kept by the API server double, and a writer
 //! and a standby are processes of their own, so that the measured one reads. A third one watches all pods directly.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use control::api_server::{
     Access, AggregateRole, Aggregation, Client, Event, InitialSync, Pace, Timing, connect,
     watch_aggregated, watch_kinds,
 };
 use control::{Control, Kind, Scope};
-use testkit::TempDir;
+use testkit::api_server::Stream;
+use testkit::{Process, TempDir};
 
-use super::{NODE, kubeconfig, take_changes};
+use super::{NODE, PATIENCE, kubeconfig, take_changes};
 
-/// Bytes and objects of the aggregate that were sent.
+/// Bytes of the aggregate that were sent.
 #[derive(Default, Clone, Copy)]
 pub(super) struct Sent {
-    /// Bytes of lists.
+    /// Bytes of lists by a selector.
     pub(super) listed: u64,
     /// Bytes of all watches, and their number.
     pub(super) watched: u64,
     pub(super) watches: u64,
 }
 
-/// Whether the double has what a path is about.
+/// Whether the double answers requests to a path by itself.
 pub(super) fn is_about(path: &str) -> bool {
     path.contains("/podgateaddresses") || path.contains("/leases")
 }
 
-/// Forwards one request to the double and its answer back; `count` gets the bytes sent.
-pub(super) fn pass_on(
-    head: &str,
-    from: &mut impl BufRead,
-    out: &mut impl Write,
-    double: SocketAddr,
-    count: impl Fn(&dyn Fn(&mut Sent)),
-) -> std::io::Result<()> {
-    let mut stream = TcpStream::connect(double)?;
-    let mut body = vec![0; length(head).unwrap_or(0)];
-    from.read_exact(&mut body)?;
-    stream.write_all(&[head.as_bytes(), &body].concat())?;
-    let mut answer = BufReader::new(stream.try_clone()?);
-    let mut lines = String::new();
-    while answer.read_line(&mut lines)? > 2 {}
-    // One answer for each connection, as all others here.
-    let end = lines.len() - 2;
-    lines.insert_str(end, "Connection: close\r\n");
-    out.write_all(lines.as_bytes())?;
-    let is_read = head.starts_with("GET") && head.contains("labelSelector");
-    if let Some(length) = length(&lines) {
-        let mut body = vec![0; length];
-        answer.read_exact(&mut body)?;
-        if is_read {
-            count(&|sent| sent.listed += length as u64);
-        }
-        out.write_all(&body)?;
-        out.flush()?;
-        return stream.shutdown(Shutdown::Both);
-    }
-    count(&|sent| sent.watches += 1);
-    out.flush()?;
-    let mut part = vec![0; 64 << 10];
-    loop {
-        let read = answer.read(&mut part)?;
-        if read == 0 {
-            return Ok(());
-        }
-        count(&|sent| sent.watched += read as u64);
-        out.write_all(&part[..read])?;
-        out.flush()?;
+/// A connection whose answers are counted.
+pub(super) struct Counted<'a, C> {
+    pub(super) stream: &'a mut dyn Stream,
+    pub(super) count: C,
+}
+
+impl<C> Read for Counted<'_, C> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        self.stream.read(bytes)
     }
 }
 
-fn length(head: &str) -> Option<usize> {
-    let mut lines = head.lines().filter_map(|line| line.split_once(':'));
-    let (_, length) = lines.find(|(name, _)| name.eq_ignore_ascii_case("content-length"))?;
-    length.trim().parse().ok()
+impl<C: Fn(u64)> Write for Counted<'_, C> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.stream.write(bytes)?;
+        (self.count)(written as u64);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.stream.flush()
+    }
 }
+
+/// The line of the direct watch once it has all pods.
+const LISTED: &str = "all pods are listed";
 
 /// The switch's settings of the aggregate.
 pub(super) fn aggregation(node: &str) -> Aggregation {
@@ -106,7 +84,8 @@ pub(super) async fn write(node: &str, server: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-async fn client(server: SocketAddr) -> Result<Client> {
+/// A client of the serving process.
+pub(super) async fn client(server: SocketAddr) -> Result<Client> {
     let folder = TempDir::new("scale-client");
     let path = folder.path().join("kubeconfig");
     std::fs::write(&path, kubeconfig(server))?;
@@ -128,7 +107,7 @@ pub(super) async fn watch_directly(server: SocketAddr) -> Result<()> {
     }
     buffer.work_in(&mut control);
     control.commit();
-    println!("all pods are listed");
+    println!("{LISTED}");
     loop {
         for delay in take_changes(&mut control, &mut events).await.1 {
             println!("{delay}");
@@ -136,56 +115,37 @@ pub(super) async fn watch_directly(server: SocketAddr) -> Result<()> {
     }
 }
 
-/// The processes of the writer, of the standby, and of the direct watch; they are ended when this is dropped.
-#[derive(Default)]
+/// The processes of the writer, of the standby, and of the direct watch; they end with this.
 pub(super) struct Others {
-    children: Vec<Child>,
-    /// Delays of the direct watch that are not in a figure yet.
-    direct: Arc<Mutex<Vec<u64>>>,
+    _writers: [Process; 2],
+    direct: Process,
+    /// Lines of the direct watch that are in a figure.
+    taken: Cell<usize>,
 }
 
 impl Others {
     pub(super) fn start(server: SocketAddr) -> Result<Self> {
-        let mut all = Self::default();
-        for node in ["node-00001", "node-00002"] {
-            all.spawn(server, &["--write", node])?;
-        }
-        let output = all.spawn(server, &["--direct"])?;
-        let direct = Arc::clone(&all.direct);
-        std::thread::spawn(move || {
-            for delay in output.lines().map_while(|line| line.ok()?.parse().ok()) {
-                direct.lock().unwrap_or_else(PoisonError::into_inner).push(delay);
-            }
-        });
-        Ok(all)
-    }
-
-    /// Starts a process and waits for its first line.
-    fn spawn(&mut self, server: SocketAddr, what: &[&str]) -> Result<BufReader<ChildStdout>> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["scale", "--server", &server.to_string()])
-            .args(what)
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let mut output = BufReader::new(child.stdout.take().context("stdout")?);
-        self.children.push(child);
-        let mut line = String::new();
-        output.read_line(&mut line)?;
-        eprintln!("{}: {}", what.join(" "), line.trim());
-        Ok(output)
+        let writer = |node, role| own_process(server, &["--write", node], role);
+        // The second one stands by, as the first one writes.
+        let writers = [writer("node-00001", "Writing")?, writer("node-00002", "Standby")?];
+        let direct = own_process(server, &["--direct"], LISTED)?;
+        Ok(Self { _writers: writers, direct, taken: Cell::new(0) })
     }
 
     /// The delays of the direct watch since the last call, in milliseconds.
     pub(super) fn take_direct(&self) -> Vec<u64> {
-        std::mem::take(&mut self.direct.lock().unwrap_or_else(PoisonError::into_inner))
+        let lines = self.direct.output();
+        let earlier = self.taken.replace(lines.len());
+        lines[earlier..].iter().filter_map(|line| line.parse().ok()).collect()
     }
 }
 
-impl Drop for Others {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
+/// Starts this program beside the serving process, and waits for its line.
+fn own_process(server: SocketAddr, what: &[&str], line: &str) -> Result<Process> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let process =
+        Process::spawn(command.args(["scale", "--server", &server.to_string()]).args(what));
+    process.wait_for_line(line, PATIENCE);
+    eprintln!("{}: {line}", what.join(" "));
+    Ok(process)
 }

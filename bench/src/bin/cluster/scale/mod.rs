@@ -17,19 +17,23 @@ mod switch;
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use bench::forwarder::own_path;
 use bench::{print_table, process};
 use clap::Parser;
-use control::api_server::{Access, Event, InitialSync, Pace, connect, watch, watch_aggregated};
+use control::api_server::{Event, InitialSync, Pace, watch, watch_aggregated};
 use control::{Control, Kind, Object, Scope};
 use serde_json::{Value, json};
-use testkit::TempDir;
+use testkit::Process;
 use tokio::sync::mpsc::Receiver;
+
+use aggregate::Others;
+use objects::Cluster;
 
 /// The size of the cluster.
 #[derive(Debug, Clone, Parser)]
@@ -83,11 +87,17 @@ struct Args {
 /// Requests a page of the serving process.
 fn ask(address: SocketAddr, path: &str) -> Result<Value> {
     let mut stream = TcpStream::connect(address)?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let (_, body) = answer.split_once("\r\n\r\n").context("an answer")?;
-    Ok(serde_json::from_str(body)?)
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")?;
+    let mut answer = BufReader::new(stream);
+    while answer.read_line(&mut String::new())? > 2 {}
+    // The connection goes on behind the page.
+    let mut values = serde_json::Deserializer::from_reader(answer).into_iter();
+    Ok(values.next().context("an answer")??)
+}
+
+/// A number that the serving process has counted.
+fn counted(server: SocketAddr, part: &str, name: &str) -> Result<u64> {
+    Ok(ask(server, "/counts")?[part][name].as_u64().unwrap_or(0))
 }
 
 /// A kubeconfig for the serving process.
@@ -99,6 +109,8 @@ fn kubeconfig(address: SocketAddr) -> String {
     .to_string()
 }
 
+/// For the list of a whole cluster.
+const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest time for taking events before they are committed, as the switch has it.
 const BATCH: Duration = Duration::from_millis(20);
 /// The node whose control side this is.
@@ -113,7 +125,7 @@ fn run(args: Args) -> Result<()> {
         return switch::measure(&args);
     }
     if args.serve {
-        return server::run(args.nodes, args.pods, args.json);
+        return server::run(Cluster { nodes: args.nodes, pods: args.pods }, args.json);
     }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build()?;
@@ -124,61 +136,40 @@ fn run(args: Args) -> Result<()> {
         }
         _ => {}
     }
-    let server = Server::start(&args)?;
-    let others = args.aggregate.then(|| aggregate::Others::start(server.address)).transpose()?;
-    runtime.block_on(measure(&args, &server, others.as_ref()))?;
+    let command = serving(&args)?;
+    let process = Process::spawn(Command::new(&command[0]).args(&command[1..]));
+    let server = process.wait_for_line("127.0.0.1:", PATIENCE).parse()?;
+    let others = args.aggregate.then(|| Others::start(server)).transpose()?;
+    runtime.block_on(measure(&args, server, others.as_ref()))?;
     runtime.shutdown_background();
     Ok(())
 }
 
-/// The serving process; it is ended when this is dropped.
-struct Server {
-    child: Child,
-    address: SocketAddr,
+/// The command of the serving process, whose first line is its address.
+fn serving(args: &Args) -> Result<Vec<String>> {
+    let (nodes, pods) = (args.nodes.to_string(), args.pods.to_string());
+    let own = own_path().map_err(problem)?;
+    let command = [own.as_str(), "scale", "--serve", "--nodes", &nodes, "--pods", &pods];
+    let json = args.json.then_some("--json");
+    Ok(command.into_iter().chain(json).map(str::to_owned).collect())
 }
 
-impl Server {
-    fn start(args: &Args) -> Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args([
-                "scale",
-                "--serve",
-                "--nodes",
-                &args.nodes.to_string(),
-                "--pods",
-                &args.pods.to_string(),
-            ])
-            .args(args.json.then_some("--json"))
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().context("stdout")?).read_line(&mut line)?;
-        Ok(Self { child, address: line.trim().parse()? })
-    }
+fn problem(error: Box<dyn Error>) -> anyhow::Error {
+    anyhow!("{error}")
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-async fn measure(args: &Args, server: &Server, others: Option<&aggregate::Others>) -> Result<()> {
-    let folder = TempDir::new("scale");
-    let path = folder.path().join("kubeconfig");
-    std::fs::write(&path, kubeconfig(server.address))?;
+async fn measure(args: &Args, server: SocketAddr, others: Option<&Others>) -> Result<()> {
     let before = memory("VmRSS")?;
     let (began, used) = (Instant::now(), cpu()?);
-    let connection = connect(&Access::Kubeconfig(path)).await?;
+    let client = aggregate::client(server).await?;
     let (sender, mut events) = tokio::sync::mpsc::channel(256);
-    let aggregated = ask(server.address, "/counts")?["aggregate"].clone();
+    let listed_before = counted(server, "aggregate", "listed")?;
     let _watches = match args.aggregate {
         true => {
             let aggregation = aggregate::aggregation(NODE);
-            watch_aggregated(&connection.client, Pace::default(), aggregation, &sender)
+            watch_aggregated(&client, Pace::default(), aggregation, &sender)
         }
-        false => watch(&connection.client, Pace::default(), &sender),
+        false => watch(&client, Pace::default(), &sender),
     };
     let mut control = Control::new(Scope::Node(NODE.into()));
     let mut buffer = InitialSync::default();
@@ -196,7 +187,7 @@ async fn measure(args: &Args, server: &Server, others: Option<&aggregate::Others
     control.take_departed();
     let (synced, used) = (began.elapsed(), cpu()? - used);
     let peak = memory("VmHWM")?;
-    let counts = ask(server.address, "/counts")?;
+    let counts = ask(server, "/counts")?;
     print_initial(args, &control, &counts);
     println!();
     let mb = |bytes: u64| format!("{:.0}", bytes as f64 / 1e6);
@@ -212,13 +203,9 @@ async fn measure(args: &Args, server: &Server, others: Option<&aggregate::Others
         ),
         row("memory afterwards, MB", mb(memory("VmRSS")?.saturating_sub(before))),
     ];
-    let of_aggregate = |counts: &Value, name: &str| {
-        let figure = |counts: &Value| counts[name].as_u64().unwrap_or(0);
-        figure(&counts["aggregate"]) - figure(&aggregated)
-    };
     if let Some(others) = others {
-        let listed = of_aggregate(&counts, "listed") as f64;
-        rows.push(row("PodgateAddresses listed, MB", format!("{:.1}", listed / 1e6)));
+        let listed = counted(server, "aggregate", "listed")? - listed_before;
+        rows.push(row("PodgateAddresses listed, MB", format!("{:.1}", listed as f64 / 1e6)));
         for (each, name) in [("labels", "another label"), ("pods", "pods that come and go")] {
             let reader = (&mut control, &mut events);
             let figures = aggregated_changes(args, server, others, reader, each).await?;
@@ -230,8 +217,8 @@ async fn measure(args: &Args, server: &Server, others: Option<&aggregate::Others
 
     // Changes, as fast as they are taken.
     let (mut count, mut longest, used) = (0_u64, Duration::ZERO, cpu()?);
-    let bytes_before = ask(server.address, "/counts")?["changes"]["bytes"].as_u64().unwrap_or(0);
-    ask(server.address, &format!("/change?seconds={}", args.seconds))?;
+    let bytes_before = counted(server, "changes", "bytes")?;
+    ask(server, &format!("/change?seconds={}", args.seconds))?;
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(args.seconds) {
         let Ok(Some(event)) = tokio::time::timeout(BATCH, events.recv()).await else { continue };
@@ -250,8 +237,7 @@ async fn measure(args: &Args, server: &Server, others: Option<&aggregate::Others
         longest = longest.max(batch.elapsed());
     }
     let took = began.elapsed().as_secs_f64();
-    let bytes =
-        ask(server.address, "/counts")?["changes"]["bytes"].as_u64().unwrap_or(0) - bytes_before;
+    let bytes = counted(server, "changes", "bytes")? - bytes_before;
     let share = (cpu()? - used).as_secs_f64() / count.max(1) as f64;
     rows.extend([
         row("changes taken a second", format!("{:.0}", count as f64 / took)),
@@ -286,21 +272,20 @@ async fn take_changes(control: &mut Control, events: &mut Receiver<Event>) -> (u
 /// Changes of pods at a rate, each of another pod, as the aggregate brings them. `each` is as the server knows it.
 async fn aggregated_changes(
     args: &Args,
-    server: &Server,
-    others: &aggregate::Others,
+    server: SocketAddr,
+    others: &Others,
     (control, events): (&mut Control, &mut Receiver<Event>),
     each: &str,
 ) -> Result<Vec<(&'static str, String)>> {
     let figures = || -> Result<[u64; 4]> {
-        let counts = ask(server.address, "/counts")?;
-        let figure = |part: &str, name: &str| counts[part][name].as_u64().unwrap_or(0);
-        let (sent, watches) = (figure("aggregate", "watched"), figure("aggregate", "watches"));
-        Ok([figure("changes", "relabelled"), figure("changes", "full"), sent, watches])
+        let count = |part: &str, name: &str| counted(server, part, name);
+        let (relabelled, full) = (count("changes", "relabelled")?, count("changes", "full")?);
+        Ok([relabelled, full, count("aggregate", "watched")?, count("aggregate", "watches")?])
     };
     let (before, used, began) = (figures()?, cpu()?, Instant::now());
     let (seconds, rate) = (args.seconds, args.rate);
     others.take_direct();
-    ask(server.address, &format!("/change?seconds={seconds}&rate={rate}&each={each}"))?;
+    ask(server, &format!("/change?seconds={seconds}&rate={rate}&each={each}"))?;
     let (mut count, mut delays) = (0_u64, Vec::new());
     // The last ones are still on their way when the changes end.
     while began.elapsed() < Duration::from_secs(seconds + 2) {
@@ -340,22 +325,21 @@ fn print_initial(args: &Args, control: &Control, counts: &Value) {
     let mut sums = [0_u64; 4];
     for kind in Kind::ALL {
         let count = &counts["lists"][kind.plural()];
-        let figures = ["objects", "bytes", "left_out", "left_out_bytes"];
-        let figures = figures.map(|name| count[name].as_u64().unwrap_or(0));
+        let figures = [0, 1, 2, 3].map(|n| count[n].as_u64().unwrap_or(0));
         sums.iter_mut().zip(figures).for_each(|(sum, figure)| *sum += figure);
         if figures[0] > 0 {
             let known = known.get(&kind).copied().unwrap_or(0);
             if kind != Kind::Pod || !args.aggregate {
                 assert_eq!(known as u64, figures[0], "every {} arrived", kind.name());
             }
-            rows.push(counted(kind.plural(), figures));
+            rows.push(listed(kind.plural(), figures));
         }
     }
-    rows.push(counted("all", sums));
+    rows.push(listed("all", sums));
     print_table(&["list", "objects", "MB", "left out", "MB left out"], &rows);
 }
 
-fn counted(name: &str, [objects, bytes, left_out, left_out_bytes]: [u64; 4]) -> Vec<String> {
+fn listed(name: &str, [objects, bytes, left_out, left_out_bytes]: [u64; 4]) -> Vec<String> {
     let mb = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
     vec![name.into(), objects.to_string(), mb(bytes), left_out.to_string(), mb(left_out_bytes)]
 }

@@ -8,32 +8,23 @@
 //! a pod comes and one goes, in turns.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{BufWriter, Result, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
 use serde_json::{Value, json};
-use testkit::api_server::ApiServer;
+use testkit::api_server::{ApiServer, Request, Stream, begin_watch, whole, write_event};
 use testkit::protobuf;
 
-use super::aggregate::{self, Sent};
+use super::aggregate::{self, Counted, Sent};
 use super::objects::Cluster;
-
-/// Objects and bytes of one resource's list: sent, and left out by a selector.
-#[derive(Default, Clone, Copy)]
-struct Count {
-    objects: u64,
-    bytes: u64,
-    left_out: u64,
-    left_out_bytes: u64,
-}
 
 #[derive(Default)]
 struct State {
-    lists: BTreeMap<String, Count>,
-    changes: (u64, u64),
+    /// Objects and bytes of each resource's list: sent, and left out by a selector.
+    lists: BTreeMap<String, [u64; 4]>,
+    /// Objects and bytes of changes.
+    changes: [u64; 2],
     /// Changes of labels, and watches of all pods.
     relabelled: u64,
     full: u64,
@@ -75,54 +66,44 @@ pub(super) fn now_ms() -> u64 {
 }
 
 /// Serves until the process is ended.
-pub(super) fn run(nodes: usize, pods: usize, json: bool) -> Result<()> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    println!("{}", listener.local_addr()?);
-    let shared = Shared::default();
-    let double = ApiServer::new();
-    let address = double.address();
-    for stream in listener.incoming() {
-        let (stream, shared) = (stream?, Arc::clone(&shared));
-        std::thread::spawn(move || {
-            // The client ended, most likely.
-            let _ = serve(&stream, Cluster { nodes, pods }, json, address, &shared);
-        });
+pub(super) fn run(cluster: Cluster, json: bool) -> anyhow::Result<()> {
+    let (server, shared) = (ApiServer::new(), Shared::default());
+    server.handle_by(move |request, stream, double| {
+        serve(request, stream, cluster, json, double, &shared)
+    });
+    println!("{}", server.address());
+    loop {
+        std::thread::park();
     }
-    Ok(())
 }
 
 fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, State> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Answers the one request of a connection.
+/// Answers a request. The double has the aggregate's objects and Leases.
 fn serve(
-    stream: &TcpStream,
+    request: &Request,
+    stream: &mut dyn Stream,
     cluster: Cluster,
     json: bool,
-    double: SocketAddr,
+    double: &dyn Fn(&mut dyn Stream) -> Result<()>,
     shared: &Shared,
-) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream);
-    let mut out = BufWriter::with_capacity(256 << 10, stream);
-    stream.set_nodelay(true)?;
-    let mut line = String::new();
-    if reader.read_line(&mut line)? == 0 {
-        return Ok(());
-    }
-    let target = line.split(' ').nth(1).unwrap_or_default().to_owned();
-    while reader.read_line(&mut line)? > 2 {}
-    // All headers follow the first line.
-    let protobuf = !json && line.contains("application/vnd.kubernetes.protobuf");
-    let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+) -> Result<()> {
+    let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
     if aggregate::is_about(path) {
-        return aggregate::pass_on(&line, &mut reader, &mut out, double, |note| {
-            note(&mut lock(shared).aggregate);
-        });
+        let is_watch = query.contains("watch=");
+        let is_read = request.method == "GET" && query.contains("labelSelector");
+        lock(shared).aggregate.watches += u64::from(is_watch);
+        let count = |bytes| match &mut lock(shared).aggregate {
+            sent if is_watch => sent.watched += bytes,
+            sent => sent.listed += if is_read { bytes } else { 0 },
+        };
+        return double(&mut Counted { stream, count });
     }
     let plural = path.rsplit('/').next().unwrap_or_default();
     match plural {
-        "counts" => whole(&mut out, 200, &counts(&lock(shared))),
+        "counts" => whole(stream, 200, &counts(&lock(shared))),
         "change" => {
             let number = |name: &str| {
                 let value =
@@ -138,29 +119,25 @@ fn serve(
                 _ => None,
             };
             drop(state);
-            whole(&mut out, 200, &json!({}))
+            whole(stream, 200, &json!({}))
         }
         _ if cluster.count(plural) == 0 && path.contains("podgate.io") => {
-            whole(&mut out, 404, &json!({"kind": "Status", "code": 404}))
+            whole(stream, 404, &json!({"kind": "Status", "code": 404}))
         }
         _ => {
+            let protobuf = !json && request.accepts_protobuf();
             let kind = protobuf::kind_of(plural).filter(|_| protobuf);
-            watch(&mut out, plural, kind, query, cluster, shared)
+            let out = &mut BufWriter::with_capacity(256 << 10, stream);
+            watch(out, plural, kind, query, cluster, shared)
         }
     }
 }
 
 fn counts(state: &State) -> Value {
-    let list = |count: &Count| {
-        json!({"objects": count.objects, "bytes": count.bytes, "left_out": count.left_out,
-            "left_out_bytes": count.left_out_bytes})
-    };
-    let lists: serde_json::Map<String, Value> =
-        state.lists.iter().map(|(name, count)| (name.clone(), list(count))).collect();
     let Sent { listed, watched, watches } = state.aggregate;
-    json!({"lists": lists,
-        "changes": {"objects": state.changes.0, "bytes": state.changes.1,
-            "relabelled": state.relabelled, "full": state.full},
+    let [objects, bytes] = state.changes;
+    json!({"lists": state.lists,
+        "changes": {"objects": objects, "bytes": bytes, "relabelled": state.relabelled, "full": state.full},
         "aggregate": {"listed": listed, "watched": watched, "watches": watches}})
 }
 
@@ -172,15 +149,8 @@ fn watch(
     query: &str,
     cluster: Cluster,
     shared: &Shared,
-) -> std::io::Result<()> {
-    let content = match kind {
-        Some(_) => "application/vnd.kubernetes.protobuf;stream=watch",
-        None => "application/json",
-    };
-    write!(
-        out,
-        "HTTP/1.1 200 OK\r\nContent-Type: {content}\r\nTransfer-Encoding: chunked\r\n\r\n"
-    )?;
+) -> Result<()> {
+    begin_watch(out, kind)?;
     let selects = query.contains("Selector=");
     // The pods of one node.
     let node = query.split('&').find_map(|it| it.split_once("spec.nodeName%3Dnode-"));
@@ -188,20 +158,20 @@ fn watch(
     let is_elsewhere = |n: usize| node.is_some_and(|node| n % cluster.nodes != node);
     lock(shared).full += u64::from(plural == "pods" && node.is_none());
     if query.contains("sendInitialEvents=true") {
-        let mut count = Count::default();
+        let mut count = [0; 4];
         for n in (0..cluster.count(plural)).filter(|n| !is_elsewhere(*n)) {
-            let line = event(kind, "ADDED", &cluster.object(plural, n, LISTED));
-            if selects && cluster.is_left_out(plural, n) {
-                count.left_out += 1;
-                count.left_out_bytes += line.len() as u64;
-                continue;
-            }
-            count.objects += 1;
-            count.bytes += line.len() as u64;
-            chunk(out, &line)?;
+            let added = json!({"type": "ADDED", "object": cluster.object(plural, n, LISTED)});
+            let is_left_out = selects && cluster.is_left_out(plural, n);
+            let bytes = match is_left_out {
+                true => write_event(&mut std::io::sink(), kind, &added)?,
+                false => write_event(out, kind, &added)?,
+            };
+            let place = 2 * usize::from(is_left_out);
+            count[place] += 1;
+            count[place + 1] += bytes as u64;
         }
         lock(shared).lists.insert(plural.to_owned(), count);
-        chunk(out, &event(kind, "BOOKMARK", &bookmark(LISTED, true)))?;
+        write_event(out, kind, &bookmark(LISTED, true))?;
         out.flush()?;
     }
     let (mut version, mut n, mut marked) = (LISTED, 0, Instant::now());
@@ -246,14 +216,12 @@ fn watch(
                         object["metadata"]["labels"][SENT] = now_ms().to_string().into();
                     }
                 }
-                let line = event(kind, of, &object);
+                let bytes = write_event(out, kind, &json!({"type": of, "object": object}))?;
                 let mut state = lock(shared);
-                state.changes.0 += 1;
-                state.changes.1 += line.len() as u64;
+                state.changes[0] += 1;
+                state.changes[1] += bytes as u64;
                 let counts = plural == "pods" && is_relabelled && node.is_none();
                 state.relabelled += u64::from(counts);
-                drop(state);
-                chunk(out, &line)?;
             }
             out.flush()?;
             if plural == "nodes" {
@@ -267,7 +235,7 @@ fn watch(
         }
         if marked.elapsed() >= BOOKMARK {
             marked = Instant::now();
-            chunk(out, &event(kind, "BOOKMARK", &bookmark(version, false)))?;
+            write_event(out, kind, &bookmark(version, false))?;
             out.flush()?;
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -283,38 +251,10 @@ fn turned_over(cluster: Cluster, version: u64) -> (&'static str, usize) {
     }
 }
 
-/// An event with an object of a kind in protobuf, or in JSON.
-fn event(kind: Option<&str>, of: &str, object: &Value) -> Vec<u8> {
-    let event = json!({"type": of, "object": object});
-    if let Some(kind) = kind {
-        return protobuf::event(&event, kind).expect("protobuf can say what is generated");
-    }
-    let mut line = event.to_string().into_bytes();
-    line.push(b'\n');
-    line
-}
-
 fn bookmark(version: u64, is_end: bool) -> Value {
     let mut metadata = json!({"resourceVersion": version.to_string()});
     if is_end {
         metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
     }
-    json!({ "metadata": metadata })
-}
-
-fn chunk(out: &mut impl Write, line: &[u8]) -> std::io::Result<()> {
-    write!(out, "{:x}\r\n", line.len())?;
-    out.write_all(line)?;
-    out.write_all(b"\r\n")
-}
-
-fn whole(out: &mut impl Write, code: u16, body: &Value) -> std::io::Result<()> {
-    let body = body.to_string();
-    write!(
-        out,
-        "HTTP/1.1 {code} OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
-         Connection: close\r\n\r\n{body}",
-        body.len()
-    )?;
-    out.flush()
+    json!({"type": "BOOKMARK", "object": {"metadata": metadata}})
 }

@@ -4,19 +4,16 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use bench::attach;
-use bench::forwarder::own_path;
 use bench::rig::needs_root;
 use bench::{print_table, process};
 use local_api::{AttachPod, Client, Request};
 use testkit::{Namespace, TempDir};
 
 use super::objects::Cluster;
-use super::{Args, NODE, ask, kubeconfig, row};
+use super::{Args, NODE, PATIENCE, ask, counted, kubeconfig, problem, row, serving};
 
-/// For the list of a whole cluster.
-const PATIENCE: Duration = Duration::from_secs(300);
 /// Until all is quiet after the attachments.
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -31,17 +28,7 @@ pub(super) fn measure(args: &Args) -> Result<()> {
     needs_root().map_err(problem)?;
     let (node, others) = (Namespace::new("scale-node"), Namespace::new("scale-pods"));
     let folder = TempDir::new("scale");
-    let (nodes, pods) = (args.nodes.to_string(), args.pods.to_string());
-    let own = own_path().map_err(problem)?;
-    let server = node.spawn([
-        own.as_str(),
-        "scale",
-        "--serve",
-        "--nodes",
-        nodes.as_str(),
-        "--pods",
-        pods.as_str(),
-    ]);
+    let server = node.spawn(serving(args)?);
     let address: SocketAddr = server.wait_for_line("127.0.0.1:", PATIENCE).parse()?;
     let path = folder.path().join("kubeconfig");
     std::fs::write(&path, kubeconfig(address))?;
@@ -61,10 +48,7 @@ pub(super) fn measure(args: &Args) -> Result<()> {
         client.call(&Request::Status)?["generation"].as_u64().context("a generation")
     };
     let change = format!("/change?seconds={}&rate={}", args.seconds, args.rate);
-    let changes = || -> Result<u64> {
-        let counts = node.enter(|| ask(address, "/counts"))?;
-        counts["changes"]["objects"].as_u64().context("a count")
-    };
+    let changes = || node.enter(|| counted(address, "changes", "objects"));
     let (before, first, published) = (threads(switch.id())?, changes()?, generation(&mut client)?);
     let (began, used) = (Instant::now(), process::processor_time(switch.id())?);
     node.enter(|| ask(address, &change))?;
@@ -136,8 +120,4 @@ fn threads(process: u32) -> Result<Vec<Thread>> {
     }
     threads.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
     Ok(threads)
-}
-
-fn problem(error: Box<dyn std::error::Error>) -> anyhow::Error {
-    anyhow!("{error}")
 }
