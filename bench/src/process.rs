@@ -38,6 +38,16 @@ pub fn memory(process: u32, name: &str) -> io::Result<u64> {
     kilobytes(&format!("/proc/{process}/status"), name).map(|kilobytes| kilobytes * 1024)
 }
 
+/// Bytes of a process in huge pages.
+///
+/// # Errors
+/// If there is no such process.
+pub fn huge_memory(process: u32) -> io::Result<u64> {
+    let path = format!("/proc/{process}/smaps_rollup");
+    let [private, shared] = ["Private_Hugetlb", "Shared_Hugetlb"].map(|it| kilobytes(&path, it));
+    Ok((private? + shared?) * 1024)
+}
+
 /// Megabytes that the machine uses, page cache apart.
 ///
 /// # Errors

@@ -2,9 +2,10 @@
 
 use bench::{Group, Samples, draw, format_table};
 
-use super::lookups::Line;
+use super::lookups::{Figures, Line};
 
 const MIB: f64 = 1_048_576.0;
+const NONE: &str = "–";
 
 /// Lookups and builds.
 pub(crate) fn text(lines: &[Line]) -> String {
@@ -13,10 +14,10 @@ pub(crate) fn text(lines: &[Line]) -> String {
     let mut text = format!(
         "## Lookups, million a second on one core\n\n\
          Median round (slowest–fastest round); rounds of the engines take turns, and ratios are of medians. \
-         *sets* is the peer-set form, address map included; *table* the same with identities known.\n\n{}",
+         *sets* is the peer-set form, address map included; *table* the same, or the set as it is, with identities known.\n\n{}",
         format_table(&head, &rows)
     );
-    if lines.iter().any(|line| line.theirs.as_ref().is_ok_and(|theirs| !theirs.built.huge)) {
+    if lines.iter().any(|line| line.theirs.as_ref().is_ok_and(|(built, _)| !built.huge)) {
         text += "\nThe kernel granted rte_acl no huge pages.\n";
     }
     for line in lines {
@@ -25,73 +26,64 @@ pub(crate) fn text(lines: &[Line]) -> String {
         }
     }
     let rows: Vec<_> = lines.iter().flat_map(builds).collect();
-    let head = [
-        "set",
-        "rte_acl ms",
-        "acl ms",
-        "rte : acl",
-        "rte_acl MiB",
-        "acl MiB",
-        "acl : rte",
-        "bytes a rule",
-        "found",
-    ];
+    let [ours, theirs] = [["acl ms", "rte : acl"], ["acl MiB", "acl : rte"]];
+    let head = [&["set", "rte_acl ms"], &ours[..], &["rte_acl MiB"], &theirs[..]].concat();
+    let head = [&head[..], &["bytes a rule", "found"]].concat();
     text + "\n## Build and memory\n\n" + &format_table(&head, &rows)
 }
 
 fn lookups(line: &Line) -> Vec<String> {
     let theirs = line.theirs.as_ref().ok();
-    let cell = |samples: Option<&Samples>| samples.map_or("–".to_owned(), Samples::to_string);
+    let text = |samples: Option<&Samples>| samples.map_or(NONE.to_owned(), Samples::to_string);
     let ratio = |ours: Option<&Samples>| match (ours, theirs) {
-        (Some(ours), Some(it)) => format!("{:.2}", ours.median() / it.lookup.median()),
-        _ => "–".to_owned(),
+        (Some(ours), Some((_, it))) => format!("{:.2}", ours.median() / it.median()),
+        _ => NONE.to_owned(),
     };
-    let (ours, sets) = (Some(&line.ours), line.sets.as_ref());
+    let (ours, sets) = (Some(&line.ours.both), line.sets.as_ref());
     vec![
         line.name.clone(),
-        line.report.rules.to_string(),
-        theirs.map_or("–".to_owned(), |it| format!("{} {}", it.lookup, it.built.method)),
-        cell(ours),
+        line.ours.report.rules.to_string(),
+        theirs.map_or(NONE.to_owned(), |(built, it)| format!("{it} {}", built.method)),
+        text(ours),
         ratio(ours),
-        cell(sets.map(|sets| &sets.both)),
+        text(sets.map(|sets| &sets.both)),
         ratio(sets.map(|sets| &sets.both)),
-        cell(sets.map(|sets| &sets.table)),
+        sets.unwrap_or(&line.ours).table.to_string(),
     ]
 }
 
 /// A row for the set, and one for its peer-set form.
 fn builds(line: &Line) -> Vec<Vec<String>> {
-    let (report, ours) = (&line.report, line.report.bytes as f64);
-    let [ms, faster, mib, share] = match &line.theirs {
-        Err(_) => ["–"; 4].map(String::from),
-        Ok(theirs) => [
-            format!("{:.1}", theirs.built.build * 1e3),
-            format!("{:.1}", theirs.built.build / line.build),
-            format!("{:.2}", theirs.built.bytes / MIB),
-            format!("{:.2}", ours / theirs.built.bytes),
-        ],
-    };
-    let row =
-        |name: String, [ms, faster, mib, share]: [String; 4], build: f64, report: &acl::Report| {
-            let bytes = report.bytes as f64;
-            let each = format!("{:.0}", bytes / report.rules.max(1) as f64);
-            let (build, own) = (format!("{:.1}", build * 1e3), format!("{:.2}", bytes / MIB));
-            vec![name, ms, build, faster, mib, own, share, each, report.to_string()]
+    let row = |name: String, figures: &Figures, theirs: Option<(f64, f64)>| {
+        let (build, bytes) = (figures.build * 1e3, figures.report.bytes as f64 / MIB);
+        let text = |value: Option<f64>, digits: usize| {
+            value.map_or(NONE.to_owned(), |value| format!("{value:.digits$}"))
         };
-    let mut rows = vec![row(line.name.clone(), [ms, faster, mib, share], line.build, report)];
-    rows.extend(line.sets.as_ref().map(|sets| {
-        let name = format!("{} sets", line.name);
-        row(name, [const { String::new() }; 4], sets.build, &sets.report)
-    }));
-    rows
+        let each = figures.report.bytes as f64 / figures.report.rules.max(1) as f64;
+        vec![
+            name,
+            text(theirs.map(|it| it.0), 1),
+            text(Some(build), 1),
+            text(theirs.map(|it| it.0 / build), 1),
+            text(theirs.map(|it| it.1), 2),
+            text(Some(bytes), 2),
+            text(theirs.map(|it| bytes / it.1), 2),
+            text(Some(each), 0),
+            figures.report.to_string(),
+        ]
+    };
+    let theirs = line.theirs.as_ref().ok().map(|(it, _)| (it.build * 1e3, it.bytes / MIB));
+    let sets = line.sets.as_ref().map(|sets| row(format!("{} sets", line.name), sets, None));
+    [row(line.name.clone(), &line.ours, theirs)].into_iter().chain(sets).collect()
 }
 
 /// Lookups as bars: for each set `rte_acl`, this engine, and its peer-set form.
 pub(crate) fn picture(lines: &[Line]) -> String {
     let group = |line: &Line| -> Group {
-        let theirs = line.theirs.as_ref().map_or(0.0, |theirs| theirs.lookup.median());
+        let theirs = line.theirs.as_ref().map_or(0.0, |(_, lookups)| lookups.median());
         let sets = line.sets.as_ref().map_or(0.0, |sets| sets.both.median());
-        let bars = [("rte_acl", theirs), ("acl", line.ours.median()), ("acl, peer sets", sets)];
+        let bars =
+            [("rte_acl", theirs), ("acl", line.ours.both.median()), ("acl, peer sets", sets)];
         let bars = bars.map(|(name, rate)| (name.to_owned(), rate));
         (format!("{}: million lookups a second", line.name), bars.to_vec())
     };

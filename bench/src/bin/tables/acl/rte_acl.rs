@@ -1,11 +1,11 @@
 //! DPDK's `rte_acl`, in a process of its own.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
+use bench::process;
 use ipnet::Ipv4Net;
 
 use super::rulesets::{Filter, Header};
@@ -14,14 +14,9 @@ use super::rulesets::{Filter, Header};
 pub(crate) struct RteAcl {
     program: PathBuf,
     folder: PathBuf,
-    /// Processor time that it may take for a rule set, if there is a limit.
-    seconds: Option<u32>,
     /// Whether there are huge pages for it.
     huge: bool,
 }
-
-/// KiB of memory that it may take then.
-const MEMORY: u32 = 20 << 20;
 
 /// Its report about a compiled rule set, ready for rounds of lookups.
 pub(crate) struct Built {
@@ -44,7 +39,6 @@ impl Built {
     /// Looks all headers up once; nanoseconds for a lookup.
     pub(crate) fn round(&mut self) -> anyhow::Result<f64> {
         self.input.write_all(b"\n")?;
-        self.input.flush()?;
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         line.trim().parse().with_context(|| format!("rte_acl said {line:?}"))
@@ -61,50 +55,31 @@ impl Drop for Built {
 
 impl RteAcl {
     /// Compiles the program into `folder`.
-    pub(crate) fn new(folder: &Path, seconds: Option<u32>, huge: bool) -> anyhow::Result<Self> {
+    pub(crate) fn new(folder: &Path, huge: bool) -> anyhow::Result<Self> {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/rte_acl.c");
         let program = folder.join("rte_acl");
-        let flags = |what: &str| -> anyhow::Result<Vec<String>> {
-            let output = Command::new("pkg-config").args([what, "libdpdk"]).output()?;
-            ensure!(output.status.success(), "DPDK's headers are missing (Debian: libdpdk-dev)");
-            Ok(String::from_utf8(output.stdout)?.split_whitespace().map(Into::into).collect())
-        };
+        let flags = Command::new("pkg-config").args(["--cflags", "--libs", "libdpdk"]).output()?;
+        ensure!(flags.status.success(), "DPDK's headers are missing (Debian: libdpdk-dev)");
         let done = Command::new("cc")
             .args(["-O3", "-march=native", "-Wall", "-o"])
             .args([program.as_os_str(), source.as_ref()])
-            .args(flags("--cflags")?)
-            .args(flags("--libs")?)
+            .args(String::from_utf8(flags.stdout)?.split_whitespace())
             .output()
             .context("cannot run cc")?;
         ensure!(done.status.success(), "{source}: {}", String::from_utf8_lossy(&done.stderr));
-        Ok(Self { program, folder: folder.to_owned(), seconds, huge })
+        Ok(Self { program, folder: folder.to_owned(), huge })
     }
 
-    /// Starts the program, within its limits.
-    fn command(&self) -> Command {
-        let Some(seconds) = self.seconds else { return Command::new(&self.program) };
-        let mut command = Command::new("sh");
-        let limits = format!("ulimit -S -t {seconds}; ulimit -v {MEMORY}; exec \"$0\" \"$@\"");
-        command.args(["-c", &limits]).arg(&self.program);
-        command
-    }
-
-    /// Builds `filters` and looks `headers` up, `rounds` times with each method.
-    pub(crate) fn build(
-        &self,
-        filters: &[Filter],
-        headers: &[Header],
-        rounds: usize,
-    ) -> anyhow::Result<Built> {
+    /// Builds `filters` and looks `headers` up with each method.
+    pub(crate) fn build(&self, filters: &[Filter], headers: &[Header]) -> anyhow::Result<Built> {
         let path = |name: &str| self.folder.join(name);
         let rules: Vec<[u8; 20]> = filters.iter().map(rule).collect();
         std::fs::write(path("rules"), rules.concat())?;
         let headers: Vec<[u8; 16]> = headers.iter().map(header).collect();
         std::fs::write(path("headers"), headers.concat())?;
-        let mut child = self
-            .command()
-            .args([path("rules"), path("headers"), path("winners")])
-            .args([rounds.to_string(), u8::from(self.huge).to_string()])
+        let mut child = Command::new(&self.program)
+            .args(["rules", "headers", "winners"].map(path))
+            .arg(u8::from(self.huge).to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -112,43 +87,27 @@ impl RteAcl {
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             bail!("rte_acl has no pipes");
         };
-        let mut output = BufReader::new(output);
-        let mut said = String::new();
-        if output.read_line(&mut said)? == 0 || !said.contains("method=") {
+        let (mut output, mut said) = (BufReader::new(output), String::new());
+        output.read_line(&mut said)?;
+        let &[build, bytes, method] = &said.split_whitespace().collect::<Vec<_>>()[..] else {
             let mut why = String::new();
-            if let Some(mut stderr) = child.stderr.take() {
-                stderr.read_to_string(&mut why)?;
-            }
-            let status = child.wait()?;
-            if let (Some(seconds), Some(SIGXCPU)) = (self.seconds, status.signal()) {
-                bail!("it takes more than {seconds} s of processor time");
-            }
-            bail!("rte_acl ended with {status}: {}", why.trim());
-        }
-        let value = |name: &str| {
-            let words = said.split_whitespace().filter_map(|word| word.split_once('='));
-            let found = words.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value);
-            found.with_context(|| format!("rte_acl did not say {name}: {said}"))
+            child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut why)).transpose()?;
+            bail!("rte_acl ended with {}: {}", child.wait()?, why.trim());
         };
         let winners = std::fs::read(path("winners"))?;
+        let (winners, _) = winners.as_chunks();
         Ok(Built {
-            build: value("build")?.parse()?,
-            bytes: value("bytes")?.parse()?,
-            huge: value("huge")?.parse::<u64>()? > 0,
-            method: value("method")?.to_owned(),
-            winners: winners
-                .chunks_exact(4)
-                .map(|bytes| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-                .collect(),
+            build: build.parse()?,
+            bytes: bytes.parse()?,
+            huge: process::huge_memory(child.id())? > 0,
+            method: method.to_owned(),
+            winners: winners.iter().map(|bytes| u32::from_ne_bytes(*bytes)).collect(),
             child,
             input,
             output,
         })
     }
 }
-
-/// The signal that ends a process whose processor time is over.
-const SIGXCPU: i32 = 24;
 
 /// A rule as the program's structure.
 fn rule(Filter { source, destination, rule }: &Filter) -> [u8; 20] {

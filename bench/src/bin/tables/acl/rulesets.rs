@@ -7,10 +7,9 @@ use std::process::Command;
 use acl::{Action, AddressMapBuilder, Block, End, Key, PeerSetId, PortRange, Rule};
 use anyhow::{Context, ensure};
 use fastrand::Rng;
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::Ipv4Net;
 
 use super::networks::Networks;
-use super::shapes::{self, Order, Shape};
 
 /// The header fields of one packet, IPv4, in host byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,43 +81,6 @@ fn filter(line: &str) -> Option<Filter> {
         _ => return None,
     };
     Some(Filter { source: net(source)?, destination: net(destination)?, rule })
-}
-
-/// The rules in an order without a pattern.
-pub(crate) fn shuffled(rules: &[Filter]) -> Vec<Filter> {
-    let mut rules = rules.to_vec();
-    Rng::with_seed(0x0b5e_55ed).shuffle(&mut rules);
-    rules
-}
-
-const SHAPES: [Shape; 6] =
-    [Shape::OneEnd, Shape::Hosts, Shape::Nested, Shape::Stars, Shape::Joined, Shape::Ports];
-
-/// Sets of so many rules by the generator of `cargo bench -p acl`, in shapes and orders other than ClassBench's.
-pub(crate) fn generated(count: u32) -> impl Iterator<Item = (String, Vec<Filter>)> {
-    let orders = [Order::Sorted, Order::Reversed, Order::Shuffled];
-    SHAPES.into_iter().flat_map(move |shape| {
-        orders.map(|order| {
-            let name = format!("{shape:?} {order:?} {count}").to_lowercase();
-            let (rules, networks) = shapes::rules(shape, count, order, true);
-            let net = |end: End| match networks.net(end) {
-                Some(IpNet::V4(net)) => Some(net),
-                _ => None,
-            };
-            let filter = |rule: Rule| Filter {
-                source: net(rule.source),
-                destination: net(rule.destination),
-                rule: rule.source(End::Any).destination(End::Any),
-            };
-            (name, rules.into_iter().map(filter).collect())
-        })
-    })
-}
-
-/// Both sets in one, a rule of each in turn.
-pub(crate) fn in_turns(some: &[Filter], others: &[Filter]) -> Vec<Filter> {
-    let longest = some.len().max(others.len());
-    (0..longest).flat_map(|at| [some.get(at), others.get(at)]).flatten().cloned().collect()
 }
 
 /// Headers for a rule set: for each a rule picked uniformly, then a point inside it picked
