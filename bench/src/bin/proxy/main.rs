@@ -19,15 +19,18 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bench::{Samples, print_table};
+use bench::{Samples, in_turns, print_table};
 use clap::Parser;
 use cli::commands::Cli;
-use tokio::runtime::Builder;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::runtime::{Builder, Runtime};
 
 use measures::{dials, latency, memory, slow, stalled, throughput};
 use rig::Rig;
 
+/// A result of a task.
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+type Done<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 /// The API server network proxy: dials a second, throughput of 1 and 100 connections, memory of idle ones, 100 slow
 /// readers, a stalled one beside 100 busy ones, added latency.
@@ -58,8 +61,10 @@ fn main() -> ExitCode {
         Some("konnectivity-server" | "konnectivity-agent") => {
             return Cli::parse_from(konnectivity::commands::arguments(std::env::args_os())).run();
         }
-        Some("target") => run(Builder::new_current_thread(), rig::target()),
-        _ => run(Builder::new_multi_thread(), measure(Args::parse())),
+        Some("target") => {
+            start(Builder::new_current_thread()).and_then(|it| it.block_on(rig::target()))
+        }
+        _ => start(Builder::new_multi_thread()).and_then(|it| measure(&Args::parse(), it)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -70,20 +75,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(mut runtime: Builder, future: impl Future<Output = Result<()>>) -> Result<()> {
-    files_limit()?;
-    runtime.enable_all().build()?.block_on(future)
-}
-
-/// Every connection is a file.
-fn files_limit() -> Result<()> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+/// Starts a runtime, with as many files as the system has: every connection is one.
+fn start(mut runtime: Builder) -> Done<Runtime> {
     let limit = getrlimit(Resource::Nofile);
-    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?)
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    Ok(runtime.enable_all().build()?)
 }
 
 /// The proxies to measure, and the table so far.
 struct Run {
+    runtime: Runtime,
+    /// Names of the proxies, and of none at last.
+    names: Vec<&'static str>,
     rigs: Vec<Arc<Rig>>,
     rounds: usize,
     length: Duration,
@@ -91,23 +94,27 @@ struct Run {
 }
 
 impl Run {
+    fn block_on<T>(&self, future: impl Future<Output = Result<T>>) -> Done<T> {
+        self.runtime.block_on(future).map_err(|error| error as Box<dyn Error>)
+    }
+
     /// Measures each proxy and at last none in turns, a row for each figure.
-    async fn each<const N: usize>(
+    fn each<const N: usize>(
         &mut self,
         what: &str,
         rows: [impl Into<String>; N],
         measure: impl AsyncFn(Arc<Rig>, bool) -> Result<[f64; N]>,
-    ) -> Result<()> {
-        let mut all = [(); N].map(|()| vec![Samples::new(); self.rigs.len() + 1]);
-        for round in 1..=self.rounds {
-            let proxies = self.rigs.iter().map(|rig| (rig, true)).chain([(&self.rigs[0], false)]);
-            for (way, (rig, proxied)) in proxies.enumerate() {
-                eprintln!("{what}, round {round} of {}", self.rounds);
-                let figures = measure(Arc::clone(rig), proxied).await?;
-                all.iter_mut().zip(figures).for_each(|(row, figure)| row[way].add(figure));
-            }
+    ) -> Done {
+        let names: Vec<String> = self.names.iter().map(|name| format!("{what}, {name}")).collect();
+        let all = in_turns(self.rounds, &names, |way| {
+            let (rig, proxied) = (self.rigs.get(way), way < self.rigs.len());
+            let rig = Arc::clone(rig.unwrap_or(&self.rigs[0]));
+            self.block_on(measure(rig, proxied))
+        })?;
+        for (n, name) in rows.into_iter().enumerate() {
+            let cells: Vec<&Samples> = all.iter().map(|figures| &figures[n]).collect();
+            self.row(name, &cells);
         }
-        rows.into_iter().zip(&all).for_each(|(name, cells)| self.row(name, cells));
         Ok(())
     }
 
@@ -115,30 +122,29 @@ impl Run {
     fn row(&mut self, name: impl Into<String>, cells: &[impl Display]) {
         let mut row = vec![name.into()];
         row.extend(cells.iter().map(ToString::to_string));
-        row.resize(self.rigs.len() + 2, "–".to_owned());
+        row.resize(self.names.len() + 1, "–".to_owned());
         self.rows.push(row);
     }
 }
 
-async fn measure(args: Args) -> Result<()> {
-    let mut rigs = vec![Arc::new(Rig::new()?)];
-    let mut head = vec!["measure", "podgate"];
+fn measure(args: &Args, runtime: Runtime) -> Done {
+    let (mut rigs, mut names) = (vec![Arc::new(Rig::new()?)], vec!["podgate"]);
     if let (Some(server), Some(agent)) = (&args.peer_server, &args.peer_agent) {
         rigs.push(Arc::new(Rig::of(server, agent)?));
-        head.push("peer");
+        names.push("peer");
     }
-    head.push("direct");
+    names.push("direct");
     let length = Duration::from_secs(args.seconds);
-    let mut run = Run { rigs, rounds: args.rounds, length, rows: Vec::new() };
-    dials(&mut run).await?;
-    latency(&mut run).await?;
-    memory(&mut run, args.connections).await?;
-    throughput(&mut run, 1).await?;
+    let mut run = Run { runtime, names, rigs, rounds: args.rounds, length, rows: Vec::new() };
+    dials(&mut run)?;
+    latency(&mut run)?;
+    memory(&mut run, args.connections)?;
+    throughput(&mut run, 1)?;
     // At last: a peer may not survive that its readers go away in the middle of their downloads.
-    throughput(&mut run, 100).await?;
-    slow(&mut run).await?;
-    stalled(&mut run).await?;
+    throughput(&mut run, 100)?;
+    slow(&mut run)?;
+    stalled(&mut run)?;
     println!();
-    print_table(&head, &run.rows);
+    print_table(&[&["measure"], &run.names[..]].concat(), &run.rows);
     Ok(())
 }

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bench::Samples;
+use bench::{Samples, in_turns};
 use konnectivity::packet::Packet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::rig::Rig;
-use crate::{Result, Run};
+use crate::{Done, Result, Run};
 
 /// Time in which a dial and its close are answered, or counted as unanswered.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -22,7 +21,7 @@ const AFTERWARDS: Duration = Duration::from_secs(3);
 /// Clients that dial at a time.
 const DIALLERS: usize = 16;
 
-pub(crate) async fn dials(run: &mut Run) -> Result<()> {
+pub(crate) fn dials(run: &mut Run) -> Done {
     let rows = [
         "dials and closes a second",
         "dials and closes without an answer within 5 s",
@@ -53,7 +52,6 @@ pub(crate) async fn dials(run: &mut Run) -> Result<()> {
         let [server, agent] = spent(&rig, before, proxied, count / 1e6)?;
         Ok([count / length.as_secs_f64(), unanswered, server, agent])
     })
-    .await
 }
 
 /// Processor time of server and agent since then, for each of `count`; none without a proxy.
@@ -71,8 +69,7 @@ async fn dial(rig: &Rig, proxied: bool) -> Result<()> {
         tunnel.receive().await.ok_or("no answer to the close")?;
     } else {
         // An answer, so that no more are on their way than are accepted.
-        let mut stream = TcpStream::connect(rig.target()).await?;
-        stream.write_all(b"ex").await?;
+        let mut stream = rig.open_directly(b"ex").await?;
         stream.read_exact(&mut [0]).await?;
     }
     Ok(())
@@ -102,30 +99,26 @@ async fn received(
     for at in 0..count {
         let (rig, bytes) = (Arc::clone(rig), Arc::clone(&bytes));
         tasks.spawn(async move {
-            if proxied {
-                let (mut tunnel, _) = rig.open(b"s").await?;
-                loop {
-                    match tunnel.receive().await {
-                        Some(Packet::Data { bytes: some, .. }) => {
-                            bytes[at].fetch_add(some.len() as u64, Ordering::Relaxed);
-                            if !pause.is_zero() {
-                                tokio::time::sleep(pause).await;
-                            }
-                        }
-                        other => return Err(format!("{other:?} instead of data").into()),
-                    }
-                }
-            } else {
-                let mut stream = TcpStream::connect(rig.target()).await?;
-                stream.write_all(b"s").await?;
-                let mut buffer = vec![0; 64 * 1024];
+            let count = |some: usize| {
+                bytes[at].fetch_add(some as u64, Ordering::Relaxed);
+            };
+            if !proxied {
+                let (mut stream, mut buffer) = (rig.open_directly(b"s").await?, vec![0; 64 << 10]);
                 loop {
                     match stream.read(&mut buffer).await? {
                         0 => return Err("the target ended the connection".into()),
-                        some => drop(bytes[at].fetch_add(some as u64, Ordering::Relaxed)),
+                        some => count(some),
                     }
                 }
             }
+            let (mut tunnel, _) = rig.open(b"s").await?;
+            while let Some(Packet::Data { bytes, .. }) = tunnel.receive().await {
+                count(bytes.len());
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause).await;
+                }
+            }
+            Err("something else than data".into())
         });
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -150,7 +143,7 @@ async fn received(
     Ok(Received { rate, spread, memory })
 }
 
-pub(crate) async fn throughput(run: &mut Run, count: usize) -> Result<()> {
+pub(crate) fn throughput(run: &mut Run, count: usize) -> Done {
     let rows = [
         format!("throughput of {count} (MB/s)"),
         format!("most over least bytes of {count}"),
@@ -173,11 +166,10 @@ pub(crate) async fn throughput(run: &mut Run, count: usize) -> Result<()> {
         tokio::time::sleep(AFTERWARDS).await;
         Ok([rate / 1e6, spread, memory / 1e6, rig.memory()?[0] / 1e6, server, agent])
     })
-    .await
 }
 
 /// Downloads whose readers do not keep up: their bytes wait in the proxy.
-pub(crate) async fn slow(run: &mut Run) -> Result<()> {
+pub(crate) fn slow(run: &mut Run) -> Done {
     const PAUSE: Duration = Duration::from_millis(20);
     let rows = [
         "server's memory during 100 slow downloads (MB)",
@@ -193,34 +185,33 @@ pub(crate) async fn slow(run: &mut Run) -> Result<()> {
         tokio::time::sleep(AFTERWARDS).await;
         Ok([memory / 1e6, rig.memory()?[0] / 1e6, spread])
     })
-    .await
 }
 
-pub(crate) async fn stalled(run: &mut Run) -> Result<()> {
-    let mut rates = [const { Samples::new() }; 2];
+pub(crate) fn stalled(run: &mut Run) -> Done {
     // The original holds up all connections of an agent for one reader.
-    let rig = Arc::clone(&run.rigs[0]);
-    for round in 1..=run.rounds {
-        eprintln!("a stalled reader, round {round} of {}", run.rounds);
-        rates[0].add(received(&rig, true, 100, run.length, Duration::ZERO).await?.rate / 1e6);
-        // It asks for data and never takes any.
-        let stalled = rig.open(b"s").await?;
-        rates[1].add(received(&rig, true, 100, run.length, Duration::ZERO).await?.rate / 1e6);
-        drop(stalled);
-    }
-    run.row("100 busy connections alone (MB/s)", &rates[..1]);
-    run.row("the same beside a stalled reader (MB/s)", &rates[1..]);
+    let (rig, length) = (Arc::clone(&run.rigs[0]), run.length);
+    let all = in_turns(run.rounds, &["100 busy connections", "and a stalled reader"], |way| {
+        run.block_on(async {
+            // It asks for data and never takes any.
+            let _stalled = match way {
+                0 => None,
+                _ => Some(rig.open(b"s").await?),
+            };
+            let received = received(&rig, true, 100, length, Duration::ZERO).await?;
+            Ok([received.rate / 1e6])
+        })
+    })?;
+    run.row("100 busy connections alone (MB/s)", &all[0]);
+    run.row("the same beside a stalled reader (MB/s)", &all[1]);
     Ok(())
 }
 
-pub(crate) async fn latency(run: &mut Run) -> Result<()> {
+pub(crate) fn latency(run: &mut Run) -> Done {
     const TURNS: usize = 5_000;
     let rows = ["p50", "p99"].map(|name| format!("64 bytes there and back, {name} (µs)"));
     run.each("latency", rows, async |rig, proxied| {
         let (mut tunnel, connection) = rig.open(b"e").await?;
-        let mut stream = TcpStream::connect(rig.target()).await?;
-        stream.set_nodelay(true)?;
-        stream.write_all(b"e").await?;
+        let mut stream = rig.open_directly(b"e").await?;
         let (message, mut answer) = ([0x5a; 64], [0; 64]);
         let mut times = Samples::new();
         for _ in 0..TURNS {
@@ -236,17 +227,13 @@ pub(crate) async fn latency(run: &mut Run) -> Result<()> {
         }
         Ok([0.5, 0.99].map(|share| times.quantile(share)))
     })
-    .await
 }
 
-pub(crate) async fn memory(run: &mut Run, count: usize) -> Result<()> {
-    // What the measurements before left behind is there in both.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let mut each = [Vec::new(), Vec::new()];
-    for rig in &run.rigs {
-        eprintln!("memory of {count} idle connections");
-        let before = rig.memory()?;
-        let mut open = Vec::with_capacity(count);
+pub(crate) fn memory(run: &mut Run, count: usize) -> Done {
+    let idle = async |rig: &Rig| -> Result<[String; 2]> {
+        // What the measurements before left behind is there in both.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let (before, mut open) = (rig.memory()?, Vec::with_capacity(count));
         for _ in 0..count {
             let (mut tunnel, connection) = rig.open(b"e").await?;
             tunnel.send_data(connection, b"once");
@@ -255,12 +242,14 @@ pub(crate) async fn memory(run: &mut Run, count: usize) -> Result<()> {
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
         let after = rig.memory()?;
-        for (each, (after, before)) in each.iter_mut().zip(after.iter().zip(before)) {
-            each.push(format!("{:.0}", (after - before) / count as f64));
-        }
-    }
-    for (each, name) in each.iter().zip(["server", "agent"]) {
-        run.row(format!("memory for each of {count} idle connections, {name} (bytes)"), each);
+        Ok([0, 1].map(|n| format!("{:.0}", (after[n] - before[n]) / count as f64)))
+    };
+    eprintln!("memory of {count} idle connections");
+    let all = run.rigs.iter().map(|rig| run.block_on(idle(rig)));
+    let all = all.collect::<Done<Vec<_>>>()?;
+    for (n, name) in ["server", "agent"].into_iter().enumerate() {
+        let each: Vec<&String> = all.iter().map(|figures| &figures[n]).collect();
+        run.row(format!("memory for each of {count} idle connections, {name} (bytes)"), &each);
     }
     Ok(())
 }

@@ -1,20 +1,19 @@
 //! The processes of a run: server, agent and target, of this project or of another one with the
 //! original's flags.
 
-use std::net::TcpListener as StdListener;
+use std::net::{TcpListener as StdListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use bench::process;
 use konnectivity::client::Tunnel;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use testkit::{Process, TempDir};
+use rcgen::generate_simple_self_signed;
+use testkit::{Process, TempDir, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::{PATIENCE, Result};
+use crate::{Done, PATIENCE, Result};
 
 /// The processes.
 pub(crate) struct Rig {
@@ -28,7 +27,7 @@ pub(crate) struct Rig {
 
 impl Rig {
     /// Starts this program's roles.
-    pub(crate) fn new() -> Result<Self> {
+    pub(crate) fn new() -> Done<Self> {
         let own = std::env::current_exe()?;
         let role = |name: &str| {
             let mut command = Command::new(&own);
@@ -40,35 +39,39 @@ impl Rig {
     }
 
     /// Starts other programs with the original's flags.
-    pub(crate) fn of(server: &Path, agent: &Path) -> Result<Self> {
+    pub(crate) fn of(server: &Path, agent: &Path) -> Done<Self> {
         Self::start(Command::new(server), Command::new(agent))
     }
 
-    fn start(mut server: Command, mut agent: Command) -> Result<Self> {
+    fn start(mut server: Command, mut agent: Command) -> Done<Self> {
         let folder = TempDir::new("bench-konnectivity");
-        certificates(folder.path())?;
         let path = |name: &str| folder.path().join(name).display().to_string();
+        // Server and agent know each other by the one certificate that both have.
+        let own = generate_simple_self_signed(vec!["127.0.0.1".to_owned()])?;
+        let (certificate, key) = (path("crt"), path("key"));
+        std::fs::write(&certificate, own.cert.pem())?;
+        std::fs::write(&key, own.signing_key.serialize_pem())?;
         let [agents, health, admin, agent_health, agent_admin] = free_ports()?;
         server.args(["--mode=grpc", "--server-port=0", "--health-bind-address=127.0.0.1"]).args([
             format!("--uds-name={}", path("server.sock")),
-            format!("--cluster-cert={}", path("server.crt")),
-            format!("--cluster-key={}", path("server.key")),
-            format!("--cluster-ca-cert={}", path("ca.crt")),
+            format!("--cluster-cert={certificate}"),
+            format!("--cluster-key={key}"),
+            format!("--cluster-ca-cert={certificate}"),
             format!("--agent-port={agents}"),
             format!("--health-port={health}"),
             format!("--admin-port={admin}"),
         ]);
         agent.args(["--proxy-server-host=127.0.0.1", "--sync-interval=100ms"]).args([
             format!("--proxy-server-port={agents}"),
-            format!("--agent-cert={}", path("agent.crt")),
-            format!("--agent-key={}", path("agent.key")),
-            format!("--ca-cert={}", path("ca.crt")),
+            format!("--agent-cert={certificate}"),
+            format!("--agent-key={key}"),
+            format!("--ca-cert={certificate}"),
             format!("--health-server-port={agent_health}"),
             format!("--admin-server-port={agent_admin}"),
         ]);
         let server = Process::spawn(one_thread(&mut server));
         let agent = Process::spawn(one_thread(&mut agent));
-        wait_until_ready(health)?;
+        eventually("a server that is ready", || is_ready(health).ok()?.then_some(()));
         let target = Process::spawn(Command::new(std::env::current_exe()?).arg("target"));
         let port = target.wait_for_line("listening at", PATIENCE);
         let port = port.rsplit(' ').next().unwrap_or_default().to_owned();
@@ -106,6 +109,14 @@ impl Rig {
         }
         Ok((tunnel, connection))
     }
+
+    /// Connects with the target without a proxy, and sends it these bytes.
+    pub(crate) async fn open_directly(&self, first: &[u8]) -> Result<tokio::net::TcpStream> {
+        let mut stream = tokio::net::TcpStream::connect(self.target()).await?;
+        stream.set_nodelay(true)?;
+        stream.write_all(first).await?;
+        Ok(stream)
+    }
 }
 
 /// Each role has one thread: of a Go program's goroutines, and of tokio's tasks.
@@ -114,7 +125,7 @@ fn one_thread(command: &mut Command) -> &mut Command {
 }
 
 /// Ports that are free now; the original's server takes none above 49151.
-fn free_ports<const N: usize>() -> Result<[u16; N]> {
+fn free_ports<const N: usize>() -> Done<[u16; N]> {
     let mut candidates = (30_000 + (std::process::id() % 10_000) as u16..49_151)
         .filter(|port| StdListener::bind(("0.0.0.0", *port)).is_ok());
     let mut ports = [0; N];
@@ -124,41 +135,17 @@ fn free_ports<const N: usize>() -> Result<[u16; N]> {
     Ok(ports)
 }
 
-/// Waits for `/readyz` at this port of loopback.
-fn wait_until_ready(port: u16) -> Result<()> {
+/// Whether `/readyz` at this port of loopback says so.
+fn is_ready(port: u16) -> std::io::Result<bool> {
     use std::io::{Read, Write};
-    let begin = Instant::now();
-    while begin.elapsed() < PATIENCE {
-        let mut answer = String::new();
-        if let Ok(mut stream) = std::net::TcpStream::connect(("127.0.0.1", port)) {
-            stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n")?;
-            stream.read_to_string(&mut answer)?;
-        }
-        if answer.split(' ').nth(1) == Some("200") {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Err("the server is not ready".into())
-}
-
-fn certificates(folder: &Path) -> Result<()> {
-    let mut params = CertificateParams::default();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate()?;
-    std::fs::write(folder.join("ca.crt"), params.self_signed(&key)?.pem())?;
-    let issuer = Issuer::new(params, key);
-    for name in ["server", "agent"] {
-        let key = KeyPair::generate()?;
-        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()])?;
-        std::fs::write(folder.join(format!("{name}.crt")), params.signed_by(&key, &issuer)?.pem())?;
-        std::fs::write(folder.join(format!("{name}.key")), key.serialize_pem())?;
-    }
-    Ok(())
+    let (mut stream, mut answer) = (TcpStream::connect(("127.0.0.1", port))?, String::new());
+    stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n")?;
+    stream.read_to_string(&mut answer)?;
+    Ok(answer.split(' ').nth(1) == Some("200"))
 }
 
 /// The first byte says what a connection is for: `e` echo, `s` send without end.
-pub(crate) async fn target() -> Result<()> {
+pub(crate) async fn target() -> Done {
     // At every loopback address: one alone runs out of ports in seconds of dialling.
     let listener = TcpListener::bind("0.0.0.0:0").await?;
     println!("listening at {}", listener.local_addr()?.port());
