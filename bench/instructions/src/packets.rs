@@ -14,13 +14,12 @@ use std::time::Duration;
 
 use acl::Action;
 use dataplane::mailbox::Command;
-use dataplane::port::{Buffers, Port, PortGone};
 use dataplane::session::{Sessions, Timeouts, TupleOrigin};
 use dataplane::wire::tcp_flags;
 use dataplane::{
     Counters, Frame, Graph, Memory, Now, Outcome, Packet, PortId, Snapshot, VECTOR, Worker,
 };
-use traffic::{Kind, Rules, Traffic};
+use traffic::{Kind, Queue, Rules, Traffic};
 
 /// Connections that are established before the count, visited in an order of their own.
 const CONNECTIONS: u32 = 1024;
@@ -214,8 +213,14 @@ fn through_worker(source: impl Fn() -> Source, vectors: u32) {
     let mut worker = Worker::alone(memory, frames, sessions, None);
     for port in 0..first.traffic.ports() {
         let client = u32::from(port);
-        let source = (client < CLIENTS).then(&source);
-        let queue = Box::new(Queue { client, source });
+        // One vector of all clients together.
+        let burst = if client < CLIENTS { VECTOR / CLIENTS as usize } else { 0 };
+        let mut source = source();
+        let generate = move |memory: &Memory, frames: &mut [Frame]| {
+            generate_frames(&mut source, client, memory, frames);
+            frames.len()
+        };
+        let queue = Box::new(Queue { burst, generate });
         worker.mailbox().send(Command::AddPort(PortId(port), queue, Arc::default()));
     }
     worker.mailbox().send(Command::Snapshot(Arc::new(snapshot)));
@@ -225,33 +230,4 @@ fn through_worker(source: impl Fn() -> Source, vectors: u32) {
     }
     let ended = worker.counters().of(first.outcome());
     assert_eq!(ended, u64::from(vectors) * VECTOR as u64, "packets that ended as they should");
-}
-
-/// A port that always has packets of one client, and takes whatever leaves.
-struct Queue {
-    client: u32,
-    source: Option<Source>,
-}
-
-impl Port for Queue {
-    fn receive(
-        &mut self,
-        buffers: &mut Buffers<'_>,
-        most: usize,
-        frames: &mut Vec<Frame>,
-    ) -> Result<(), PortGone> {
-        let Some(source) = &mut self.source else { return Ok(()) };
-        let from = frames.len();
-        // One vector of all clients together.
-        buffers.free.take_many(most.min(VECTOR / CLIENTS as usize), frames);
-        generate_frames(source, self.client, buffers.memory, &mut frames[from..]);
-        Ok(())
-    }
-
-    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
-        buffers.free.put_all(frames);
-        Ok(())
-    }
-
-    fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
 }

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::{Action, Address, AddressMapBuilder, Block, End, PeerSetId, PortRange, Rule, Table};
+use dataplane::port::{Buffers, Port, PortGone};
 use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{Mac, checksum, protocol};
@@ -285,6 +286,36 @@ impl Traffic {
         }
         services
     }
+}
+
+/// A queue of a port that has packets at any time, and takes whatever leaves.
+pub(crate) struct Queue<G> {
+    /// Packets that it has at a time, at most.
+    pub(crate) burst: usize,
+    /// Writes packets into frames, and returns how many.
+    pub(crate) generate: G,
+}
+
+impl<G: FnMut(&Memory, &mut [Frame]) -> usize + Send> Port for Queue<G> {
+    fn receive(
+        &mut self,
+        buffers: &mut Buffers<'_>,
+        most: usize,
+        frames: &mut Vec<Frame>,
+    ) -> Result<(), PortGone> {
+        let from = frames.len();
+        buffers.free.take_many(most.min(self.burst), frames);
+        let made = (self.generate)(buffers.memory, &mut frames[from..]);
+        frames.drain(from + made..).for_each(|frame| buffers.free.put(frame));
+        Ok(())
+    }
+
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        buffers.free.put_all(frames);
+        Ok(())
+    }
+
+    fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
 }
 
 /// The address of a pod here; behind `fd01::` for IPv6.

@@ -23,12 +23,12 @@ use std::{fs, thread};
 use acl::Action;
 use bench::{Group, SessionFile, draw, in_turns, print_table};
 use clap::Parser;
-use dataplane::port::{Buffers, Port, PortGone};
+use dataplane::port::Port;
 use dataplane::switch::{Config, RxMode};
 use dataplane::{Frame, Memory, Outcome, PortId, Switch, Verdict};
 use fastrand::Rng;
 
-use super::traffic::{Kind, Rules, Traffic};
+use super::traffic::{Kind, Queue, Rules, Traffic};
 
 #[derive(Parser)]
 struct Args {
@@ -210,7 +210,8 @@ impl Rig {
             Case::Opening(_) => None,
         };
         let queue = |port: u32, n: usize, sends: bool| -> Box<dyn Port> {
-            Box::new(Queue::new((port, n as u32), share, sends, &shared))
+            let generate = generator(Arc::clone(&shared), (port, n as u32), share);
+            Box::new(Queue { burst: if sends { usize::MAX } else { 0 }, generate })
         };
         for port in 0..2 * PAIRS {
             let (id, sends) = (PortId(port as u16), port < PAIRS);
@@ -273,87 +274,38 @@ impl Rig {
     }
 }
 
-/// One queue of a port, which takes whatever leaves there.
-struct Queue {
-    client: u32,
-    number: u32,
-    /// Number of flows; `None` without end.
-    share: Option<u32>,
-    /// Whether packets come in by it.
-    sends: bool,
-    /// Flows that have had their first packet.
-    begun: u32,
-    rng: Rng,
-    shared: Arc<Shared>,
-    /// Time that making the last burst took.
-    usual: Duration,
-}
-
 /// Making a burst takes longer only if the operating system interrupted it.
 const INTERRUPTED: Duration = Duration::from_micros(20);
 
-impl Queue {
-    fn new(
-        (client, number): (u32, u32),
-        share: Option<u32>,
-        sends: bool,
-        shared: &Arc<Shared>,
-    ) -> Self {
-        let (rng, shared) = (Rng::with_seed(u64::from(client * 64 + number + 1)), shared.clone());
-        Self { client, number, share, sends, begun: 0, rng, shared, usual: Duration::ZERO }
-    }
-
-    /// The flow of the next packet: each once, then by chance. It is one of this client's and this queue's.
-    fn next(&mut self) -> Option<u32> {
-        let n = match self.share {
-            Some(share) if self.begun >= share => {
-                let runs = self.shared.phase.load(Ordering::Relaxed) == RUN;
-                runs.then(|| self.rng.u32(..share))?
-            }
-            _ => {
-                self.begun += 1;
-                self.begun - 1
-            }
-        };
-        Some((n * self.shared.making.len() as u32 + self.number) * PAIRS + self.client)
-    }
-}
-
-impl Port for Queue {
-    fn receive(
-        &mut self,
-        buffers: &mut Buffers<'_>,
-        most: usize,
-        frames: &mut Vec<Frame>,
-    ) -> Result<(), PortGone> {
-        if !self.sends || self.shared.phase.load(Ordering::Relaxed) == WAIT {
-            return Ok(());
-        }
-        let mut made = frames.len();
-        buffers.free.take_many(most, frames);
-        let started = Instant::now();
-        while made < frames.len()
-            && let Some(n) = self.next()
-        {
-            self.shared.traffic.write(buffers.memory, &mut frames[made], n, false);
+/// Makes packets of a client and a worker: one of each flow, of which there are `share` or without end, then by chance.
+fn generator(
+    shared: Arc<Shared>,
+    (client, worker): (u32, u32),
+    share: Option<u32>,
+) -> impl FnMut(&Memory, &mut [Frame]) -> usize + Send {
+    let mut rng = Rng::with_seed(u64::from(client * 64 + worker + 1));
+    // Flows that have had their first packet, and the time that the last burst took.
+    let (mut begun, mut usual) = (0, Duration::ZERO);
+    move |memory, frames| {
+        let phase = shared.phase.load(Ordering::Relaxed);
+        let (mut made, started) = (0, Instant::now());
+        while made < frames.len() && phase != WAIT {
+            let n = match share {
+                Some(share) if begun >= share && phase == RUN => rng.u32(..share),
+                Some(share) if begun >= share => break,
+                _ => {
+                    begun += 1;
+                    begun - 1
+                }
+            };
+            let n = (n * shared.making.len() as u32 + worker) * PAIRS + client;
+            shared.traffic.write(memory, &mut frames[made], n, false);
             made += 1;
         }
-        let mut spent = started.elapsed();
-        if spent < INTERRUPTED {
-            self.usual = spent;
-        } else {
-            spent = self.usual;
-        }
-        let making = &self.shared.making[self.number as usize];
-        making.0.fetch_add(spent.as_nanos() as u64, Ordering::Relaxed);
-        frames.drain(made..).for_each(|frame| buffers.free.put(frame));
-        Ok(())
+        let spent = started.elapsed();
+        usual = if spent < INTERRUPTED { spent } else { usual };
+        let making = &shared.making[worker as usize];
+        making.0.fetch_add(usual.as_nanos() as u64, Ordering::Relaxed);
+        made
     }
-
-    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
-        buffers.free.put_all(frames);
-        Ok(())
-    }
-
-    fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
 }
