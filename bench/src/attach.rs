@@ -6,17 +6,14 @@ use std::error::Error;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Parser;
 use cli::commands::Cli;
 use local_api::{AttachPod, Client};
-use testkit::{Namespace, Process, TempDir, manifests};
+use testkit::{Namespace, Process, manifests};
 
-use crate::Samples;
 use crate::forwarder::own_path;
-use crate::process::used_memory;
 use crate::rig::{mac_of, words};
 
 /// Timeout of hundreds of pods on a slow machine.
@@ -31,11 +28,6 @@ pub fn run() -> ExitCode {
 
 /// The node of the switch, and of its pods.
 pub const NODE: &str = "node1";
-
-/// The node as a manifest.
-pub fn node_object() -> String {
-    manifests::node(NODE, "192.0.2.1", "10.88.0.0/16")
-}
 
 /// Writes objects below `folder`, and says where.
 ///
@@ -134,7 +126,8 @@ pub fn pods<'a>(
     count: usize,
     place: impl Fn(usize) -> &'a Namespace,
 ) -> Result<(String, Vec<AttachPod>)> {
-    let (mut objects, mut requests) = (node_object(), Vec::new());
+    let mut objects = manifests::node(NODE, "192.0.2.1", "10.88.0.0/16");
+    let mut requests = Vec::new();
     for n in 0..count {
         let (name, address) = (format!("p{n}"), address(n));
         requests.push(join(node, format!("pg{n}"), place(n), &format!("eth{n}"), &name, address)?);
@@ -143,77 +136,13 @@ pub fn pods<'a>(
     Ok((objects, requests))
 }
 
-/// Times in milliseconds, and the memory of switch and pods.
-#[derive(Clone, Debug, Default)]
-pub struct Attached {
-    /// From the first request to the last answer, of each round.
-    pub all: Samples,
-    /// Times of each pod.
-    pub single: Samples,
-    /// Times of pods attached one after the other.
-    pub alone: Samples,
-    /// Times of other requests to the control loop while the pods are attached.
-    pub others: Samples,
-    /// Megabytes of the whole machine, of each round.
-    pub memory: Samples,
-}
-
-impl Attached {
-    /// Attaches `alone` pods one after the other, then `pods` at once, to a switch with these further
-    /// arguments.
-    ///
-    /// # Errors
-    /// If something cannot be started, or a pod is refused.
-    pub fn measure(&mut self, pods: usize, alone: usize, arguments: &[&str]) -> Result<()> {
-        let (node, others) = (Namespace::new("bench-node"), Namespace::new("bench-pods"));
-        let folder = TempDir::new("bench-attach");
-        let (objects, mut requests) = self::pods(&node, pods + alone, |_| &others)?;
-        let umem = ((pods + alone) * 512 + 4096).to_string();
-        let before = used_memory()?;
-        let further = [&["--listen", "127.0.0.1:0", "--umem-frames", &umem], arguments].concat();
-        let (_switch, socket) = start(&node, folder.path(), &objects, &further)?;
-        for request in requests.drain(..alone) {
-            self.alone.add(timed(&socket, |client| client.attach_pod(&request).map(drop))?);
-        }
-        let is_over = AtomicBool::new(false);
-        std::thread::scope(|scope| -> Result<()> {
-            let asking = scope.spawn(|| {
-                let mut times = Vec::new();
-                while !is_over.load(Ordering::Relaxed) {
-                    times.push(timed(&socket, |client| client.list_pods().map(drop))?);
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                Ok::<_, String>(times)
-            });
-            let began = Instant::now();
-            let attach = |request: AttachPod| {
-                let socket = &socket;
-                scope.spawn(move || timed(socket, |client| client.attach_pod(&request).map(drop)))
-            };
-            let attaching: Vec<_> = requests.into_iter().map(attach).collect();
-            let times: Vec<_> = attaching.into_iter().map(|it| it.join()).collect();
-            self.all.add(milliseconds(began.elapsed()));
-            is_over.store(true, Ordering::Relaxed);
-            self.others.extend(asking.join().map_err(|_| "a panic")??);
-            for time in times {
-                self.single.add(time.map_err(|_| "a panic")??);
-            }
-            Ok(())
-        })?;
-        self.memory.add(used_memory()? - before);
-        Ok(())
-    }
-}
-
-/// Milliseconds of a request.
-fn timed(
-    socket: &Path,
-    request: impl FnOnce(&mut Client) -> std::result::Result<(), local_api::ClientError>,
-) -> std::result::Result<f64, String> {
-    let began = Instant::now();
-    let mut client = Client::connect(socket, PATIENCE).map_err(|error| error.to_string())?;
-    request(&mut client).map_err(|error| error.to_string())?;
-    Ok(milliseconds(began.elapsed()))
+/// Attaches pods, one after the other.
+///
+/// # Errors
+/// If the switch refuses one, or does not answer.
+pub fn attach(socket: &Path, requests: &[AttachPod]) -> Result<()> {
+    let mut api = Client::connect(socket, PATIENCE)?;
+    Ok(requests.iter().try_for_each(|request| api.attach_pod(request).map(drop))?)
 }
 
 /// A time in milliseconds.

@@ -7,16 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use acl::{Action, Address, PortRange, Rule, Table};
-use dataplane::port::af_xdp::{Umem, UmemConfig};
 use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
-use dataplane::switch::{Config, RxMode};
+use dataplane::switch::RxMode;
 use dataplane::wire::protocol;
-use dataplane::{AclBinding, Parts, PortId, PortKind, PortState, Switch};
-use linux_net::Netlink;
+use dataplane::{AclBinding, Parts, PortId, PortKind, PortState};
 use testkit::{Process, TempDir, eventually, has_program};
 
 use crate::rig::{
-    PATIENCE, RECEIVER, Rig, SERVICE, Settings, filled, kernel, mac, offload, put_in_force, words,
+    self, PATIENCE, RECEIVER, Rig, SERVICE, Settings, filled, kernel, mac, offload, put_in_force,
+    words,
 };
 use crate::vpp::{self, Vpp};
 
@@ -37,8 +36,9 @@ pub enum Forwarder {
     Podgate,
     /// The same with flow offload.
     Offload,
-    /// The kernel's bridge as `BridgeUncut`, behind an nftables chain that looks up a set of 1,000
-    /// addresses.
+    /// The kernel's bridge. Pods leave all to "hardware": it passes segments of up to 64 KiB uncut.
+    Bridge,
+    /// The same behind an nftables chain that looks up a set of 1,000 addresses.
     BridgeFiltered,
     /// The kernel as a router, with the same chain.
     Route,
@@ -53,41 +53,27 @@ pub enum Forwarder {
     Vpp(&'static Path),
     /// DPDK's testpmd on core 0, which looks at nothing and swaps nothing.
     Testpmd,
-    /// The kernel's bridge, between pods that cut and finish their packets themselves.
-    Bridge,
-    /// The kernel's bridge, between pods that leave all to "hardware": it passes segments of up to
-    /// 64 KiB uncut.
-    BridgeUncut,
 }
 
 impl Forwarder {
     /// Its name in tables.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Podgate => "podgate",
-            Self::Offload => "podgate, flow offload",
-            Self::BridgeFiltered => "bridge, nftables",
-            Self::Route => "kernel route, nftables",
-            Self::RouteTracked => "kernel route, nftables, conntrack",
-            Self::Redirect => "tc, redirect_peer alone",
-            Self::Vpp(_) => "VPP, ACL",
-            Self::Testpmd => "testpmd io",
-            Self::Bridge => "bridge, offloads off",
-            Self::BridgeUncut => "bridge, offloads on",
-        }
+        self.described().0
     }
 
-    /// The settings of the interfaces that its users have.
-    fn settings(self) -> Settings {
+    /// Its name, and the interfaces that its users have.
+    fn described(self) -> (&'static str, Settings) {
+        use Settings::{CniPlugin, FlowOffload, Kernel};
         match self {
-            Self::Podgate => Settings::CniPlugin,
-            Self::Offload => Settings::FlowOffload,
-            Self::BridgeFiltered
-            | Self::Route
-            | Self::RouteTracked
-            | Self::Redirect
-            | Self::BridgeUncut => Settings::Kernel,
-            Self::Vpp(_) | Self::Testpmd | Self::Bridge => Settings::Cut,
+            Self::Podgate => ("podgate", CniPlugin),
+            Self::Offload => ("podgate, flow offload", FlowOffload),
+            Self::Bridge => ("bridge, offloads on", Kernel),
+            Self::BridgeFiltered => ("bridge, nftables", Kernel),
+            Self::Route => ("kernel route, nftables", Kernel),
+            Self::RouteTracked => ("kernel route, nftables, conntrack", Kernel),
+            Self::Redirect => ("tc, redirect_peer alone", Kernel),
+            Self::Vpp(_) => ("VPP, ACL", CniPlugin),
+            Self::Testpmd => ("testpmd io", CniPlugin),
         }
     }
 
@@ -102,26 +88,25 @@ impl Forwarder {
     }
 
     /// Starts this switch as another build of this command has it.
-    pub fn start_build<'a>(rig: &'a Rig, program: &str) -> Running<'a> {
-        rig.clear();
-        Running { rig, process: Some(switch(rig, program, "switch")), _vpp: None }
+    pub fn start_build(program: &str) -> Running {
+        let rig = Rig::new(Settings::CniPlugin);
+        Running { process: Some(switch(&rig, program, "switch")), _vpp: None, rig }
     }
 
-    /// Starts it between the pods.
+    /// Starts it between two new pods.
     ///
     /// # Errors
     /// If a file or VPP fails.
-    pub fn start(self, rig: &Rig) -> Result<Running<'_>, Box<dyn Error>> {
-        rig.clear();
-        rig.set(self.settings());
+    pub fn start(self) -> Result<Running, Box<dyn Error>> {
+        let rig = Rig::new(self.described().1);
         let (mut process, mut peer) = (None, None);
         match self {
             Self::Vpp(program) => {
                 let rules = vpp::acl(&policy(), |_| Vec::new());
                 peer = Some(vpp::bridge(program, rig.node.name(), ["pga", "pgb"], &rules)?);
             }
-            Self::Podgate => process = Some(switch(rig, &own_path()?, "switch")),
-            Self::Offload => process = Some(switch(rig, &own_path()?, "offload")),
+            Self::Podgate => process = Some(switch(&rig, &own_path()?, "switch")),
+            Self::Offload => process = Some(switch(&rig, &own_path()?, "offload")),
             Self::Testpmd => {
                 let testpmd = rig.node.spawn(words(
                     "dpdk-testpmd -l 0,1 --main-lcore 1 --no-pci --no-huge -m 512 --no-shconf \
@@ -133,17 +118,17 @@ impl Forwarder {
             }
             Self::Route | Self::RouteTracked => {
                 rig.route();
-                filter(rig, "ip", self == Self::RouteTracked)?;
+                filter(&rig, "ip", self == Self::RouteTracked)?;
             }
-            Self::Redirect => redirect(rig)?,
-            Self::Bridge | Self::BridgeUncut | Self::BridgeFiltered => {
+            Self::Redirect => redirect(&rig)?,
+            Self::Bridge | Self::BridgeFiltered => {
                 if self == Self::BridgeFiltered {
-                    filter(rig, "bridge", false)?;
+                    filter(&rig, "bridge", false)?;
                 }
-                bridge(rig);
+                bridge(&rig);
             }
         }
-        Ok(Running { rig, process, _vpp: peer })
+        Ok(Running { process, _vpp: peer, rig })
     }
 }
 
@@ -156,8 +141,7 @@ fn switch(rig: &Rig, program: &str, mode: &str) -> Process {
 
 /// Makes a bridge of both interfaces that forwards.
 fn bridge(rig: &Rig) {
-    let mtu = rig.node.exec(words("cat /sys/class/net/pga/mtu"));
-    rig.node.exec(words(&format!("ip link add bridge mtu {} type bridge", mtu.trim())));
+    rig.node.exec(words("ip link add bridge type bridge"));
     // Where the module br_netfilter is loaded, a bridge passes packets through the IP layer's
     // hooks as well: a bridge at its best does not.
     for family in ["ip", "ip6", "arp"] {
@@ -222,13 +206,14 @@ fn filter(rig: &Rig, family: &str, is_tracked: bool) -> Result<(), Box<dyn Error
 }
 
 /// A forwarder at work, until this is dropped.
-pub struct Running<'a> {
-    rig: &'a Rig,
+pub struct Running {
     process: Option<Process>,
     _vpp: Option<Vpp>,
+    /// The node and its pods, which end after the forwarder.
+    pub rig: Rig,
 }
 
-impl Running<'_> {
+impl Running {
     /// Packets that programs of flow offload have forwarded, and those that they left to the switch;
     /// as of a moment ago.
     pub fn counted(&self) -> Option<[f64; 2]> {
@@ -236,17 +221,6 @@ impl Running<'_> {
         let last = lines.iter().rev().find_map(|line| line.strip_prefix(COUNTED))?;
         let numbers: Vec<f64> = last.split_whitespace().filter_map(|it| it.parse().ok()).collect();
         numbers.try_into().ok()
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        match &mut self.process {
-            Some(process) => drop(process.kill()),
-            // One that was never there is deleted as well.
-            None => drop(self.rig.node.try_exec(words("ip link delete bridge"))),
-        }
-        self.rig.set(Settings::CniPlugin);
     }
 }
 
@@ -270,7 +244,6 @@ pub fn is_switch(args: &[String]) -> Option<Result<(), Box<dyn Error>>> {
 
 fn serve(macs: [&str; 2], offloads: bool) -> Result<(), Box<dyn Error>> {
     let macs = [mac(macs[0])?, mac(macs[1])?];
-    let (umem, memory, frames) = Umem::create(&UmemConfig { frames: 16384, hugepages: false })?;
     let rx_mode = match std::env::var("BENCH_RX_MODE").as_deref() {
         Ok("polling") => RxMode::Polling,
         Ok("adaptive") => RxMode::Adaptive,
@@ -278,17 +251,13 @@ fn serve(macs: [&str; 2], offloads: bool) -> Result<(), Box<dyn Error>> {
         _ if offloads => RxMode::Adaptive,
         _ => RxMode::Polling,
     };
-    let config = Config { rx_mode, cores: vec![0], ..Config::default() };
-    let switch = Arc::new(Switch::start(&config, &memory, frames, |_| None)?);
+    let (umem, switch) = rig::switch(rx_mode, vec![0])?;
     let map = Arc::default();
     let table = AclBinding::Table(Arc::new(Table::compile(policy().into(), &map)));
     let pods = [(PortId(0), "pga", macs[0]), (PortId(1), "pgb", macs[1])];
     let mut running = None;
     if offloads {
-        let (kernel, link) = kernel(&umem, &switch, TRUNK)?;
-        let mut netlink = Netlink::open()?;
-        [&link.kernel, &link.switch].into_iter().try_for_each(|end| netlink.set_up(end.index))?;
-        running = Some(offload(kernel, &switch, TRUNK, &pods)?);
+        running = Some(offload(kernel(&umem, &switch)?, &switch, &pods)?);
     } else {
         for (id, interface, _) in pods {
             switch.add_port(id, Box::new(umem.open(interface, &filled())?));
@@ -344,6 +313,3 @@ fn services() -> Result<Services, Box<dyn Error>> {
     services.claim(address);
     Ok(services)
 }
-
-/// Behind all ports.
-const TRUNK: PortId = PortId(1023);

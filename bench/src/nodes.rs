@@ -10,16 +10,15 @@ use std::sync::Arc;
 
 use acl::Address;
 use dataplane::port::Port;
-use dataplane::port::af_xdp::{AfXdpPort, Umem, UmemConfig, UplinkFilter};
-use dataplane::switch::{Config, RxMode};
-use dataplane::wire::Mac;
+use dataplane::port::af_xdp::{AfXdpPort, UplinkFilter};
+use dataplane::switch::RxMode;
 use dataplane::wire::vxlan::Vxlan;
-use dataplane::{AclBinding, Parts, Peer, PortId, PortKind, PortState, Routes, Switch, Underlay};
-use linux_net::{Netlink, punt};
+use dataplane::{AclBinding, Parts, Peer, PortId, PortKind, PortState, Routes, Underlay};
+use linux_net::{MacAddress, Netlink, punt};
 use testkit::{Boringtun, Namespace, Process};
 
 use crate::forwarder::own_path;
-use crate::rig::{PATIENCE, filled, kernel, mac, mac_of, offload, put_in_force, words};
+use crate::rig::{self, PATIENCE, filled, kernel, offload, put_in_force, words};
 use crate::sealed;
 
 /// A forwarder between the nodes.
@@ -43,7 +42,6 @@ const OVERLAY: Vxlan = Vxlan { network: 7, port: 4789, group: false };
 const MTU: u32 = 1500;
 const POD: PortId = PortId(0);
 const UPLINK: PortId = PortId(1);
-const TRUNK: PortId = PortId(2);
 
 /// The nodes with what runs on them, until this is dropped.
 pub struct Nodes {
@@ -76,64 +74,61 @@ impl Between {
     pub fn start(self, tunnel: bool) -> Result<Nodes, Box<dyn Error>> {
         let nodes = [Namespace::new("bench-node1"), Namespace::new("bench-node2")];
         let pods = [Namespace::new("bench-a"), Namespace::new("bench-b")];
-        let other = nodes[1].name();
+        let wires = [1, 2].map(|number| format!("wire mtu {MTU} address {}", mac("wire", number)));
         nodes[0].exec(words(&format!(
-            "ip link add wire mtu {MTU} type veth peer name wire mtu {MTU} netns {other}"
+            "ip link add {} type veth peer name {} netns {}",
+            wires[0],
+            wires[1],
+            nodes[1].name()
         )));
         let pod_mtu = match self {
             Self::Encrypted | Self::WireGuard => MTU - u32::from(encryption::overhead(false)),
             _ if tunnel => MTU - Vxlan::overhead(true) as u32,
             _ => MTU,
         };
-        let mut devices = Vec::new();
-        for (n, (node, pod)) in nodes.iter().zip(&pods).enumerate() {
-            let number = n + 1;
-            node.exec(words("ip link set lo up"));
+        for (number, (node, pod)) in (1..).zip(nodes.iter().zip(&pods)) {
             node.exec(words(&format!("ip addr add 192.0.2.{number}/24 dev wire")));
             node.exec(words("ip link set wire up"));
+            let (gateway, own) = (mac("pga", number), mac("eth0", number));
             node.exec(words(&format!(
-                "ip link add pga mtu {pod_mtu} type veth peer name eth0 mtu {pod_mtu} netns {}",
+                "ip link add pga mtu {pod_mtu} address {gateway} type veth \
+                 peer name eth0 mtu {pod_mtu} address {own} netns {}",
                 pod.name()
             )));
             node.exec(words("ip link set pga up"));
             pod.exec(words("tc qdisc add dev eth0 root pfifo"));
             pod.exec(words("ip link set eth0 up"));
             pod.exec(words(&format!("ip addr add {}/32 dev eth0", pod_address(number))));
-            let gateway = mac_of(node, "pga");
             pod.exec(words(&format!("ip neigh add 169.254.1.1 lladdr {gateway} dev eth0")));
             pod.exec(words("ip route add default via 169.254.1.1 dev eth0 onlink"));
             if self == Self::Podgate {
                 pod.try_exec(words("ethtool -K eth0 tx off sg off tso off gso off gro off"));
             }
         }
-        let mut switches = Vec::new();
-        for (n, node) in nodes.iter().enumerate() {
-            let next_hop = mac_of(&nodes[1 - n], "wire");
-            let pod = mac_of(&pods[n], "eth0");
+        let (mut switches, mut devices) = (Vec::new(), Vec::new());
+        for (number, node) in (1..).zip(&nodes) {
             if matches!(self, Self::Encrypted | Self::WireGuard) {
-                devices.extend(sealed::serve(node, n + 1));
-            }
-            if self == Self::WireGuard {
-                let opened = || sealed::open(n + 1, MTU).map(drop).map_err(|it| it.to_string());
-                node.enter(opened)?;
+                devices.extend(sealed::serve(node, number));
             }
             let mode = match self {
                 Self::Kernel => {
-                    route(node, n + 1, &pod, tunnel.then_some("tunnel"));
+                    route(node, number, tunnel.then_some("tunnel"));
                     continue;
                 }
                 Self::WireGuard => {
-                    route(node, n + 1, &pod, Some(&sealed::name(n + 1)));
+                    let opened =
+                        || sealed::open(number, MTU).map(drop).map_err(|it| it.to_string());
+                    node.enter(opened)?;
+                    route(node, number, Some(&sealed::name(number)));
                     continue;
                 }
                 Self::Encrypted => "encrypted",
                 Self::Offload => "offload",
                 Self::Podgate => "switch",
             };
-            let (own, number) = (own_path()?, (n + 1).to_string());
             let underlay = if tunnel { "vxlan" } else { "routed" };
-            let switch =
-                node.spawn([own.as_str(), "node", &number, mode, underlay, &pod, &next_hop]);
+            let number = number.to_string();
+            let switch = node.spawn([own_path()?.as_str(), "node", &number, mode, underlay]);
             switch.wait_for_line("in force", PATIENCE);
             switches.push(switch);
         }
@@ -141,9 +136,14 @@ impl Between {
     }
 }
 
+/// The MAC address of an interface that belongs to a node, 1 or 2.
+fn mac(interface: &str, number: usize) -> MacAddress {
+    MacAddress([2, 0, 0, 0, interface.as_bytes()[0], number as u8])
+}
+
 /// Makes the kernel of a node route, over a device or the wire.
-fn route(node: &Namespace, number: usize, pod: &str, device: Option<&str>) {
-    let (other, own) = (3 - number, pod_address(number));
+fn route(node: &Namespace, number: usize, device: Option<&str>) {
+    let (other, own, pod) = (3 - number, pod_address(number), mac("eth0", number));
     node.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);
     let mut lines = vec![
         format!("ip route add {own}/32 dev pga"),
@@ -175,35 +175,27 @@ pub fn is_node(args: &[String]) -> Option<Result<(), Box<dyn Error>>> {
 }
 
 fn serve(arguments: &[String]) -> Result<(), Box<dyn Error>> {
-    let [number, mode, underlay, pod_mac, next_hop] = arguments else {
-        return Err("a node has five arguments".into());
+    let [number, mode, underlay] = arguments else {
+        return Err("a node has three arguments".into());
     };
-    let (number, pod_mac, next_hop) = (number.parse::<usize>()?, mac(pod_mac)?, mac(next_hop)?);
+    let number = number.parse::<usize>()?;
     let underlay = match underlay.as_str() {
         "vxlan" => Underlay::Overlay(OVERLAY),
         _ => Underlay::Routed,
     };
-    let (umem, memory, frames) = Umem::create(&UmemConfig { frames: 16384, hugepages: false })?;
-    let config = Config { rx_mode: RxMode::Adaptive, ..Config::default() };
-    let switch = Arc::new(Switch::start(&config, &memory, frames, |_| None)?);
-    let other = 3 - number;
-    let node = |number: usize| -> Result<IpAddr, Box<dyn Error>> {
-        Ok(format!("192.0.2.{number}").parse()?)
-    };
-    let (own, peer) = (node(number)?, node(other)?);
+    let (umem, switch) = rig::switch(RxMode::Adaptive, Vec::new())?;
     let filter = UplinkFilter {
         vxlan_port: matches!(underlay, Underlay::Overlay(_)).then_some(OVERLAY.port),
-        node_addresses: [own].into(),
+        node_addresses: [node(number)?].into(),
         pod_networks: [format!("10.88.{number}.0/24").parse()?].into(),
         ..UplinkFilter::default()
     };
     let mut netlink = Netlink::open()?;
     let wire = netlink.link("wire")?;
-    let own_mac = wire.mac.ok_or("the wire has no MAC address")?.0;
     let open = |interface: &str| umem.open(interface, &filled());
     let (mut running, mut uplink, mut sealed) = (None, None, None);
     if mode != "switch" {
-        let (kernel, link) = kernel(&umem, &switch, TRUNK)?;
+        let kernel = kernel(&umem, &switch)?;
         let uplinks = punt::set_up_uplink(1, linux_net::MAX_MTU)?;
         let port = kernel.uplink_queue(Box::new(open(punt::UPLINK_SWITCH_END)?));
         switch.add_port(UPLINK, port);
@@ -213,10 +205,10 @@ fn serve(arguments: &[String]) -> Result<(), Box<dyn Error>> {
             sealed = Some(sealed::seal(number, &wire, MTU, &kernel)?);
         }
         kernel.steer_uplink()?;
-        for end in [&link.kernel, &link.switch, &uplinks.kernel, &uplinks.switch] {
+        for end in [&uplinks.kernel, &uplinks.switch] {
             netlink.set_up(end.index)?;
         }
-        let offload = offload(kernel, &switch, TRUNK, &[(POD, "pga", pod_mac)])?;
+        let offload = offload(kernel, &switch, &[(POD, "pga", mac("eth0", number).0)])?;
         offload.add_wire(UPLINK, wire.index);
         running = Some(offload);
     } else {
@@ -227,47 +219,45 @@ fn serve(arguments: &[String]) -> Result<(), Box<dyn Error>> {
         switch.add_queues(UPLINK, ports.collect());
         uplink = Some(program);
     }
-    let parts = parts(number, underlay, (own, own_mac), (peer, next_hop), pod_mac)?;
-    put_in_force(&switch, running.as_ref(), parts)?;
+    put_in_force(&switch, running.as_ref(), parts(number, underlay)?)?;
     let _kept = (running, uplink, sealed);
     loop {
         std::thread::park();
     }
 }
 
-fn parts(
-    number: usize,
-    underlay: Underlay,
-    (own, own_mac): (IpAddr, Mac),
-    (peer, next_hop): (IpAddr, Mac),
-    pod_mac: Mac,
-) -> Result<Parts, Box<dyn Error>> {
-    let other = 3 - number;
-    let mtu = MTU as u16;
+/// The address of a node.
+fn node(number: usize) -> Result<IpAddr, Box<dyn Error>> {
+    Ok(format!("192.0.2.{number}").parse()?)
+}
+
+fn parts(number: usize, underlay: Underlay) -> Result<Parts, Box<dyn Error>> {
+    let (other, mtu) = (3 - number, MTU as u16);
     let address: IpAddr = pod_address(number).parse()?;
     let pod = PortState {
-        mac: Some(pod_mac),
+        mac: Some(mac("eth0", number).0),
         addresses: vec![address.into()],
         to_pod: AclBinding::Open,
         from_pod: AclBinding::Open,
         mtu,
         ..PortState::new("pod", PortKind::Pod)
     };
+    let own_mac = mac("wire", number).0;
     let uplink = PortState { own_mac, mtu, ..PortState::new("uplink", PortKind::Uplink) };
-    let peer: Address = peer.into();
+    let peer: Address = node(other)?.into();
     let routes = Routes::new(vec![Peer {
         name: format!("node{other}"),
         addresses: vec![peer],
         networks: vec![format!("10.88.{other}.0/24").parse()?],
         endpoint: peer,
-        next_hop: Some(next_hop),
+        next_hop: Some(mac("wire", other).0),
         least_hop_limit: 255,
         ..Peer::default()
     }]);
     Ok(Parts {
         generation: 1,
         ports: vec![Some(pod), Some(uplink)],
-        node_addresses: vec![own],
+        node_addresses: vec![node(number)?],
         local_networks: vec![format!("10.88.{number}.0/24").parse()?],
         routes: Arc::new(routes),
         underlay,

@@ -1,15 +1,18 @@
 //! A node and pods, joined by veth pairs as the CNI plugin joins them.
 
 use std::error::Error;
+use std::net::UdpSocket;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dataplane::port::af_xdp::{PortOptions, Umem};
+use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
+use dataplane::switch::{Config, RxMode};
 use dataplane::wire::Mac;
 use dataplane::{Parts, PortId, Snapshot, Switch};
 use flow_offload::{Kernel, Offload, Options};
 use linux_net::Netlink;
-use linux_net::punt::{self, PuntLink};
+use linux_net::punt;
 use testkit::Namespace;
 
 /// Long enough for whatever is going to happen at all.
@@ -17,6 +20,9 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Offloads of a new veth pair, as words for `ethtool -K`: no distribution changes them.
 const KERNEL: &str = "tx on sg on tso on gso on gro off";
+/// Packets handed over in pieces, but no segments uncut; and none of all that.
+const PIECES: &str = "tx on sg on tso off gso off gro off";
+const CUT: &str = "tx off sg off tso off gso off gro off";
 /// Features that [`Rig::described`] shows.
 const FEATURES: [&str; 5] = [
     "tx-checksumming",
@@ -28,16 +34,13 @@ const FEATURES: [&str; 5] = [
 
 /// Offloads and queues of the interfaces between a node and its pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settings {
+pub(crate) enum Settings {
     /// A new veth pair's, at all ends: what users of the kernel's bridge and router have.
     Kernel,
-    /// Podgate's CNI plugin's, for AF_XDP ports.
+    /// Podgate's CNI plugin's for AF_XDP ports: pods cut their segments and finish their checksums themselves.
     CniPlugin,
     /// Podgate's CNI plugin's, for flow offload.
     FlowOffload,
-    /// Pods that cut their segments and finish their checksums themselves, for forwarders that complete
-    /// nothing.
-    Cut,
 }
 
 /// The sender's address.
@@ -59,15 +62,14 @@ pub struct Rig {
     pub mac_a: String,
     /// The receiver's.
     pub mac_b: String,
-    mtu: u32,
 }
 
 impl Rig {
-    /// Two pods with interfaces of this MTU.
-    pub fn new(mtu: u32) -> Self {
+    /// Two pods.
+    pub(crate) fn new(settings: Settings) -> Self {
         let [node, a, b] = ["bench-node", "bench-a", "bench-b"].map(Namespace::new);
         for (pod, interface, address) in [(&a, "pga", SENDER), (&b, "pgb", RECEIVER)] {
-            join(&node, interface, pod, mtu);
+            join(&node, interface, pod);
             pod.exec(words(&format!("ip addr add {address}/24 dev eth0")));
         }
         let (mac_a, mac_b) = (mac_of(&a, "eth0"), mac_of(&b, "eth0"));
@@ -75,13 +77,13 @@ impl Rig {
         // Services are behind the switch, as everything is.
         a.exec(words(&format!("ip route add {SERVICE} via {RECEIVER} dev eth0")));
         b.exec(words(&format!("ip neigh add {SENDER} lladdr {mac_a} dev eth0")));
-        let rig = Self { node, a, b, mac_a, mac_b, mtu };
-        rig.set(Settings::CniPlugin);
+        let rig = Self { node, a, b, mac_a, mac_b };
+        rig.set(settings);
         rig
     }
 
     /// Makes the kernel of the node route between the pods.
-    pub fn route(&self) {
+    pub(crate) fn route(&self) {
         self.node.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);
         for (pod, interface, mac, address, other) in [
             (&self.a, "pga", &self.mac_a, SENDER, RECEIVER),
@@ -94,19 +96,15 @@ impl Rig {
         }
     }
 
-    /// Sets all ends of the interfaces as a forwarder's users have them. [`Settings::CniPlugin`] is what a
-    /// new rig has.
-    pub fn set(&self, settings: Settings) {
-        // As the CNI plugin does: pods finish their checksums, unless packets may be long.
-        let sums = if self.mtu > 3500 { "on" } else { "off" };
+    /// Sets all ends of the interfaces as a forwarder's users have them.
+    fn set(&self, settings: Settings) {
         for (namespace, interface) in self.ends() {
             let is_pod = interface == "eth0";
             let line = match settings {
-                Settings::Kernel => KERNEL.to_owned(),
-                Settings::FlowOffload if is_pod => KERNEL.to_owned(),
-                Settings::CniPlugin if is_pod => offloads(sums),
-                Settings::Cut if is_pod => offloads("off"),
-                _ => offloads("on"),
+                Settings::Kernel => KERNEL,
+                Settings::FlowOffload if is_pod => KERNEL,
+                Settings::CniPlugin if is_pod => CUT,
+                _ => PIECES,
             };
             namespace.try_exec(words(&format!("ethtool -K {interface} {line}")));
             if is_pod {
@@ -136,18 +134,11 @@ impl Rig {
     }
 
     /// Moves reception in the pods to kernel threads of their own, which merge the segments of a connection
-    /// (GRO), instead of where the sender runs; until the next [`Self::set`].
+    /// (GRO), instead of where the sender runs.
     pub fn receive_in_threads(&self) {
         for pod in [&self.a, &self.b] {
             pod.try_exec(words("ethtool -K eth0 gro on"));
             pod.try_exec(["sh", "-c", "echo 1 > /sys/class/net/eth0/threaded"]);
-        }
-    }
-
-    /// Takes all XDP programs off.
-    pub fn clear(&self) {
-        for (namespace, interface) in self.ends() {
-            namespace.exec(words(&format!("ip link set {interface} xdp off")));
         }
     }
 }
@@ -156,12 +147,10 @@ impl Rig {
 ///
 /// # Panics
 /// If a command fails.
-pub fn joined(mtu: u32) -> [Namespace; 2] {
+pub fn joined() -> [Namespace; 2] {
     let both = [Namespace::new("bench-a"), Namespace::new("bench-b")];
     let other = both[1].name();
-    both[0].exec(words(&format!(
-        "ip link add eth0 mtu {mtu} type veth peer name eth0 mtu {mtu} netns {other}"
-    )));
+    both[0].exec(words(&format!("ip link add eth0 type veth peer name eth0 netns {other}")));
     for (namespace, address) in both.iter().zip([SENDER, RECEIVER]) {
         set_up(namespace, "eth0");
         namespace.exec(words(&format!("ip addr add {address}/24 dev eth0")));
@@ -191,11 +180,23 @@ pub fn rate(
     Ok(count as f64 / spent.as_secs_f64() / 1e6)
 }
 
+/// Sends each datagram back, until this is over.
+pub fn echo(socket: &UdpSocket, is_over: &AtomicBool) {
+    // Sockets have this option.
+    let _ = socket.set_read_timeout(Some(Duration::from_millis(50)));
+    let mut bytes = [0; 64];
+    while !is_over.load(Ordering::Relaxed) {
+        if let Ok((length, from)) = socket.recv_from(&mut bytes) {
+            let _ = socket.send_to(&bytes[..length], from);
+        }
+    }
+}
+
 /// Joins two namespaces by interfaces of one queue each.
-fn join(node: &Namespace, interface: &str, pod: &Namespace, mtu: u32) {
+fn join(node: &Namespace, interface: &str, pod: &Namespace) {
     node.exec(words(&format!(
-        "ip link add {interface} mtu {mtu} numrxqueues 1 numtxqueues 1 type veth \
-         peer name eth0 mtu {mtu} numrxqueues 1 numtxqueues 1 netns {}",
+        "ip link add {interface} numrxqueues 1 numtxqueues 1 type veth \
+         peer name eth0 numrxqueues 1 numtxqueues 1 netns {}",
         pod.name()
     )));
     set_up(node, interface);
@@ -206,12 +207,6 @@ fn join(node: &Namespace, interface: &str, pod: &Namespace, mtu: u32) {
 fn set_up(namespace: &Namespace, interface: &str) {
     namespace.exec(["sysctl", "-qw", &format!("net.ipv6.conf.{interface}.disable_ipv6=1")]);
     namespace.exec(words(&format!("ip link set {interface} up")));
-}
-
-/// Words for `ethtool -K`: the checksum offload and the handing over in pieces `sums` ("on", "off"), no
-/// segmentation.
-fn offloads(sums: &str) -> String {
-    format!("tx {sums} sg {sums} tso off gso off gro off")
 }
 
 /// The words of a command.
@@ -230,31 +225,41 @@ pub(crate) fn mac(text: &str) -> Result<Mac, Box<dyn Error>> {
     Ok(text.parse::<linux_net::MacAddress>()?.0)
 }
 
-/// Loads the programs of flow offload, with `trunk` as the switch's port of what they leave to it.
-pub(crate) fn kernel(
-    umem: &Umem,
-    switch: &Switch,
-    trunk: PortId,
-) -> Result<(Kernel, PuntLink), Box<dyn Error>> {
+/// A switch without ports, and the memory for them.
+pub(crate) fn switch(
+    rx_mode: RxMode,
+    cores: Vec<usize>,
+) -> Result<(Umem, Arc<Switch>), Box<dyn Error>> {
+    let (umem, memory, frames) = Umem::create(&UmemConfig { frames: 16384, hugepages: false })?;
+    let config = Config { rx_mode, cores, ..Config::default() };
+    Ok((umem, Arc::new(Switch::start(&config, &memory, frames, |_| None)?)))
+}
+
+/// The switch's port of what flow offload leaves to it, behind all others.
+const TRUNK: PortId = PortId(1023);
+
+/// Loads the programs of flow offload.
+pub(crate) fn kernel(umem: &Umem, switch: &Switch) -> Result<Kernel, Box<dyn Error>> {
     let link = punt::set_up(1, linux_net::MAX_MTU)?;
     let kernel = Kernel::load(Options::default().entries)?;
     let port = umem.open(punt::SWITCH_END, &filled())?;
-    switch.add_port(trunk, kernel.punt_queue(0, Box::new(port)));
+    switch.add_port(TRUNK, kernel.punt_queue(0, Box::new(port)));
     kernel.set_punt(link.kernel.index)?;
-    Ok((kernel, link))
+    let mut netlink = Netlink::open()?;
+    [&link.kernel, &link.switch].into_iter().try_for_each(|end| netlink.set_up(end.index))?;
+    Ok(kernel)
 }
 
 /// Starts flow offload for pods' ports with their interfaces and MAC addresses.
 pub(crate) fn offload(
     kernel: Kernel,
     switch: &Arc<Switch>,
-    trunk: PortId,
     pods: &[(PortId, &str, Mac)],
 ) -> Result<Offload, Box<dyn Error>> {
     let mut netlink = Netlink::open()?;
     let offload = Offload::start(kernel, Arc::clone(switch), Options::default())?;
     for (id, interface, mac) in pods {
-        let tag = switch.add_member(*id, trunk);
+        let tag = switch.add_member(*id, TRUNK);
         let index = netlink.link(interface)?.index;
         offload.add_port(*id, index, tag, *mac)?;
         offload.attach_ports(&[(*id, index)]).into_iter().collect::<Result<(), _>>()?;

@@ -1,11 +1,9 @@
-//! Costs of a switch with many pods: starts, attachments, connections, the journal, memory, names.
+//! Costs of a switch with many pods: starts, attachments, connections, the journal, memory.
 
 mod attach;
 mod journal;
 mod memory;
-mod names;
 mod paced;
-mod plugin;
 mod restart;
 mod sessions;
 
@@ -18,9 +16,7 @@ fn main() -> ExitCode {
             ("attach", attach::main),
             ("journal", journal::main),
             ("memory", memory::main),
-            ("names", names::main),
             ("paced", paced::main),
-            ("plugin", plugin::main),
             ("restart", restart::main),
             ("sessions", sessions::main),
         ],

@@ -11,10 +11,9 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
-use bench::attach::{self, PATIENCE};
+use bench::attach;
 use bench::rig::needs_root;
 use bench::{argument, print_table, process};
-use local_api::Client;
 use serde_json::{Value, json};
 use testkit::api_server::ApiServer;
 use testkit::{Namespace, TempDir};
@@ -72,8 +71,7 @@ fn measure(pods: usize, services: usize, from_manifests: bool) -> Result<[f64; 2
     drop(objects);
     let arguments = ["--node-name", attach::NODE, "--listen", "127.0.0.1:0", option, &source];
     let (switch, socket) = attach::start_with(&node, folder.path(), &arguments)?;
-    let mut api = Client::connect(&socket, PATIENCE)?;
-    requests.iter().try_for_each(|request| api.attach_pod(request).map(drop))?;
+    attach::attach(&socket, &requests)?;
     std::thread::sleep(QUIET);
     let bytes = |name: &str| process::memory(switch.id(), name).map(|bytes| bytes as f64);
     Ok([bytes("VmRSS")?, bytes("RssAnon")?])

@@ -13,11 +13,10 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bench::attach::{self, PATIENCE, address};
+use bench::attach::{self, address};
 use bench::process::{busy_time, processor_time};
 use bench::rig::{needs_root, words};
 use bench::{argument, print_table};
-use local_api::Client;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use testkit::{Namespace, TempDir, manifests, storm};
 
@@ -73,8 +72,7 @@ fn measure(pods: usize, rate: usize, measured: Duration, offload: &str) -> Resul
         _ => [&options[..], &["--umem-frames", &frames]].concat(),
     };
     let (switch, socket) = attach::start(&node, folder.path(), &manifests, &options)?;
-    let mut api = Client::connect(&socket, PATIENCE)?;
-    requests.iter().try_for_each(|request| api.attach_pod(request).map(drop))?;
+    attach::attach(&socket, &requests)?;
 
     let (stop, opened, failed) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let (ready, wait) = std::sync::mpsc::channel();

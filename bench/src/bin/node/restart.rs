@@ -15,9 +15,8 @@ use std::time::{Duration, Instant};
 
 use bench::attach::{self, PATIENCE, address, milliseconds, start_program};
 use bench::forwarder::own_path;
-use bench::rig::{needs_root, words};
+use bench::rig::{echo, needs_root, words};
 use bench::{Samples, argument, in_turns, print_table, process};
-use local_api::Client;
 use testkit::{Namespace, Process, TempDir};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -93,9 +92,7 @@ fn measure(program: &str, pods: usize, mode: &str) -> Result<[f64; FIGURES.len()
     };
     let mut switch = run(&[]);
     ready(&switch);
-    let mut api = Client::connect(&folder.path().join("socket"), PATIENCE)?;
-    requests.iter().try_for_each(|request| api.attach_pod(request).map(drop))?;
-    drop(api);
+    attach::attach(&folder.path().join("socket"), &requests)?;
 
     switch.kill();
     let began = Instant::now();
@@ -128,16 +125,6 @@ fn measure(program: &str, pods: usize, mode: &str) -> Result<[f64; FIGURES.len()
     })?;
     switch.kill();
     Ok([start, processor, takeover, closed, pause])
-}
-
-fn echo(socket: &UdpSocket, is_over: &AtomicBool) {
-    let _ = socket.set_read_timeout(Some(Duration::from_millis(50)));
-    let mut bytes = [0; 4];
-    while !is_over.load(Ordering::Relaxed) {
-        if let Ok((_, from)) = socket.recv_from(&mut bytes) {
-            let _ = socket.send_to(&bytes, from);
-        }
-    }
 }
 
 /// Sends a datagram each millisecond, each by a connection of its own if they are `fresh`; the longest time

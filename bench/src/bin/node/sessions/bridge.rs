@@ -22,8 +22,8 @@ const REST: Duration = Duration::from_secs(1);
 
 pub(super) fn run(load: &mut Load, seconds: u64, what: &str) -> Result<Report> {
     needs_root()?;
-    let rig = Rig::new(1500);
-    let bridge = Forwarder::BridgeUncut.start(&rig)?;
+    let running = Forwarder::Bridge.start()?;
+    let rig = &running.rig;
     rig.node.exec(["sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=1"]);
     let folder = TempDir::new("bench-nft");
     let file = folder.path().join("rules");
@@ -40,7 +40,7 @@ pub(super) fn run(load: &mut Load, seconds: u64, what: &str) -> Result<Report> {
         if tick < ticks && load.due.is_empty() && started.elapsed().as_millis() as u64 >= tick {
             load.begin(tick);
             if tick % Load::TICKS == 0 {
-                held = held.max(counted(&rig)?.held);
+                held = held.max(counted(rig)?.held);
                 progress(what, tick, seconds);
             }
             tick += 1;
@@ -63,8 +63,7 @@ pub(super) fn run(load: &mut Load, seconds: u64, what: &str) -> Result<Report> {
             receive(end, load)?;
         }
     }
-    let counts = counted(&rig)?;
-    drop(bridge);
+    let counts = counted(rig)?;
     Ok(Report {
         held: held.max(counts.held),
         evicted: format!("early drops {}", counts.early_drops),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bench::Samples;
 use bench::forwarder::{RESOLVER_PORT, SERVER_PORT};
 use bench::process::busy_time;
-use bench::rig::{PATIENCE, RECEIVER, rate, words};
+use bench::rig::{PATIENCE, RECEIVER, echo, rate, words};
 use testkit::{Namespace, TempDir};
 
 use super::{Result, WARM_UP};
@@ -82,15 +82,6 @@ pub(super) fn small_datagrams(a: &Namespace, b: &Namespace) -> Result<f64> {
     })
 }
 
-fn echo(server: &UdpSocket, stop: &AtomicBool) {
-    let mut bytes = [0; 64];
-    while !stop.load(Ordering::Relaxed) {
-        if let Ok((length, from)) = server.recv_from(&mut bytes) {
-            let _ = server.send_to(&bytes[..length], from);
-        }
-    }
-}
-
 /// Microseconds of round trips between sockets of two pods.
 pub(super) fn round_trips(a: &Namespace, b: &Namespace) -> Result<Samples> {
     let [client, server] = joined_sockets(a, b)?;
@@ -146,7 +137,6 @@ pub(super) fn questions_between(
     address: &str,
 ) -> Result<Requests> {
     let server = to.enter(|| UdpSocket::bind(("0.0.0.0", RESOLVER_PORT)))?;
-    server.set_read_timeout(Some(LOST))?;
     let (to, stop) = (SocketAddr::new(address.parse()?, RESOLVER_PORT), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| echo(&server, &stop));

@@ -1,9 +1,8 @@
-//! Pod → switch → pod over veth and AF_XDP, beside DPDK's testpmd on the same interfaces, and
-//! with large packets beside the kernel's bridge.
+//! Pod → switch → pod over veth and AF_XDP, beside DPDK's testpmd on the same interfaces, and flow offload beside
+//! the kernel's forwarders.
 //!
 //! ```text
 //! cargo run --release -p bench --bin packets -- forwarding     (as root; Debian: dpdk-dev iperf3 ethtool)
-//! cargo run --release -p bench --bin packets -- forwarding large cubic
 //! cargo run --release -p bench --bin packets -- forwarding tcp ROUNDS [PROGRAM…]
 //! cargo run --release -p bench --bin packets -- forwarding offload [ROUNDS [PICTURE.svg]]
 //! cargo run --release -p bench --bin packets -- forwarding http|dns [ROUNDS]
@@ -12,8 +11,8 @@
 //!
 //! The forwarder is on core 0; the generator (an AF_XDP socket inside the sending pod) or iperf3
 //! on core 1. Frames that reached the receiving pod are counted by its interface. Each figure is a
-//! median over rounds that take turns. `usual` and `large` are the two tables alone; a congestion
-//! control behind them is iperf3's instead of the kernel's usual one. `tcp` is the last row of `usual`
+//! median over rounds that take turns. `usual` is this table alone; a congestion
+//! control behind it is iperf3's instead of the kernel's usual one. `tcp` is its last row
 //! alone, with the switches of other builds of this command (`PROGRAM`, or a script that starts one with
 //! other settings) beside this one's, and with pods that receive in threads of their own: rounds take
 //! turns between all of them. The others are [`offload`]'s tables. `BENCH_RX_MODE=polling` or
@@ -30,7 +29,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bench::forwarder::{Forwarder, Running, SERVER_PORT, own_path};
-use bench::rig::{PATIENCE, RECEIVER, Rig, SENDER, needs_root, rate};
+use bench::rig::{PATIENCE, RECEIVER, SENDER, needs_root, rate};
 use bench::{Samples, in_turns, print_table};
 use dataplane::port::af_xdp::Umem;
 use testkit::has_program;
@@ -58,11 +57,8 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     };
     let rounds = || args.last().and_then(|text| text.parse().ok()).unwrap_or(offload::ROUNDS);
     match *args {
-        [] => usual(vpp, None).and_then(|()| large(None)),
-        ["usual"] => usual(vpp, None),
+        [] | ["usual"] => usual(vpp, None),
         ["usual", congestion] => usual(vpp, Some(congestion)),
-        ["large"] => large(None),
-        ["large", congestion] => large(Some(congestion)),
         ["tcp", rounds, ref programs @ ..] => tcp(vpp, rounds.parse()?, programs),
         ["offload", rounds, picture] => offload::compare(rounds.parse()?, picture),
         ["offload"] | ["offload", _] => offload::compare(rounds(), "flow-offload.svg"),
@@ -72,8 +68,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         ["nodes", "encrypted"] | ["nodes", "encrypted", _] => offload::print_encrypted(rounds()),
         ["nodes"] | ["nodes", _] => offload::print_nodes(rounds()),
         _ => {
-            let words =
-                "[--vpp PROGRAM] [usual|large|tcp|offload|nodes|http|dns] [CONGESTION-CONTROL]";
+            let words = "[--vpp PROGRAM] [usual|tcp|offload|nodes|http|dns] [CONGESTION-CONTROL]";
             Err(format!("forwarding takes {words}").into())
         }
     }
@@ -87,15 +82,15 @@ fn usual_forwarders(vpp: Option<&'static Path>) -> Vec<Forwarder> {
 
 /// The MTU of the Internet, beside a forwarder that looks at nothing.
 fn usual(vpp: Option<&'static Path>, congestion: Option<&str>) -> Result<()> {
-    let (forwarders, rig) = (usual_forwarders(vpp), Rig::new(1500));
+    let forwarders = usual_forwarders(vpp);
     let mut rows = Vec::new();
     for size in [64, 1518] {
         let what = format!("UDP, {size}-byte frames (Mpps)");
-        rows.push(row(&forwarders, what, |it| packets(&rig, it, size))?);
+        rows.push(row(&forwarders, what, |it| packets(it, size))?);
     }
     if has_iperf3() {
         let what = "TCP, iperf3, MTU 1500 (Gb/s)".to_owned();
-        rows.push(row(&forwarders, what, |it| stream(&rig, it.start(&rig)?, congestion))?);
+        rows.push(row(&forwarders, what, |it| stream(&it.start()?, congestion))?);
     }
     print(&forwarders, &rows);
     Ok(())
@@ -106,7 +101,7 @@ fn tcp(vpp: Option<&'static Path>, rounds: usize, programs: &[&str]) -> Result<(
     if !has_iperf3() {
         return Ok(());
     }
-    let (rig, own, peers) = (Rig::new(1500), own_path()?, usual_forwarders(vpp).split_off(1));
+    let (own, peers) = (own_path()?, usual_forwarders(vpp).split_off(1));
     // This one between usual pods, and between pods that receive in kernel threads of their own.
     let mut names = vec![own.as_str(), "the first, pods receive in threads"];
     names.extend(programs);
@@ -114,38 +109,20 @@ fn tcp(vpp: Option<&'static Path>, rounds: usize, programs: &[&str]) -> Result<(
     names.extend(peers.iter().map(|peer| peer.name()));
     let all = in_turns(rounds, &names, |way| {
         let running = match way {
-            0 => Forwarder::start_build(&rig, &own),
-            1 => {
-                rig.receive_in_threads();
-                Forwarder::start_build(&rig, &own)
-            }
-            way if way < builds => Forwarder::start_build(&rig, names[way]),
-            way => peers[way - builds].start(&rig)?,
+            0 | 1 => Forwarder::start_build(&own),
+            way if way < builds => Forwarder::start_build(names[way]),
+            way => peers[way - builds].start()?,
         };
-        stream(&rig, running, None)
+        if way == 1 {
+            running.rig.receive_in_threads();
+        }
+        stream(&running, None)
     })?;
     let row = |(name, [rates]): (&&str, &[Samples; 1])| {
         vec![(*name).to_owned(), rates.to_string(), all[0][0].over(rates).to_string()]
     };
     let rows: Vec<Vec<String>> = names.iter().zip(&all).map(row).collect();
     print_table(&["pod → switch → pod, TCP, MTU 1500", "Gb/s", "the first : this"], &rows);
-    Ok(())
-}
-
-/// TCP at growing MTUs, beside the kernel's bridge. (testpmd's AF_XDP ports take no packets of
-/// several frames.)
-fn large(congestion: Option<&str>) -> Result<()> {
-    if !has_iperf3() {
-        return Ok(());
-    }
-    let forwarders = [Forwarder::Podgate, Forwarder::Bridge, Forwarder::BridgeUncut];
-    let mut rows = Vec::new();
-    for mtu in [1500, 9000, 32_000, 65_000] {
-        let rig = Rig::new(mtu);
-        let what = format!("TCP, iperf3, MTU {mtu} (Gb/s)");
-        rows.push(row(&forwarders, what, |it| stream(&rig, it.start(&rig)?, congestion))?);
-    }
-    print(&forwarders, &rows);
     Ok(())
 }
 
@@ -181,8 +158,9 @@ fn print(forwarders: &[Forwarder], rows: &[Vec<String>]) {
 }
 
 /// Million frames a second that reach the receiving pod, which drops them as cheaply as the kernel can.
-fn packets(rig: &Rig, forwarder: Forwarder, size: usize) -> Result<[f64; 1]> {
-    let _running = forwarder.start(rig)?;
+fn packets(forwarder: Forwarder, size: usize) -> Result<[f64; 1]> {
+    let running = forwarder.start()?;
+    let rig = &running.rig;
     rig.b.enter(|| Umem::close("eth0"))?;
     let (own, size, port) = (own_path()?, size.to_string(), SERVER_PORT.to_string());
     let macs = ["--from-mac", &rig.mac_a, "--to-mac", &rig.mac_b, "--port", &port];
@@ -195,9 +173,8 @@ fn packets(rig: &Rig, forwarder: Forwarder, size: usize) -> Result<[f64; 1]> {
 }
 
 /// Gigabits of payload a second from pod to pod.
-fn stream(rig: &Rig, running: Running<'_>, congestion: Option<&str>) -> Result<[f64; 1]> {
+fn stream(running: &Running, congestion: Option<&str>) -> Result<[f64; 1]> {
     let options = format!("-t 4 {}", congestion.map(|it| format!("-C {it}")).unwrap_or_default());
-    let [rate, _] = stream_between(&rig.a, &rig.b, RECEIVER, ENDS, &options)?;
-    drop(running);
+    let [rate, _] = stream_between(&running.rig.a, &running.rig.b, RECEIVER, ENDS, &options)?;
     Ok([rate])
 }

@@ -8,9 +8,9 @@
 
 use bench::forwarder::Forwarder;
 use bench::nodes::{Between, pod_address};
-use bench::rig::{RECEIVER, Rig, SERVICE, joined};
+use bench::rig::{RECEIVER, SERVICE, joined};
 use bench::{Group, Samples, draw, in_turns, print_table};
-use testkit::has_program;
+use testkit::{Namespace, has_program};
 
 use super::measure::{
     questions_between, requests_between, round_trips, small_datagrams, stream_between,
@@ -53,7 +53,7 @@ pub(super) fn compare(rounds: usize, picture: &str) -> Result<()> {
     }
     let forwarders = Forwarder::with_testpmd([
         Forwarder::Offload,
-        Forwarder::BridgeUncut,
+        Forwarder::Bridge,
         Forwarder::BridgeFiltered,
         Forwarder::Route,
         Forwarder::Podgate,
@@ -61,16 +61,15 @@ pub(super) fn compare(rounds: usize, picture: &str) -> Result<()> {
     ]);
     for forwarder in &forwarders {
         // A reader can judge the comparison by what each is measured with.
-        let rig = Rig::new(1500);
-        let _running = forwarder.start(&rig)?;
-        println!("{}:\n  {}", forwarder.name(), rig.described().join("\n  "));
+        let described = forwarder.start()?.rig.described();
+        println!("{}:\n  {}", forwarder.name(), described.join("\n  "));
     }
     let mut names: Vec<&str> = forwarders.iter().map(|forwarder| forwarder.name()).collect();
     names.push("a veth pair alone");
     let all = in_turns(rounds, &names, |way| match forwarders.get(way) {
         Some(forwarder) => every_row(*forwarder),
         None => {
-            let [a, b] = joined(1500);
+            let [a, b] = joined();
             let trips = round_trips(&a, &b)?;
             let [none, p50, p99] = [f64::NAN, trips.quantile(0.5), trips.quantile(0.99)];
             Ok([none, none, none, none, none, p50, p99, none])
@@ -99,31 +98,22 @@ pub(super) fn compare(rounds: usize, picture: &str) -> Result<()> {
 
 /// The figures of a forwarder in a round, in the order of [`ROWS`].
 fn every_row(forwarder: Forwarder) -> Result<[f64; ROWS.len()]> {
-    let stream = |options| {
-        let rig = Rig::new(1500);
-        let _running = forwarder.start(&rig)?;
-        stream_between(&rig.a, &rig.b, RECEIVER, "", options)
-    };
+    let stream = |options| between(forwarder, |a, b| stream_between(a, b, RECEIVER, "", options));
     let ([bbr, of_bbr], [cubic, of_cubic]) = (stream(BBR)?, stream(CUBIC)?);
-    let rig = Rig::new(1500);
-    let running = forwarder.start(&rig)?;
-    let datagrams = small_datagrams(&rig.a, &rig.b)?;
-    drop(running);
-    let rig = Rig::new(1500);
-    let running = forwarder.start(&rig)?;
-    let trips = round_trips(&rig.a, &rig.b)?;
-    drop(running);
+    let datagrams = between(forwarder, small_datagrams)?;
+    let trips = between(forwarder, round_trips)?;
     let [p50, p99] = [0.5, 0.99].map(|share| trips.quantile(share));
-    Ok([
-        bbr,
-        of_bbr,
-        cubic,
-        of_cubic,
-        datagrams,
-        p50,
-        p99,
-        requests(forwarder, RECEIVER, Asks::Http)?[0],
-    ])
+    let [requests, ..] = requests(forwarder, RECEIVER, Asks::Http)?;
+    Ok([bbr, of_bbr, cubic, of_cubic, datagrams, p50, p99, requests])
+}
+
+/// A measurement between new pods.
+fn between<T>(
+    forwarder: Forwarder,
+    measure: impl FnOnce(&Namespace, &Namespace) -> Result<T>,
+) -> Result<T> {
+    let running = forwarder.start()?;
+    measure(&running.rig.a, &running.rig.b)
 }
 
 fn ratio(one: &Samples, other: &Samples) -> String {
@@ -133,13 +123,12 @@ fn ratio(one: &Samples, other: &Samples) -> String {
 /// Requests a second, microseconds of processor time and the p99 of one, and packets of one that programs of flow
 /// offload forwarded and that they left to the switch.
 fn requests(forwarder: Forwarder, to: &str, asks: Asks) -> Result<[f64; 5]> {
-    let rig = Rig::new(1500);
-    let running = forwarder.start(&rig)?;
-    let measure = match asks {
-        Asks::Http => requests_between,
-        Asks::Dns => questions_between,
+    let running = forwarder.start()?;
+    let (a, b) = (&running.rig.a, &running.rig.b);
+    let [rate, spent, p99, all] = match asks {
+        Asks::Http => requests_between(a, b, to)?,
+        Asks::Dns => questions_between(a, b, to)?,
     };
-    let [rate, spent, p99, all] = measure(&rig.a, &rig.b, to)?;
     // The last counters are of a moment later.
     std::thread::sleep(WARM_UP);
     let [forwarded, punted] = running.counted().unwrap_or([f64::NAN; 2]).map(|it| it / all);
@@ -161,7 +150,7 @@ pub(super) fn print_requests(asks: Asks, rounds: usize) -> Result<()> {
     let ways = [
         ("flow offload", Forwarder::Offload, RECEIVER),
         ("flow offload, a ClusterIP", Forwarder::Offload, SERVICE),
-        (Forwarder::BridgeUncut.name(), Forwarder::BridgeUncut, RECEIVER),
+        (Forwarder::Bridge.name(), Forwarder::Bridge, RECEIVER),
         (Forwarder::Podgate.name(), Forwarder::Podgate, RECEIVER),
         ("the same, a ClusterIP", Forwarder::Podgate, SERVICE),
         (Forwarder::Route.name(), Forwarder::Route, RECEIVER),
@@ -171,29 +160,31 @@ pub(super) fn print_requests(asks: Asks, rounds: usize) -> Result<()> {
     ];
     let names = ways.map(|(name, ..)| name);
     let all = in_turns(rounds, &names, |way| requests(ways[way].1, ways[way].2, asks))?;
-    let bridge = &all[2];
-    let line = |(name, figures): (&&str, &[Samples; 5])| {
-        let ratios = [0, 2].map(|n| figures[n].over(&bridge[n]));
-        let shown = figures[..3].iter().chain(&ratios).chain(&figures[3..]);
-        std::iter::once((*name).to_owned()).chain(shown.map(Samples::to_string)).collect()
+    let line = |(name, figures)| request_line(name, figures, &all[2]);
+    let lines: Vec<Vec<String>> = names.into_iter().zip(&all).map(line).collect();
+    let what = match asks {
+        Asks::Http => "HTTP, a connection a request",
+        Asks::Dns => "DNS, a port a question",
     };
-    let lines: Vec<Vec<String>> = names.iter().zip(&all).map(line).collect();
+    let ratios = ["rate : the bridge's", "p99 : the bridge's"];
+    let counts = ["packets of one in the kernel", "punted"];
     println!();
-    let head = [
-        match asks {
-            Asks::Http => "HTTP, a connection a request",
-            Asks::Dns => "DNS, a port a question",
-        },
-        "1/s",
-        "processor time (µs)",
-        "p99, connect to answer (µs)",
-        "rate : the bridge's",
-        "p99 : the bridge's",
-        "packets of one in the kernel",
-        "punted",
-    ];
-    print_table(&head, &lines);
+    print_table(&[&[what], &REQUEST[..], &ratios, &counts].concat(), &lines);
     Ok(())
+}
+
+/// The first figures of requests.
+const REQUEST: [&str; 3] = ["1/s", "processor time (µs)", "p99, connect to answer (µs)"];
+
+/// A line of requests: the figures of [`REQUEST`], rate and p99 over the peer's, and the other figures.
+fn request_line<const N: usize>(
+    name: &str,
+    figures: &[Samples; N],
+    peer: &[Samples; N],
+) -> Vec<String> {
+    let ratios = [0, 2].map(|n| figures[n].over(&peer[n]));
+    let shown = figures[..3].iter().chain(&ratios).chain(&figures[3..]);
+    std::iter::once(name.to_owned()).chain(shown.map(Samples::to_string)).collect()
 }
 
 /// Forwarders between two nodes; the switch's two ways beside the kernel's.
@@ -202,31 +193,19 @@ const BETWEEN: [Between; 3] = [Between::Offload, Between::Kernel, Between::Podga
 /// Connections of one request between pods of two nodes.
 pub(super) fn print_requests_of_nodes(rounds: usize) -> Result<()> {
     let underlays = [(true, "VXLAN"), (false, "routed")];
-    let ways = underlays.iter().flat_map(|underlay| BETWEEN.map(|it| (underlay, it)));
-    let ways: Vec<_> = ways.collect();
-    let name =
-        |((_, underlay), it): &(&(bool, &str), Between)| format!("{underlay}: {}", it.name());
-    let names: Vec<String> = ways.iter().map(name).collect();
-    let all = in_turns(rounds, &names, |way| {
-        let ((tunnel, _), between) = ways[way];
-        let nodes = between.start(*tunnel)?;
-        requests_between(&nodes.pods[0], &nodes.pods[1], &pod_address(2))
+    let name = |n: usize| format!("{}: {}", underlays[n / 3].1, BETWEEN[n % 3].name());
+    let names: Vec<String> = (0..underlays.len() * BETWEEN.len()).map(name).collect();
+    let all = in_turns(rounds, &names, |n| {
+        let nodes = BETWEEN[n % 3].start(underlays[n / 3].0)?;
+        let [rate, spent, p99, _] =
+            requests_between(&nodes.pods[0], &nodes.pods[1], &pod_address(2))?;
+        Ok([rate, spent, p99])
     })?;
-    let lines = names.iter().zip(&all).enumerate().map(|(n, (name, figures))| {
-        let kernel = &all[n / 3 * 3 + 1];
-        let ratios = [0, 2].map(|n| figures[n].over(&kernel[n]));
-        let shown = figures[..3].iter().chain(&ratios).map(Samples::to_string);
-        std::iter::once(name.clone()).chain(shown).collect()
-    });
+    let lines = names.iter().enumerate();
+    let lines = lines.map(|(n, name)| request_line(name, &all[n], &all[n / 3 * 3 + 1]));
+    let ratios = ["rate : the kernel's", "p99 : the kernel's"];
     println!();
-    let head = [
-        "HTTP between two nodes",
-        "1/s",
-        "processor time (µs)",
-        "p99, connect to answer (µs)",
-        "rate : the kernel's",
-        "p99 : the kernel's",
-    ];
+    let head = [&["HTTP between two nodes"], &REQUEST[..], &ratios].concat();
     print_table(&head, &lines.collect::<Vec<_>>());
     Ok(())
 }
@@ -239,8 +218,8 @@ pub(super) fn print_nodes(rounds: usize) -> Result<()> {
         (false, "routed, BBR", BBR, "its route"),
         (false, "routed, cubic", CUBIC, "its route"),
     ];
-    let names = ways.iter().flat_map(|way| BETWEEN.map(|it| format!("{}, {}", way.1, it.name())));
-    let names: Vec<String> = names.collect();
+    let name = |n: usize| format!("{}, {}", ways[n / 3].1, BETWEEN[n % 3].name());
+    let names: Vec<String> = (0..ways.len() * BETWEEN.len()).map(name).collect();
     let all = in_turns(rounds, &names, |n| {
         let (tunnel, _, control, _) = ways[n / 3];
         stream_of_nodes(BETWEEN[n % 3], tunnel, control)
