@@ -1,10 +1,9 @@
 //! Costs of the control side in a large cluster.
 
-mod control;
 mod scale;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    bench::run_program("cluster", &[("control", control::main), ("scale", scale::main)])
+    bench::run_program("cluster", &[("scale", scale::main)])
 }

@@ -22,11 +22,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
+use bench::attach::milliseconds;
 use bench::forwarder::own_path;
-use bench::{print_table, process};
+use bench::{Samples, print_table, process};
 use clap::Parser;
 use control::api_server::{Event, InitialSync, Pace, watch, watch_aggregated};
+use control::objects::{Read, read};
 use control::{Control, Kind, Object, Scope};
 use serde_json::{Value, json};
 use testkit::Process;
@@ -113,6 +115,8 @@ fn kubeconfig(address: SocketAddr) -> String {
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest time for taking events before they are committed, as the switch has it.
 const BATCH: Duration = Duration::from_millis(20);
+/// Changes of a policy.
+const POLICY_CHANGES: usize = 500;
 /// The node whose control side this is.
 const NODE: &str = "node-00000";
 
@@ -243,11 +247,28 @@ async fn measure(args: &Args, server: SocketAddr, others: Option<&Others>) -> Re
         row("changes taken a second", format!("{:.0}", count as f64 / took)),
         row("bytes of a change", format!("{:.0}", bytes as f64 / count.max(1) as f64)),
         row("processor time of a change, µs", format!("{:.0}", share * 1e6)),
-        row("longest round, ms", format!("{:.1}", longest.as_secs_f64() * 1e3)),
+        row("longest round, ms", format!("{:.1}", milliseconds(longest))),
         row("memory after them, MB", mb(memory("VmRSS")?.saturating_sub(before))),
+        row("a policy's change, until in the tables, ms", policy_changes(args, &mut control)?),
     ]);
     print_table(&["measure", "figure"], &rows);
     Ok(())
+}
+
+/// Milliseconds until another port of a policy that selects a pod of this node is in that pod's table.
+fn policy_changes(args: &Args, control: &mut Control) -> Result<String> {
+    let cluster = Cluster { nodes: args.nodes, pods: args.pods };
+    let mut policy = cluster.object("networkpolicies", 0, 1);
+    let mut times = Samples::new();
+    for port in 1..=POLICY_CHANGES {
+        policy["spec"]["ingress"] = json!([{"ports": [{"port": port}]}]);
+        let Read::Object(object, _) = read(policy.clone()) else { bail!("no policy: {policy}") };
+        let began = Instant::now();
+        control.apply(object);
+        control.commit().context("a policy changes nothing")?;
+        times.add(milliseconds(began.elapsed()));
+    }
+    Ok(times.to_string())
 }
 
 /// Takes the next events, with all that wait behind them, into the tables. Returns the number of changes of pods among
