@@ -1,11 +1,10 @@
 //! Runs FD.io VPP as a peer, and configures it through its command line (CLI) socket.
 
 mod acl;
-mod bridge;
 mod graph;
 
 use std::error::Error;
-use std::io::{Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +14,6 @@ use std::{fs, thread};
 use testkit::{Process, TempDir};
 
 pub use acl::acl;
-pub use bridge::bridge;
 pub use graph::{Case, Graph, NODES};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -65,15 +63,11 @@ impl Vpp {
         let cli = loop {
             match UnixStream::connect(path("cli")) {
                 Ok(stream) => break stream,
-                Err(_) if is_alive(&process) && Instant::now() < end => {
-                    thread::sleep(Duration::from_millis(20));
-                }
-                Err(error) => {
+                Err(error) if !is_alive(&process) || Instant::now() > end => {
                     let said = process.output().join("\n");
-                    return Err(
-                        format!("{}: no command line: {error}\n{said}", program.display()).into()
-                    );
+                    return Err(format!("VPP has no command line: {error}\n{said}").into());
                 }
+                Err(_) => thread::sleep(Duration::from_millis(20)),
             }
         };
         cli.set_read_timeout(Some(PATIENCE))?;
@@ -88,15 +82,11 @@ impl Vpp {
     /// The answer to a command. It stands between the command itself and a byte of zero.
     pub fn ask(&mut self, command: &str) -> Result<String> {
         self.cli.write_all(format!("{command}\n").as_bytes())?;
-        let (mut answer, mut part) = (Vec::new(), [0; 4096]);
-        while answer.last() != Some(&0) {
-            match self.cli.read(&mut part) {
-                Ok(0) => return Err(format!("VPP ended at: {command}{}", self.said()).into()),
-                Ok(length) => answer.extend_from_slice(&part[..length]),
-                Err(error) => return Err(format!("VPP, {command}: {error}{}", self.said()).into()),
-            }
+        let mut answer = Vec::new();
+        let read = BufReader::new(&self.cli).read_until(0, &mut answer);
+        if let Err(error) = read.and_then(|_| answer.pop_if(|last| *last == 0).ok_or_else(ended)) {
+            return Err(format!("VPP, {command}: {error}{}", self.said()).into());
         }
-        answer.pop();
         let answer = String::from_utf8_lossy(&answer);
         Ok(answer.split_once('\n').map_or("", |(_, answer)| answer).to_owned())
     }
@@ -129,6 +119,10 @@ impl Vpp {
     }
 }
 
+fn ended() -> io::Error {
+    io::ErrorKind::UnexpectedEof.into()
+}
+
 /// The number of free huge pages of 2 MB.
 fn free_huge_pages() -> u64 {
     let file = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/free_hugepages", HUGE_MB << 10);
@@ -139,4 +133,25 @@ fn free_huge_pages() -> u64 {
 fn is_alive(process: &Process) -> bool {
     let state = fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap_or_default();
     !state.contains(") Z")
+}
+
+/// Starts a bridge between AF_XDP ports on two interfaces of a namespace, the second of which is behind an ACL. That
+/// port looks up a session for each packet, in both directions, as Podgate does; what begins behind it is
+/// refused.
+pub fn bridge(program: &Path, namespace: &str, interfaces: [&str; 2], acl: &str) -> Result<Vpp> {
+    let mut vpp = Vpp::start(program, &["acl", "af_xdp"], 256, "")?;
+    for name in interfaces {
+        vpp.tell(&format!(
+            "create interface af_xdp host-if {name} name {name} netns {namespace}
+             set interface l2 bridge {name} 1
+             set interface state {name} up"
+        ))?;
+    }
+    let (to_pod, from_pod) = (vpp.add_acl(acl)?, vpp.add_acl("deny src 0.0.0.0/0")?);
+    let receiver = interfaces[1];
+    vpp.tell(&format!(
+        "set acl-plugin interface {receiver} output acl {to_pod}
+         set acl-plugin interface {receiver} input acl {from_pod}"
+    ))?;
+    Ok(vpp)
 }
