@@ -40,31 +40,11 @@ pub fn write_manifests(folder: &Path, objects: &str) -> Result<String> {
     Ok(manifests.display().to_string())
 }
 
-/// Starts `podgate run` for [`NODE`] with these objects and further arguments, and waits
-/// until it is ready; returns its local API's socket, too.
-///
-/// # Errors
-/// If its files cannot be written below `folder`.
-pub fn start(
-    node: &Namespace,
-    folder: &Path,
-    objects: &str,
-    arguments: &[&str],
-) -> Result<(Process, PathBuf)> {
-    let manifests = write_manifests(folder, objects)?;
-    let arguments = [&["--node-name", NODE, "--manifests", &manifests], arguments].concat();
-    start_with(node, folder, &arguments)
-}
-
-/// The same with the name of the node and the source of objects among the arguments.
+/// Starts `podgate run` with these arguments, and waits until it is ready; returns its local API's socket, too.
 ///
 /// # Errors
 /// If the path of this program is not known.
-pub fn start_with(
-    node: &Namespace,
-    folder: &Path,
-    arguments: &[&str],
-) -> Result<(Process, PathBuf)> {
+pub fn start(node: &Namespace, folder: &Path, arguments: &[&str]) -> Result<(Process, PathBuf)> {
     let switch = start_program(&own_path()?, node, folder, arguments);
     switch.wait_for_line("local API at ", PATIENCE);
     Ok((switch, folder.join("socket")))
@@ -79,8 +59,9 @@ pub fn start_program(
 ) -> Process {
     let path = |name: &str| folder.join(name).display().to_string();
     let (at, state) = (path("socket"), path("state"));
-    let command = [program, "run", "--socket", &at, "--state-dir", &state, "--rx-mode", "adaptive"];
-    node.spawn(command.into_iter().chain(arguments.iter().copied()))
+    let command = [program, "run", "--socket", &at, "--state-dir", &state];
+    let common = ["--listen", "127.0.0.1:0", "--rx-mode", "adaptive"];
+    node.spawn([&command[..], &common, arguments].concat())
 }
 
 /// Joins a pod to the node by a veth pair, of which `far` is the pod's end; returns the request

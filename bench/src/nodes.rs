@@ -18,7 +18,7 @@ use linux_net::{MacAddress, Netlink, punt};
 use testkit::{Boringtun, Namespace, Process};
 
 use crate::forwarder::own_path;
-use crate::rig::{self, PATIENCE, filled, kernel, offload, put_in_force, words};
+use crate::rig::{self, PATIENCE, filled, kernel, offload, put_in_force, run, words};
 use crate::sealed;
 
 /// A forwarder between the nodes.
@@ -87,20 +87,25 @@ impl Between {
             _ => MTU,
         };
         for (number, (node, pod)) in (1..).zip(nodes.iter().zip(&pods)) {
-            node.exec(words(&format!("ip addr add 192.0.2.{number}/24 dev wire")));
-            node.exec(words("ip link set wire up"));
-            let (gateway, own) = (mac("pga", number), mac("eth0", number));
-            node.exec(words(&format!(
-                "ip link add pga mtu {pod_mtu} address {gateway} type veth \
-                 peer name eth0 mtu {pod_mtu} address {own} netns {}",
-                pod.name()
-            )));
-            node.exec(words("ip link set pga up"));
-            pod.exec(words("tc qdisc add dev eth0 root pfifo"));
-            pod.exec(words("ip link set eth0 up"));
-            pod.exec(words(&format!("ip addr add {}/32 dev eth0", pod_address(number))));
-            pod.exec(words(&format!("ip neigh add 169.254.1.1 lladdr {gateway} dev eth0")));
-            pod.exec(words("ip route add default via 169.254.1.1 dev eth0 onlink"));
+            let (gateway, own, address) =
+                (mac("pga", number), mac("eth0", number), pod_address(number));
+            let name = pod.name();
+            let commands = format!(
+                "ip addr add 192.0.2.{number}/24 dev wire
+                 ip link set wire up
+                 ip link add pga mtu {pod_mtu} address {gateway} type veth \
+                 peer name eth0 mtu {pod_mtu} address {own} netns {name}
+                 ip link set pga up"
+            );
+            run(node, &commands);
+            let commands = format!(
+                "tc qdisc add dev eth0 root pfifo
+                 ip link set eth0 up
+                 ip addr add {address}/32 dev eth0
+                 ip neigh add 169.254.1.1 lladdr {gateway} dev eth0
+                 ip route add default via 169.254.1.1 dev eth0 onlink"
+            );
+            run(pod, &commands);
             if self == Self::Podgate {
                 pod.try_exec(words("ethtool -K eth0 tx off sg off tso off gso off gro off"));
             }
@@ -144,26 +149,25 @@ fn mac(interface: &str, number: usize) -> MacAddress {
 /// Makes the kernel of a node route, over a device or the wire.
 fn route(node: &Namespace, number: usize, device: Option<&str>) {
     let (other, own, pod) = (3 - number, pod_address(number), mac("eth0", number));
-    node.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);
-    let mut lines = vec![
-        format!("ip route add {own}/32 dev pga"),
-        format!("ip neigh add {own} lladdr {pod} dev pga"),
-    ];
     let Vxlan { network, port, .. } = OVERLAY;
-    lines.extend(match device {
-        Some("tunnel") => vec![
-            format!(
-                "ip link add tunnel address 02:00:00:00:07:0{number} type vxlan id {network} \
-                 dstport {port} local 192.0.2.{number} remote 192.0.2.{other} dev wire nolearning"
-            ),
-            "ip link set tunnel up".to_owned(),
-            format!("ip route add 10.88.{other}.0/24 via 10.88.{other}.1 dev tunnel onlink"),
-            format!("ip neigh add 10.88.{other}.1 lladdr 02:00:00:00:07:0{other} dev tunnel"),
-        ],
-        Some(device) => vec![format!("ip route add 10.88.{other}.0/24 dev {device}")],
-        None => vec![format!("ip route add 10.88.{other}.0/24 via 192.0.2.{other} dev wire")],
-    });
-    lines.iter().for_each(|line| drop(node.exec(words(line))));
+    let way = match device {
+        Some("tunnel") => format!(
+            "ip link add tunnel address 02:00:00:00:07:0{number} type vxlan id {network} \
+             dstport {port} local 192.0.2.{number} remote 192.0.2.{other} dev wire nolearning
+             ip link set tunnel up
+             ip route add 10.88.{other}.0/24 via 10.88.{other}.1 dev tunnel onlink
+             ip neigh add 10.88.{other}.1 lladdr 02:00:00:00:07:0{other} dev tunnel"
+        ),
+        Some(device) => format!("ip route add 10.88.{other}.0/24 dev {device}"),
+        None => format!("ip route add 10.88.{other}.0/24 via 192.0.2.{other} dev wire"),
+    };
+    let commands = format!(
+        "sysctl -qw net.ipv4.ip_forward=1
+         ip route add {own}/32 dev pga
+         ip neigh add {own} lladdr {pod} dev pga
+         {way}"
+    );
+    run(node, &commands);
 }
 
 /// Runs if the program was started by [`Between::start`]: the switch of a node, until killed.

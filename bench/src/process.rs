@@ -30,6 +30,37 @@ fn time<'a>(ticks: impl Iterator<Item = &'a str>) -> io::Result<Duration> {
     Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
 }
 
+/// Processor time of a thread.
+#[derive(Debug)]
+pub struct Thread {
+    /// Its number.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// In nanoseconds.
+    pub nanoseconds: u64,
+}
+
+/// The threads of a process, sorted by name; of one name, by number.
+///
+/// # Errors
+/// If there is no such process.
+pub fn threads(process: u32) -> io::Result<Vec<Thread>> {
+    let mut threads = Vec::new();
+    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        let task = task?;
+        let read = |name: &str| std::fs::read_to_string(task.path().join(name));
+        // A thread may end meanwhile.
+        let (Ok(name), Ok(times)) = (read("comm"), read("schedstat")) else { continue };
+        let number = |text: Option<&str>| text.and_then(|it| it.parse::<u64>().ok()).unwrap_or(0);
+        let id = number(task.file_name().to_str()) as u32;
+        let nanoseconds = number(times.split(' ').next());
+        threads.push(Thread { id, name: name.trim().to_owned(), nanoseconds });
+    }
+    threads.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
+    Ok(threads)
+}
+
 /// Bytes of a line of `status` that is in kB, such as `VmRSS`.
 ///
 /// # Errors

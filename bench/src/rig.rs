@@ -209,6 +209,14 @@ fn set_up(namespace: &Namespace, interface: &str) {
     namespace.exec(words(&format!("ip link set {interface} up")));
 }
 
+/// Runs commands inside a namespace, one a line.
+///
+/// # Panics
+/// If one fails.
+pub fn run(namespace: &Namespace, lines: &str) {
+    lines.lines().map(words).filter(|it| !it.is_empty()).for_each(|it| drop(namespace.exec(it)));
+}
+
 /// The words of a command.
 pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()

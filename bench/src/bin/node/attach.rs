@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bench::attach::{PATIENCE, milliseconds, pods, start};
+use bench::attach::{NODE, PATIENCE, milliseconds, pods, start, write_manifests};
 use bench::process::used_memory;
 use bench::rig::needs_root;
 use bench::{Samples, argument, print_table};
@@ -63,8 +63,9 @@ fn measure(count: usize, arguments: &[&str]) -> Result<[Vec<f64>; ROWS.len()], B
     let (objects, requests) = pods(&node, count + ALONE, |_| &others)?;
     let umem = ((count + ALONE) * 512 + 4096).to_string();
     let before = used_memory()?;
-    let further = [&["--listen", "127.0.0.1:0", "--umem-frames", &umem], arguments].concat();
-    let (_switch, socket) = start(&node, folder.path(), &objects, &further)?;
+    let manifests = write_manifests(folder.path(), &objects)?;
+    let source = ["--node-name", NODE, "--manifests", &manifests, "--umem-frames", &umem];
+    let (_switch, socket) = start(&node, folder.path(), &[&source, arguments].concat())?;
     let attach = |request| timed(&socket, |client| client.attach_pod(request).map(drop));
     let (first, together) = requests.split_at(ALONE);
     let alone = first.iter().map(attach).collect::<Result<_, _>>()?;

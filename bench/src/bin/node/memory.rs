@@ -69,8 +69,8 @@ fn measure(pods: usize, services: usize, from_manifests: bool) -> Result<[f64; 2
         None => ("--manifests", attach::write_manifests(folder.path(), &objects)?),
     };
     drop(objects);
-    let arguments = ["--node-name", attach::NODE, "--listen", "127.0.0.1:0", option, &source];
-    let (switch, socket) = attach::start_with(&node, folder.path(), &arguments)?;
+    let arguments = ["--node-name", attach::NODE, option, &source];
+    let (switch, socket) = attach::start(&node, folder.path(), &arguments)?;
     attach::attach(&socket, &requests)?;
     std::thread::sleep(QUIET);
     let bytes = |name: &str| process::memory(switch.id(), name).map(|bytes| bytes as f64);

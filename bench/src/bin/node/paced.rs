@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use bench::attach::{self, address};
 use bench::process::{busy_time, processor_time};
-use bench::rig::{needs_root, words};
+use bench::rig::{needs_root, run};
 use bench::{argument, print_table};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use testkit::{Namespace, TempDir, manifests, storm};
@@ -58,20 +58,20 @@ fn measure(pods: usize, rate: usize, measured: Duration, offload: &str) -> Resul
     for n in 0..pods {
         let table = format!("table {}", 1000 + n);
         route(&clients, &format!("eth{n}"), address(n), &table);
-        clients.exec(words(&format!("ip rule add from {} {table}", address(n))));
+        run(&clients, &format!("ip rule add from {} {table}", address(n)));
     }
     requests.push(attach::join(&node, "pgserver".into(), &server, "eth0", "server", *SERVER.ip())?);
     route(&server, "eth0", *SERVER.ip(), "");
     let server_pod =
         manifests::pod("default/server", "", attach::NODE, &SERVER.ip().to_string(), "");
-    let manifests = objects + &server_pod + POLICY;
-    let options = ["--listen", "127.0.0.1:0", "--flow-offload", offload];
+    let manifests = attach::write_manifests(folder.path(), &(objects + &server_pod + POLICY))?;
+    let mut options = vec!["--node-name", attach::NODE, "--manifests", &manifests];
     let frames = (pods * 512 + 4096).max(16_384).to_string();
-    let options = match offload {
-        "on" => options.to_vec(),
-        _ => [&options[..], &["--umem-frames", &frames]].concat(),
-    };
-    let (switch, socket) = attach::start(&node, folder.path(), &manifests, &options)?;
+    options.extend(["--flow-offload", offload]);
+    if offload == "off" {
+        options.extend(["--umem-frames", &frames]);
+    }
+    let (switch, socket) = attach::start(&node, folder.path(), &options)?;
     attach::attach(&socket, &requests)?;
 
     let (stop, opened, failed) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
@@ -107,8 +107,11 @@ fn measure(pods: usize, rate: usize, measured: Duration, offload: &str) -> Resul
 
 /// Gives an interface its address, and its packets the way to the switch.
 fn route(pod: &Namespace, interface: &str, address: Ipv4Addr, table: &str) {
-    pod.exec(words(&format!("ip addr add {address}/32 dev {interface}")));
-    pod.exec(words(&format!("ip route add default via {GATEWAY} dev {interface} onlink {table}")));
+    let commands = format!(
+        "ip addr add {address}/32 dev {interface}
+         ip route add default via {GATEWAY} dev {interface} onlink {table}"
+    );
+    run(pod, &commands);
 }
 
 /// Opens connections from these addresses in turns, so many a second from each.

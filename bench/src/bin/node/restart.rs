@@ -82,8 +82,7 @@ fn measure(program: &str, pods: usize, mode: &str) -> Result<[f64; FIGURES.len()
     }
     let manifests = attach::write_manifests(folder.path(), &objects)?;
     let run = |further: &[&str]| {
-        let common =
-            ["--node-name", attach::NODE, "--manifests", &manifests, "--listen", "127.0.0.1:0"];
+        let common = ["--node-name", attach::NODE, "--manifests", &manifests];
         let arguments = [&common[..], &["--flow-offload", mode], further].concat();
         start_program(program, &node, folder.path(), &arguments)
     };

@@ -59,42 +59,34 @@ const SEED: u64 = 0x5eed;
 /// Columns of nodes; the others are in the last one.
 const SHOWN: [Node; 6] =
     [Node::Parse, Node::AntiSpoofing, Node::Session, Node::Policy, Node::Open, Node::Rewrite];
-/// Beside plain UDP between pods.
-const OTHERS: [(&str, Kind); 6] = [
-    ("TCP", Kind::Tcp),
-    ("IPv6", Kind::Ipv6),
-    ("ClusterIP", Kind::ClusterIp),
-    ("VXLAN out", Kind::TunnelOut),
-    ("VXLAN in", Kind::TunnelIn),
-    ("uplink", Kind::Uplink),
-];
 /// Sessions of the cases that are about something else.
 const FEW: u32 = 1_000;
+/// Beside established sessions of plain UDP between pods. A service has a port for each rule, and all servers behind each.
+const CASES: [(&str, Kind, Rules, Finds); 12] = [
+    ("TCP, 1000 sessions", Kind::Tcp, Rules::Ports(1000), Finds::Established(FEW)),
+    ("IPv6, 1000 sessions", Kind::Ipv6, Rules::Ports(1000), Finds::Established(FEW)),
+    ("ClusterIP, 1000 sessions", Kind::ClusterIp, Rules::Ports(10), Finds::Established(FEW)),
+    ("VXLAN out, 1000 sessions", Kind::TunnelOut, Rules::Ports(1000), Finds::Established(FEW)),
+    ("VXLAN in, 1000 sessions", Kind::TunnelIn, Rules::Ports(1000), Finds::Established(FEW)),
+    ("uplink, 1000 sessions", Kind::Uplink, Rules::Ports(1000), Finds::Established(FEW)),
+    ("1000 sessions, re-evaluated", Kind::Udp, Rules::Ports(1000), Finds::Reevaluated(FEW)),
+    ("new sessions, 1000 rules", Kind::Udp, Rules::Ports(1000), Finds::New),
+    ("refused, 1000 rules of ports", Kind::Udp, Rules::Ports(1000), Finds::Refused),
+    ("refused, 1000 rules of peer sets", Kind::Udp, Rules::Peers(1000), Finds::Refused),
+    ("refused, 10000 rules of ports", Kind::Udp, Rules::Ports(10_000), Finds::Refused),
+    ("refused, 10000 rules of peer sets", Kind::Udp, Rules::Peers(10_000), Finds::Refused),
+];
 /// Packets that the peer sends over and over, at least.
 const PEER_PACKETS: u32 = 1 << 18;
 
 pub(crate) fn main(args: &[String]) -> Result<(), Box<dyn Error>> {
     let args = Args::parse_from(args);
-    let few = Finds::Established(FEW);
-    let mut cases: Vec<(String, Kind, Rules, Finds)> = Vec::new();
-    let mut add = |name: String, kind, rules, finds| cases.push((name, kind, rules, finds));
-    for count in &args.sessions {
+    let established = |count: &u32| {
         let name = format!("{count} established sessions");
-        add(name, Kind::Udp, Rules::Ports(1000), Finds::Established(*count));
-    }
-    for (name, kind) in OTHERS {
-        // A service has a port for each rule, and all servers behind each.
-        let rules = if kind == Kind::ClusterIp { 10 } else { 1000 };
-        add(format!("{name}, {FEW} sessions"), kind, Rules::Ports(rules), few);
-    }
-    let again = Finds::Reevaluated(FEW);
-    add(format!("{FEW} sessions, re-evaluated"), Kind::Udp, Rules::Ports(1000), again);
-    add("new sessions, 1000 rules".to_owned(), Kind::Udp, Rules::Ports(1000), Finds::New);
-    for count in [1000, 10_000] {
-        let (ports, peers) = (Rules::Ports(count), Rules::Peers(count));
-        add(format!("refused, {count} rules of ports"), Kind::Udp, ports, Finds::Refused);
-        add(format!("refused, {count} rules of peer sets"), Kind::Udp, peers, Finds::Refused);
-    }
+        (name, Kind::Udp, Rules::Ports(1000), Finds::Established(*count))
+    };
+    let others = CASES.map(|(name, kind, rules, finds)| (name.to_owned(), kind, rules, finds));
+    let mut cases: Vec<_> = args.sessions.iter().map(established).chain(others).collect();
     cases.retain(|(name, ..)| name.contains(&args.only));
     let mut rigs = Vec::new();
     for (name, kind, rules, finds) in cases {

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use acl::Action;
+use bench::process::threads;
 use bench::{Group, SessionFile, draw, in_turns, print_table};
 use clap::Parser;
 use dataplane::port::Port;
@@ -259,18 +260,10 @@ impl Rig {
     }
 
     /// Time that the workers have had a core, together.
-    fn worker_time(&self) -> Result<Duration, Box<dyn Error>> {
-        let mut nanoseconds = 0;
-        for thread in fs::read_dir("/proc/self/task")? {
-            let path = thread?.path();
-            // A thread may end between listing and reading.
-            let Ok(name) = fs::read_to_string(path.join("comm")) else { continue };
-            if name.starts_with("worker-") {
-                let text = fs::read_to_string(path.join("schedstat"))?;
-                nanoseconds += text.split(' ').next().unwrap_or_default().parse::<u64>()?;
-            }
-        }
-        Ok(Duration::from_nanos(nanoseconds))
+    fn worker_time(&self) -> std::io::Result<Duration> {
+        let threads = threads(std::process::id())?.into_iter();
+        let workers = threads.filter(|it| it.name.starts_with("worker-"));
+        Ok(Duration::from_nanos(workers.map(|it| it.nanoseconds).sum()))
     }
 }
 

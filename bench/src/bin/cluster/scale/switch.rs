@@ -17,13 +17,6 @@ use super::{Args, NODE, PATIENCE, ask, counted, kubeconfig, problem, row, servin
 /// Until all is quiet after the attachments.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Processor time of a thread.
-struct Thread {
-    id: String,
-    name: String,
-    nanoseconds: u64,
-}
-
 pub(super) fn measure(args: &Args) -> Result<()> {
     needs_root().map_err(problem)?;
     let (node, others) = (Namespace::new("scale-node"), Namespace::new("scale-pods"));
@@ -34,14 +27,12 @@ pub(super) fn measure(args: &Args) -> Result<()> {
     std::fs::write(&path, kubeconfig(address))?;
     let requests = requests(args, &node, &others)?;
     let path = path.display().to_string();
-    let arguments = ["--node-name", NODE, "--kubeconfig", &path, "--listen", "127.0.0.1:0"];
-    let (switch, socket) = attach::start_with(&node, folder.path(), &arguments).map_err(problem)?;
+    let arguments = ["--node-name", NODE, "--kubeconfig", &path];
+    let (switch, socket) = attach::start(&node, folder.path(), &arguments).map_err(problem)?;
     let mut client = Client::connect(&socket, PATIENCE)?;
     wait_until_listed(&mut client)?;
     eprintln!("attaching {} pods", requests.len());
-    for request in &requests {
-        client.attach_pod(request)?;
-    }
+    attach::attach(&socket, &requests).map_err(problem)?;
     std::thread::sleep(PAUSE);
 
     let generation = |client: &mut Client| -> Result<u64> {
@@ -49,12 +40,13 @@ pub(super) fn measure(args: &Args) -> Result<()> {
     };
     let change = format!("/change?seconds={}&rate={}", args.seconds, args.rate);
     let changes = || node.enter(|| counted(address, "changes", "objects"));
-    let (before, first, published) = (threads(switch.id())?, changes()?, generation(&mut client)?);
+    let (before, first, published) =
+        (process::threads(switch.id())?, changes()?, generation(&mut client)?);
     let (began, used) = (Instant::now(), process::processor_time(switch.id())?);
     node.enter(|| ask(address, &change))?;
     std::thread::sleep(Duration::from_secs(args.seconds));
     let took = began.elapsed().as_secs_f64();
-    let (after, last) = (threads(switch.id())?, changes()?);
+    let (after, last) = (process::threads(switch.id())?, changes()?);
     let used = process::processor_time(switch.id())? - used;
     let published = generation(&mut client)? - published;
 
@@ -104,20 +96,4 @@ fn wait_until_listed(client: &mut Client) -> Result<()> {
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
     }
-}
-
-/// The threads of a process, sorted by name; of one name, by number.
-fn threads(process: u32) -> Result<Vec<Thread>> {
-    let mut threads = Vec::new();
-    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
-        let path = task?.path();
-        let read = |name: &str| std::fs::read_to_string(path.join(name));
-        // A thread may end meanwhile.
-        let (Ok(name), Ok(times)) = (read("comm"), read("schedstat")) else { continue };
-        let nanoseconds = times.split(' ').next().context("schedstat")?.parse()?;
-        let id = path.display().to_string();
-        threads.push(Thread { id, name: name.trim().to_owned(), nanoseconds });
-    }
-    threads.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
-    Ok(threads)
 }
