@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +16,6 @@ use crate::rig::{
     self, PATIENCE, RECEIVER, Rig, SERVICE, Settings, filled, kernel, mac, offload, put_in_force,
     words,
 };
-use crate::vpp::{self, Vpp};
 
 /// The port that the policy lets through.
 pub const SERVER_PORT: u16 = 5201;
@@ -48,9 +46,6 @@ pub enum Forwarder {
     /// A tc program that hands every packet to the other pod and looks at none: the limit of flow offload's way
     /// (Debian: clang).
     Redirect,
-    /// FD.io VPP (its program) on core 0: a bridge with the rules of `Podgate` as a reflexive ACL at the
-    /// receiver.
-    Vpp(&'static Path),
     /// DPDK's testpmd on core 0, which looks at nothing and swaps nothing.
     Testpmd,
 }
@@ -72,7 +67,6 @@ impl Forwarder {
             Self::Route => ("kernel route, nftables", Kernel),
             Self::RouteTracked => ("kernel route, nftables, conntrack", Kernel),
             Self::Redirect => ("tc, redirect_peer alone", Kernel),
-            Self::Vpp(_) => ("VPP, ACL", CniPlugin),
             Self::Testpmd => ("testpmd io", CniPlugin),
         }
     }
@@ -90,21 +84,17 @@ impl Forwarder {
     /// Starts this switch as another build of this command has it.
     pub fn start_build(program: &str) -> Running {
         let rig = Rig::new(Settings::CniPlugin);
-        Running { process: Some(switch(&rig, program, "switch")), _vpp: None, rig }
+        Running { process: Some(switch(&rig, program, "switch")), rig }
     }
 
     /// Starts it between two new pods.
     ///
     /// # Errors
-    /// If a file or VPP fails.
+    /// If a file cannot be written.
     pub fn start(self) -> Result<Running, Box<dyn Error>> {
         let rig = Rig::new(self.described().1);
-        let (mut process, mut peer) = (None, None);
+        let mut process = None;
         match self {
-            Self::Vpp(program) => {
-                let rules = vpp::acl(&policy(), |_| Vec::new());
-                peer = Some(vpp::bridge(program, rig.node.name(), ["pga", "pgb"], &rules)?);
-            }
             Self::Podgate => process = Some(switch(&rig, &own_path()?, "switch")),
             Self::Offload => process = Some(switch(&rig, &own_path()?, "offload")),
             Self::Testpmd => {
@@ -128,7 +118,7 @@ impl Forwarder {
                 bridge(&rig);
             }
         }
-        Ok(Running { process, _vpp: peer, rig })
+        Ok(Running { process, rig })
     }
 }
 
@@ -208,7 +198,6 @@ fn filter(rig: &Rig, family: &str, is_tracked: bool) -> Result<(), Box<dyn Error
 /// A forwarder at work, until this is dropped.
 pub struct Running {
     process: Option<Process>,
-    _vpp: Option<Vpp>,
     /// The node and its pods, which end after the forwarder.
     pub rig: Rig,
 }

@@ -1,5 +1,5 @@
 //! Common parts of the benchmarks: samples with their spread and tables of them; pods on veth pairs,
-//! forwarders between them, switches with many pods, and FD.io VPP as a peer.
+//! forwarders between them, and switches with many pods.
 //!
 //! These machines are noisy. A figure is a median with its minimum and maximum, and what is
 //! compared is measured in turn in one run.
@@ -14,7 +14,6 @@ mod samples;
 mod sealed;
 mod session_file;
 mod table;
-pub mod vpp;
 
 pub use program::{Benchmark, argument, run_program};
 pub use samples::{Samples, in_turns};

@@ -3,7 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use dataplane::session::{Sessions, Timeouts};
 
@@ -25,10 +24,7 @@ impl SessionFile {
         ports: u16,
         timeouts: Timeouts,
     ) -> io::Result<(Self, Arc<Sessions>)> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("podgate-bench-{}-{number}", std::process::id());
-        let file = Self(Path::new(FOLDER).join(name));
+        let file = Self(Path::new(FOLDER).join(testkit::unique_name("sessions")));
         let sessions = Sessions::in_file(&file.0, capacity, ports, timeouts)?;
         Ok((file, sessions))
     }

@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use acl::{Action, AddressMapBuilder};
-use bench::vpp;
 use bench::{Samples, SessionFile, in_turns, print_table};
 use clap::Parser;
 use dataplane::graph::{NODES, Node};
@@ -31,6 +30,7 @@ use dataplane::{Counters, Frame, Graph, Memory, Now, Outcome, Packet, Snapshot, 
 use fastrand::Rng;
 
 use super::traffic::{Kind, Rules, Traffic};
+use super::vpp;
 
 #[derive(Parser)]
 struct Args {

@@ -6,6 +6,7 @@ mod growth;
 mod pktgen;
 #[path = "../../../../dataplane/benches/traffic/mod.rs"]
 mod traffic;
+mod vpp;
 
 use std::process::ExitCode;
 

@@ -17,15 +17,12 @@
 //! other settings) beside this one's, and with pods that receive in threads of their own: rounds take
 //! turns between all of them. The others are [`offload`]'s tables. `BENCH_RX_MODE=polling` or
 //! `adaptive` has this switch poll, or not, in both; else it polls without flow offload only.
-//!
-//! With `--vpp PROGRAM` in front, `usual` and `tcp` measure FD.io VPP too: a bridge between AF_XDP ports with
-//! the same rules as a reflexive ACL. A peer that fails loses its figures, and says why.
+//! A peer that fails loses its figures, and says why.
 
 mod measure;
 mod offload;
 
 use std::error::Error;
-use std::path::Path;
 use std::time::Duration;
 
 use bench::forwarder::{Forwarder, Running, SERVER_PORT, own_path};
@@ -48,18 +45,11 @@ const ENDS: &str = "taskset -c 1";
 pub(crate) fn main(args: &[String]) -> Result<()> {
     needs_root()?;
     let args: Vec<&str> = args.iter().skip(1).map(String::as_str).collect();
-    let (vpp, args) = match args[..] {
-        // Forwarders are copied about; the program's name is there to the end.
-        ["--vpp", program, ref rest @ ..] => {
-            (Some(Path::new(&*Box::leak(program.to_owned().into_boxed_str()))), rest)
-        }
-        ref rest => (None, rest),
-    };
     let rounds = || args.last().and_then(|text| text.parse().ok()).unwrap_or(offload::ROUNDS);
-    match *args {
-        [] | ["usual"] => usual(vpp, None),
-        ["usual", congestion] => usual(vpp, Some(congestion)),
-        ["tcp", rounds, ref programs @ ..] => tcp(vpp, rounds.parse()?, programs),
+    match args[..] {
+        [] | ["usual"] => usual(None),
+        ["usual", congestion] => usual(Some(congestion)),
+        ["tcp", rounds, ref programs @ ..] => tcp(rounds.parse()?, programs),
         ["offload", rounds, picture] => offload::compare(rounds.parse()?, picture),
         ["offload"] | ["offload", _] => offload::compare(rounds(), "flow-offload.svg"),
         ["http"] | ["http", _] => offload::print_requests(Asks::Http, rounds()),
@@ -68,21 +58,15 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         ["nodes", "encrypted"] | ["nodes", "encrypted", _] => offload::print_encrypted(rounds()),
         ["nodes"] | ["nodes", _] => offload::print_nodes(rounds()),
         _ => {
-            let words = "[--vpp PROGRAM] [usual|tcp|offload|nodes|http|dns] [CONGESTION-CONTROL]";
+            let words = "[usual|tcp|offload|nodes|http|dns] [CONGESTION-CONTROL]";
             Err(format!("forwarding takes {words}").into())
         }
     }
 }
 
-fn usual_forwarders(vpp: Option<&'static Path>) -> Vec<Forwarder> {
-    let mut list = Forwarder::with_testpmd([Forwarder::Podgate]);
-    list.extend(vpp.map(Forwarder::Vpp));
-    list
-}
-
 /// The MTU of the Internet, beside a forwarder that looks at nothing.
-fn usual(vpp: Option<&'static Path>, congestion: Option<&str>) -> Result<()> {
-    let forwarders = usual_forwarders(vpp);
+fn usual(congestion: Option<&str>) -> Result<()> {
+    let forwarders = Forwarder::with_testpmd([Forwarder::Podgate]);
     let mut rows = Vec::new();
     for size in [64, 1518] {
         let what = format!("UDP, {size}-byte frames (Mpps)");
@@ -97,11 +81,11 @@ fn usual(vpp: Option<&'static Path>, congestion: Option<&str>) -> Result<()> {
 }
 
 /// TCP at the usual MTU alone, through the switches of several builds and through their peers.
-fn tcp(vpp: Option<&'static Path>, rounds: usize, programs: &[&str]) -> Result<()> {
+fn tcp(rounds: usize, programs: &[&str]) -> Result<()> {
     if !has_iperf3() {
         return Ok(());
     }
-    let (own, peers) = (own_path()?, usual_forwarders(vpp).split_off(1));
+    let (own, peers) = (own_path()?, Forwarder::with_testpmd([]));
     // This one between usual pods, and between pods that receive in kernel threads of their own.
     let mut names = vec![own.as_str(), "the first, pods receive in threads"];
     names.extend(programs);

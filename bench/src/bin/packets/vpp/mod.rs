@@ -13,19 +13,17 @@ use std::{fs, thread};
 
 use testkit::{Process, TempDir};
 
-pub use acl::acl;
-pub use graph::{Case, Graph, NODES};
+pub(crate) use acl::acl;
+pub(crate) use graph::{Case, Graph, NODES};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// VPP on core 0, without workers; ended when this is dropped.
-pub struct Vpp {
+struct Vpp {
     process: Process,
     cli: UnixStream,
     folder: TempDir,
     in_huge_pages: bool,
-    /// ACLs so far.
-    acls: u32,
 }
 
 /// A huge page, in MB.
@@ -36,26 +34,23 @@ const BUFFERS: u32 = 16_384;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Vpp {
-    /// Starts the program with these plugins and a heap of this size, in huge pages if enough of them are
+    /// Starts the program with the ACL plugin and a heap of this size, in huge pages if enough of them are
     /// free; `more` goes into its startup configuration.
-    pub fn start(program: &Path, plugins: &[&str], heap_mb: u64, more: &str) -> Result<Self> {
+    fn start(program: &Path, heap_mb: u64, more: &str) -> Result<Self> {
         let folder = TempDir::new("vpp");
         let path = |name: &str| folder.path().join(name).display().to_string();
         let in_huge_pages = free_huge_pages() * HUGE_MB >= heap_mb + BUFFERS_MB;
         let pages = if in_huge_pages { "2M" } else { "4K" };
-        let plugins: Vec<String> =
-            plugins.iter().map(|name| format!("plugin {name}_plugin.so {{ enable }}")).collect();
         let config = format!(
             "unix {{ nodaemon nosyslog cli-listen {cli} cli-line-mode cli-no-pager runtime-dir {run} }}\n\
              cpu {{ main-core 0 }}\n\
              memory {{ main-heap-size {heap_mb}M main-heap-page-size {pages} }}\n\
              buffers {{ buffers-per-numa {BUFFERS} page-size {pages} }}\n\
              statseg {{ socket-name {stats} }}\n\
-             plugins {{ plugin default {{ disable }} {plugins} }}\n{more}\n",
+             plugins {{ plugin default {{ disable }} plugin acl_plugin.so {{ enable }} }}\n{more}\n",
             cli = path("cli"),
             run = folder.path().display(),
             stats = path("stats"),
-            plugins = plugins.join(" "),
         );
         fs::write(path("startup.conf"), config)?;
         let process = Process::spawn(Command::new(program).args(["-c", &path("startup.conf")]));
@@ -71,16 +66,11 @@ impl Vpp {
             }
         };
         cli.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self { process, cli, folder, in_huge_pages, acls: 0 })
-    }
-
-    /// Whether its heap and buffers are in huge pages.
-    pub fn in_huge_pages(&self) -> bool {
-        self.in_huge_pages
+        Ok(Self { process, cli, folder, in_huge_pages })
     }
 
     /// The answer to a command. It stands between the command itself and a byte of zero.
-    pub fn ask(&mut self, command: &str) -> Result<String> {
+    fn ask(&mut self, command: &str) -> Result<String> {
         self.cli.write_all(format!("{command}\n").as_bytes())?;
         let mut answer = Vec::new();
         let read = BufReader::new(&self.cli).read_until(0, &mut answer);
@@ -92,7 +82,7 @@ impl Vpp {
     }
 
     /// Gives commands that answer nothing if all is well, one a line.
-    pub fn tell(&mut self, commands: &str) -> Result<()> {
+    fn tell(&mut self, commands: &str) -> Result<()> {
         for command in commands.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let answer = self.ask(command)?;
             if !answer.trim().is_empty() {
@@ -102,14 +92,12 @@ impl Vpp {
         Ok(())
     }
 
-    /// Adds an ACL and says by which number it is known.
-    pub fn add_acl(&mut self, rules: &str) -> Result<u32> {
+    /// Adds the first ACL, number 0.
+    fn add_acl(&mut self, rules: &str) -> Result<()> {
         // Too long for the command line, which does not show what commands of a file answer.
         let path = self.folder.path().join("acl");
         fs::write(&path, format!("set acl-plugin acl {rules}\n"))?;
-        self.tell(&format!("exec {}", path.display()))?;
-        self.acls += 1;
-        Ok(self.acls - 1)
+        self.tell(&format!("exec {}", path.display()))
     }
 
     /// Its standard error.
@@ -133,25 +121,4 @@ fn free_huge_pages() -> u64 {
 fn is_alive(process: &Process) -> bool {
     let state = fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap_or_default();
     !state.contains(") Z")
-}
-
-/// Starts a bridge between AF_XDP ports on two interfaces of a namespace, the second of which is behind an ACL. That
-/// port looks up a session for each packet, in both directions, as Podgate does; what begins behind it is
-/// refused.
-pub fn bridge(program: &Path, namespace: &str, interfaces: [&str; 2], acl: &str) -> Result<Vpp> {
-    let mut vpp = Vpp::start(program, &["acl", "af_xdp"], 256, "")?;
-    for name in interfaces {
-        vpp.tell(&format!(
-            "create interface af_xdp host-if {name} name {name} netns {namespace}
-             set interface l2 bridge {name} 1
-             set interface state {name} up"
-        ))?;
-    }
-    let (to_pod, from_pod) = (vpp.add_acl(acl)?, vpp.add_acl("deny src 0.0.0.0/0")?);
-    let receiver = interfaces[1];
-    vpp.tell(&format!(
-        "set acl-plugin interface {receiver} output acl {to_pod}
-         set acl-plugin interface {receiver} input acl {from_pod}"
-    ))?;
-    Ok(vpp)
 }

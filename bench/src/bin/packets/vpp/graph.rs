@@ -16,34 +16,34 @@ use dataplane::wire::Mac;
 use linux_net::MacAddress;
 
 use super::{PATIENCE, Result, Vpp};
-use crate::Samples;
+use bench::Samples;
 
 /// The packets that VPP's graph forwards or refuses.
-pub struct Case<'a> {
+pub(crate) struct Case<'a> {
     /// Packets, sent over and over in this order.
-    pub packets: Vec<Vec<u8>>,
+    pub(crate) packets: Vec<Vec<u8>>,
     /// The servers behind the second port.
-    pub servers: Vec<(Address, Mac)>,
+    pub(crate) servers: Vec<(Address, Mac)>,
     /// Rules of the second port.
-    pub acl: &'a str,
+    pub(crate) acl: &'a str,
     /// Sessions that there is room for.
-    pub sessions: u32,
+    pub(crate) sessions: u32,
     /// The counter of the ACL plugin that each packet increments.
-    pub outcome: &'a str,
+    pub(crate) outcome: &'a str,
 }
 
 /// A VPP that has forwarded or refused all packets of a case once.
-pub struct Graph {
+pub(crate) struct Graph {
     vpp: Vpp,
     outcome: String,
     /// Clocks a packet.
-    pub clocks: Samples,
+    pub(crate) clocks: Samples,
     /// The same of the nodes in [`NODES`].
-    pub nodes: [Samples; NODES.len()],
+    pub(crate) nodes: [Samples; NODES.len()],
 }
 
 /// Beginnings of the names of nodes that count.
-pub const NODES: [&str; 5] =
+pub(crate) const NODES: [&str; 5] =
     ["ethernet-input", "ip4-input", "ip4-lookup", "ip4-rewrite", "acl-plugin"];
 /// Duration of a count of packets, and counts in a round.
 const STRETCH: Duration = Duration::from_millis(20);
@@ -51,7 +51,7 @@ const STRETCHES: usize = 10;
 
 impl Graph {
     /// Starts VPP and sends each packet once.
-    pub fn new(program: &Path, case: &Case<'_>) -> Result<Self> {
+    pub(crate) fn new(program: &Path, case: &Case<'_>) -> Result<Self> {
         let buckets = |count: usize| count.next_power_of_two().max(1 << 16);
         // Tuple merge, its default, puts all rules of one source into one chain: 1,000 rules of ports then
         // cost thousands of clocks a packet.
@@ -65,7 +65,7 @@ impl Graph {
         let acl_mb = (case.acl.len() as u64 * 20) >> 20;
         let packets_mb = (case.packets.len() as u64 * 200) >> 20;
         let heap_mb = 256 + u64::from(case.sessions) / 1000 + acl_mb + packets_mb;
-        let mut vpp = Vpp::start(program, &["acl"], heap_mb, &more)?;
+        let mut vpp = Vpp::start(program, heap_mb, &more)?;
         let capture = vpp.folder.path().join("packets.pcap");
         fs::write(&capture, pcap(&case.packets))?;
         vpp.ask("create packet-generator interface pg0")?;
@@ -83,10 +83,10 @@ impl Graph {
             let (address, mac) = (address.to_ip(), MacAddress(*mac));
             vpp.tell(&format!("set ip neighbor pg1 {address} {mac} static"))?;
         }
-        let acl = vpp.add_acl(case.acl)?;
+        vpp.add_acl(case.acl)?;
         let number = case.packets.len();
         vpp.tell(&format!(
-            "set acl-plugin interface pg1 output acl {acl}
+            "set acl-plugin interface pg1 output acl 0
              packet-generator new {{ name all pcap {} interface pg0 limit {number} }}",
             capture.display(),
         ))?;
@@ -99,14 +99,14 @@ impl Graph {
     }
 
     /// Whether its memory is in huge pages.
-    pub fn in_huge_pages(&self) -> bool {
-        self.vpp.in_huge_pages()
+    pub(crate) fn in_huge_pages(&self) -> bool {
+        self.vpp.in_huge_pages
     }
 
     /// A round, kept if it `counts`. The generator works all the time, so that caches are
     /// as warm as they get; the median of some stretches leaves out those that the operating system
     /// interrupted.
-    pub fn measure(&mut self, counts: bool) -> Result<()> {
+    pub(crate) fn measure(&mut self, counts: bool) -> Result<()> {
         self.vpp.tell("clear node counters\npacket-generator enable-stream all")?;
         thread::sleep(STRETCH);
         let stretches: Vec<_> = (0..STRETCHES).map(|_| self.stretch()).collect::<Result<_>>()?;

@@ -5,14 +5,14 @@ use std::fmt::Write;
 use acl::{Action, End, PeerSetId, PortRange, Rule};
 use ipnet::IpNet;
 
-/// An ACL for [`Vpp::add_acl`](super::Vpp::add_acl): what is permitted makes a session, what no rule
+/// An ACL for [`Vpp::add_acl`](super::Vpp): what is permitted makes a session, what no rule
 /// matches is refused. A peer set, which VPP has none of, becomes a rule for each of its networks.
 /// Where all is denied, a rule that no packet matches permits something: only then VPP looks sessions
 /// up first, as Podgate does.
 ///
 /// # Panics
 /// At rules with what the benchmarks' have not: a destination, source ports.
-pub fn acl(rules: &[Rule], members: impl Fn(PeerSetId) -> Vec<IpNet>) -> String {
+pub(crate) fn acl(rules: &[Rule], members: impl Fn(PeerSetId) -> Vec<IpNet>) -> String {
     let mut text = String::new();
     for rule in rules.iter().filter(|rule| **rule != rest(rule)) {
         assert!(rule.destination == End::Any && rule.source_ports == PortRange::ANY, "{rule:?}");
