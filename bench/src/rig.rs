@@ -132,15 +132,6 @@ impl Rig {
     fn ends(&self) -> [(&Namespace, &'static str); 4] {
         [(&self.a, "eth0"), (&self.node, "pga"), (&self.node, "pgb"), (&self.b, "eth0")]
     }
-
-    /// Moves reception in the pods to kernel threads of their own, which merge the segments of a connection
-    /// (GRO), instead of where the sender runs.
-    pub fn receive_in_threads(&self) {
-        for pod in [&self.a, &self.b] {
-            pod.try_exec(words("ethtool -K eth0 gro on"));
-            pod.try_exec(["sh", "-c", "echo 1 > /sys/class/net/eth0/threaded"]);
-        }
-    }
 }
 
 /// Two namespaces joined by `eth0` in both, with the addresses of sender and receiver.

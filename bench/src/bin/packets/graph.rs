@@ -93,38 +93,68 @@ pub(crate) fn main(args: &[String]) -> Result<(), Box<dyn Error>> {
         let vectors = args.vectors * (args.rounds + 1);
         let mut rig = Rig::new(name, Traffic::new(kind, rules, args.pods), finds, vectors)?;
         if let (Some(program), Kind::Udp) = (&args.vpp, kind) {
-            rig.peer = rig.peer(program);
+            rig.peer = rig.peer(program)?;
         }
         rigs.push(rig);
     }
     // The first round warms caches and predictors.
     for rig in &mut rigs {
         rig.measure(args.vectors);
-        rig.measure_peer(false);
+        rig.peer.as_mut().map(vpp::Graph::measure).transpose()?;
     }
-    let names: Vec<String> = rigs.iter().map(|rig| rig.name.clone()).collect();
-    let all = in_turns(args.rounds, &names, |n| {
-        let figures = rigs[n].measure(args.vectors);
-        rigs[n].measure_peer(true);
-        Ok(figures)
+    let of_rig = |(n, rig): (usize, &Rig)| {
+        let peer = rig.peer.as_ref().map(|_| (n, true));
+        [(n, false)].into_iter().chain(peer)
+    };
+    let ways: Vec<(usize, bool)> = rigs.iter().enumerate().flat_map(of_rig).collect();
+    let name = |(n, is_peer): &(usize, bool)| {
+        format!("{}{}", rigs[*n].name, if *is_peer { ", VPP" } else { "" })
+    };
+    let names: Vec<String> = ways.iter().map(name).collect();
+    let all = in_turns(args.rounds, &names, |way| {
+        let (n, is_peer) = ways[way];
+        match &mut rigs[n] {
+            Rig { peer: Some(peer), .. } if is_peer => {
+                let mut figures = [f64::NAN; SHOWN.len() + 3];
+                figures[..=vpp::NODES.len()].copy_from_slice(&peer.measure()?);
+                Ok(figures)
+            }
+            rig => Ok(rig.measure(args.vectors)),
+        }
     })?;
     let plain = all.first().map_or(0.0, |[_, clocks, ..]| clocks.median());
     let mut head = vec!["case", "Mpps", "clocks a packet", "of the first row"];
     head.extend(SHOWN.map(Node::name));
     head.push("others");
-    let rows = names.iter().zip(&all).map(|(name, [rate, clocks, nodes @ ..])| {
-        let mut row = vec![name.clone(), rate.to_string(), clocks.to_string()];
-        row.push(format!("{:.2}", clocks.median() / plain));
-        row.extend(nodes.iter().map(|samples| format!("{:.1}", samples.median())));
-        row
-    });
-    print_table(&head, &rows.collect::<Vec<_>>());
+    let medians = |nodes: &[Samples]| -> Vec<String> {
+        nodes.iter().map(|samples| format!("{:.1}", samples.median())).collect()
+    };
+    let (mut rows, mut rows_of_peer) = (Vec::new(), Vec::new());
+    for (place, (name, (n, is_peer))) in names.iter().zip(&ways).enumerate() {
+        if *is_peer {
+            let ([_, own, ..], [theirs, nodes @ ..]) = (&all[place - 1], &all[place]);
+            let pages = if rigs[*n].peer.as_ref().is_some_and(|it| it.in_huge_pages()) {
+                "huge"
+            } else {
+                "small"
+            };
+            let mut row = vec![rigs[*n].name.clone(), own.to_string(), theirs.to_string()];
+            row.extend([theirs.over(own).to_string(), pages.to_owned()]);
+            row.extend(medians(&nodes[..vpp::NODES.len()]));
+            rows_of_peer.push(row);
+        } else {
+            let [rate, clocks, nodes @ ..] = &all[place];
+            let mut row = vec![name.clone(), rate.to_string(), clocks.to_string()];
+            row.push(format!("{:.2}", clocks.median() / plain));
+            row.extend(medians(nodes));
+            rows.push(row);
+        }
+    }
+    print_table(&head, &rows);
     if args.vpp.is_some() {
         println!();
-        let mut head = vec!["case", "podgate", "VPP", "VPP : podgate", "pages"];
-        head.extend(vpp::NODES);
-        let rows = rigs.iter().zip(&all).filter_map(|(rig, [_, clocks, ..])| rig.peer_row(clocks));
-        print_table(&head, &rows.collect::<Vec<_>>());
+        let head = ["case", "podgate", "VPP", "VPP : podgate", "pages"];
+        print_table(&[&head[..], &vpp::NODES].concat(), &rows_of_peer);
     }
     Ok(())
 }
@@ -158,8 +188,8 @@ struct Rig {
     rng: Rng,
     /// Connections opened so far.
     opened: u32,
-    /// VPP, or why it is not measured (any longer).
-    peer: Option<Result<vpp::Graph, String>>,
+    /// VPP with the same packets.
+    peer: Option<vpp::Graph>,
 }
 
 impl Rig {
@@ -243,7 +273,7 @@ impl Rig {
     }
 
     /// VPP with the same rules, for the same packets, if it can have the case.
-    fn peer(&mut self, program: &Path) -> Option<Result<vpp::Graph, String>> {
+    fn peer(&mut self, program: &Path) -> Result<Option<vpp::Graph>, Box<dyn Error>> {
         let mut rng = Rng::with_seed(SEED);
         let (action, outcome, sessions, connections) = match self.finds {
             Finds::Established(count) => {
@@ -256,9 +286,9 @@ impl Rig {
                 let order = (0..PEER_PACKETS).map(|_| rng.u32(..)).collect();
                 (Action::Deny, "ACL deny packets", FEW, order)
             }
-            Finds::Reevaluated(_) | Finds::New => return None,
+            Finds::Reevaluated(_) | Finds::New => return Ok(None),
         };
-        let mut frame = self.frames.pop()?;
+        let mut frame = self.frames.pop().ok_or("no frame")?;
         let packet = |n: &u32| {
             self.traffic.write(&self.memory, &mut frame, *n, false);
             self.memory.bytes(&frame).to_vec()
@@ -273,33 +303,7 @@ impl Rig {
             sessions,
             outcome,
         };
-        Some(vpp::Graph::new(program, &case).map_err(|error| error.to_string()))
-    }
-
-    /// The same round of the peer.
-    fn measure_peer(&mut self, counts: bool) {
-        let Some(Ok(peer)) = &mut self.peer else {
-            return;
-        };
-        if let Err(error) = peer.measure(counts) {
-            self.peer = Some(Err(error.to_string()));
-        }
-    }
-
-    fn peer_row(&self, clocks: &Samples) -> Option<Vec<String>> {
-        let mut row = vec![self.name.clone(), clocks.to_string()];
-        match self.peer.as_ref()? {
-            Ok(peer) => {
-                row.extend([peer.clocks.to_string(), peer.clocks.over(clocks).to_string()]);
-                row.push(if peer.in_huge_pages() { "huge" } else { "small" }.to_owned());
-                row.extend(peer.nodes.iter().map(|samples| format!("{:.1}", samples.median())));
-            }
-            Err(why) => {
-                eprintln!("{}: {why}", self.name);
-                row.push("failed, see above".to_owned());
-            }
-        }
-        Some(row)
+        Ok(Some(vpp::Graph::new(program, &case)?))
     }
 
     /// Runs a vector of the connections that `next` numbers (and whether the packet opens its

@@ -14,8 +14,7 @@
 //! median over rounds that take turns. `usual` is this table alone; a congestion
 //! control behind it is iperf3's instead of the kernel's usual one. `tcp` is its last row
 //! alone, with the switches of other builds of this command (`PROGRAM`, or a script that starts one with
-//! other settings) beside this one's, and with pods that receive in threads of their own: rounds take
-//! turns between all of them. The others are [`offload`]'s tables. `BENCH_RX_MODE=polling` or
+//! other settings) beside this one's. The others are [`offload`]'s tables. `BENCH_RX_MODE=polling` or
 //! `adaptive` has this switch poll, or not, in both; else it polls without flow offload only.
 //! A peer that fails loses its figures, and says why.
 
@@ -64,19 +63,29 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     }
 }
 
-/// The MTU of the Internet, beside a forwarder that looks at nothing.
+/// The MTU of the Internet, beside a forwarder that looks at nothing: the rate of each, then the first one's in the same
+/// round over each other's.
 fn usual(congestion: Option<&str>) -> Result<()> {
     let forwarders = Forwarder::with_testpmd([Forwarder::Podgate]);
-    let mut rows = Vec::new();
-    for size in [64, 1518] {
-        let what = format!("UDP, {size}-byte frames (Mpps)");
-        rows.push(row(&forwarders, what, |it| packets(it, size))?);
-    }
-    if has_iperf3() {
-        let what = "TCP, iperf3, MTU 1500 (Gb/s)".to_owned();
-        rows.push(row(&forwarders, what, |it| stream(&it.start()?, congestion))?);
-    }
-    print(&forwarders, &rows);
+    let names: Vec<&str> = forwarders.iter().map(|forwarder| forwarder.name()).collect();
+    let mut whats = vec!["UDP, 64-byte frames (Mpps)", "UDP, 1518-byte frames (Mpps)"];
+    whats.extend(has_iperf3().then_some("TCP, iperf3, MTU 1500 (Gb/s)"));
+    let row = |(n, what): (usize, &&str)| -> Result<Vec<String>> {
+        let all = in_turns(ROUNDS, &names, |way| match n {
+            0 => packets(forwarders[way], 64),
+            1 => packets(forwarders[way], 1518),
+            _ => stream(&forwarders[way].start()?, congestion),
+        })?;
+        let rates = all.iter().map(|[rates]| rates.to_string());
+        let ratios = all.iter().skip(1).map(|[rates]| all[0][0].over(rates).to_string());
+        Ok(std::iter::once((*what).to_owned()).chain(rates).chain(ratios).collect())
+    };
+    let rows = whats.iter().enumerate().map(row).collect::<Result<Vec<_>>>()?;
+    let ratios: Vec<String> = names.iter().skip(1).map(|name| format!("ratio to {name}")).collect();
+    let mut head = vec!["pod → switch → pod"];
+    head.extend(names.iter().copied().chain(ratios.iter().map(String::as_str)));
+    println!();
+    print_table(&head, &rows);
     Ok(())
 }
 
@@ -86,21 +95,13 @@ fn tcp(rounds: usize, programs: &[&str]) -> Result<()> {
         return Ok(());
     }
     let (own, peers) = (own_path()?, Forwarder::with_testpmd([]));
-    // This one between usual pods, and between pods that receive in kernel threads of their own.
-    let mut names = vec![own.as_str(), "the first, pods receive in threads"];
+    let mut names = vec![own.as_str()];
     names.extend(programs);
     let builds = names.len();
     names.extend(peers.iter().map(|peer| peer.name()));
-    let all = in_turns(rounds, &names, |way| {
-        let running = match way {
-            0 | 1 => Forwarder::start_build(&own),
-            way if way < builds => Forwarder::start_build(names[way]),
-            way => peers[way - builds].start()?,
-        };
-        if way == 1 {
-            running.rig.receive_in_threads();
-        }
-        stream(&running, None)
+    let all = in_turns(rounds, &names, |way| match names.get(way) {
+        Some(program) if way < builds => stream(&Forwarder::start_build(program), None),
+        _ => stream(&peers[way - builds].start()?, None),
     })?;
     let row = |(name, [rates]): (&&str, &[Samples; 1])| {
         vec![(*name).to_owned(), rates.to_string(), all[0][0].over(rates).to_string()]
@@ -116,29 +117,6 @@ fn has_iperf3() -> bool {
         eprintln!("iperf3 is not installed; TCP is not measured");
     }
     has
-}
-
-/// A row of the table: the rate of each forwarder, then the first one's in the same round, of each other's.
-fn row(
-    forwarders: &[Forwarder],
-    what: String,
-    mut measure: impl FnMut(Forwarder) -> Result<[f64; 1]>,
-) -> Result<Vec<String>> {
-    let names: Vec<String> = forwarders.iter().map(|it| format!("{what}, {}", it.name())).collect();
-    let all = in_turns(ROUNDS, &names, |way| measure(forwarders[way]))?;
-    let rates = all.iter().map(|[rates]| rates.to_string());
-    let ratios = all.iter().skip(1).map(|[rates]| all[0][0].over(rates).to_string());
-    Ok(std::iter::once(what).chain(rates).chain(ratios).collect())
-}
-
-fn print(forwarders: &[Forwarder], rows: &[Vec<String>]) {
-    println!();
-    let names: Vec<&str> = forwarders.iter().map(|forwarder| forwarder.name()).collect();
-    let ratios: Vec<String> = names.iter().skip(1).map(|name| format!("ratio to {name}")).collect();
-    let mut head = vec!["pod → switch → pod"];
-    head.extend(names);
-    head.extend(ratios.iter().map(String::as_str));
-    print_table(&head, rows);
 }
 
 /// Million frames a second that reach the receiving pod, which drops them as cheaply as the kernel can.

@@ -36,10 +36,6 @@ pub(crate) struct Case<'a> {
 pub(crate) struct Graph {
     vpp: Vpp,
     outcome: String,
-    /// Clocks a packet.
-    pub(crate) clocks: Samples,
-    /// The same of the nodes in [`NODES`].
-    pub(crate) nodes: [Samples; NODES.len()],
 }
 
 /// Beginnings of the names of nodes that count.
@@ -90,9 +86,7 @@ impl Graph {
              packet-generator new {{ name all pcap {} interface pg0 limit {number} }}",
             capture.display(),
         ))?;
-        let nodes = std::array::from_fn(|_| Samples::new());
-        let mut graph =
-            Self { vpp, outcome: case.outcome.to_owned(), clocks: Samples::new(), nodes };
+        let mut graph = Self { vpp, outcome: case.outcome.to_owned() };
         graph.send()?;
         graph.vpp.tell("packet-generator configure all limit 1000000000000")?;
         Ok(graph)
@@ -103,10 +97,10 @@ impl Graph {
         self.vpp.in_huge_pages
     }
 
-    /// A round, kept if it `counts`. The generator works all the time, so that caches are
+    /// Clocks a packet, and those of the nodes in [`NODES`]. The generator works all the time, so that caches are
     /// as warm as they get; the median of some stretches leaves out those that the operating system
     /// interrupted.
-    pub(crate) fn measure(&mut self, counts: bool) -> Result<()> {
+    pub(crate) fn measure(&mut self) -> Result<[f64; NODES.len() + 1]> {
         self.vpp.tell("clear node counters\npacket-generator enable-stream all")?;
         thread::sleep(STRETCH);
         let stretches: Vec<_> = (0..STRETCHES).map(|_| self.stretch()).collect::<Result<_>>()?;
@@ -123,13 +117,10 @@ impl Graph {
         let median = |of: &dyn Fn(&[f64; NODES.len()]) -> f64| {
             stretches.iter().map(of).collect::<Samples>().median()
         };
-        if counts {
-            self.clocks.add(median(&|nodes| nodes.iter().sum()));
-            for (node, samples) in self.nodes.iter_mut().enumerate() {
-                samples.add(median(&|nodes| nodes[node]));
-            }
-        }
-        Ok(())
+        Ok(std::array::from_fn(|n| match n.checked_sub(1) {
+            None => median(&|nodes| nodes.iter().sum()),
+            Some(node) => median(&|nodes| nodes[node]),
+        }))
     }
 
     /// Clocks of the nodes that count during a moment, for each packet.
