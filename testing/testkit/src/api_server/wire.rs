@@ -98,7 +98,12 @@ pub fn whole(stream: &mut dyn Stream, code: u16, value: &Value) -> io::Result<()
     body(stream, code, "application/json", value.to_string().as_bytes())
 }
 
-pub(super) fn body(stream: &mut dyn Stream, code: u16, content: &str, body: &[u8]) -> io::Result<()> {
+pub(super) fn body(
+    stream: &mut dyn Stream,
+    code: u16,
+    content: &str,
+    body: &[u8],
+) -> io::Result<()> {
     let head = format!(
         "HTTP/1.1 {code} Whatever\r\nContent-Type: {content}\r\nContent-Length: {}\r\n\r\n",
         body.len()
