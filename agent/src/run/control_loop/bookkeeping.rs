@@ -22,10 +22,13 @@ pub(super) struct Bookkeeping {
     pub(super) status: StatusPublisher,
 }
 
-/// The view that ports and names were published for.
-#[derive(Default)]
+/// The last publication of the status.
 pub(super) struct StatusPublisher {
+    /// The view that ports and names were published for.
     pub(super) view: Arc<View>,
+    pub(super) published: Instant,
+    /// Whether numbers of objects and the like have changed since.
+    pub(super) is_late: bool,
     /// Makes the snapshots with the rules that nftables enforces, in this context: without services or
     /// other nodes.
     pub(super) rules: SnapshotMaker,
@@ -38,7 +41,13 @@ impl Bookkeeping {
             log: PolicyLog::new(shared.policies.clone()),
             pending: Published::default(),
             since: Instant::now(),
-            status: StatusPublisher::default(),
+            status: StatusPublisher {
+                view: Arc::default(),
+                published: Instant::now(),
+                is_late: false,
+                rules: SnapshotMaker::default(),
+                context: NodeContext::default(),
+            },
         }
     }
 

@@ -34,7 +34,7 @@ impl ControlLoop {
             self.publish(change);
         } else {
             self.signal(&Signal::Committed);
-            self.publish_status(change);
+            self.publish_status_in_time(change);
         }
         self.bookkeeping.committed(&mut self.effects);
         if !Arc::ptr_eq(&services, &self.effects.control.view().services) {

@@ -3,15 +3,16 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use control::View;
 use dataplane::wire::vxlan::Vxlan;
 use dataplane::{PortId, Snapshot, Underlay};
 
-use super::ControlLoop;
 use super::bookkeeping::StatusPublisher;
 use super::ports::Change;
 use super::reconciler::Effects;
+use super::{ControlLoop, TICK};
 use crate::run::kernel::{Programming, Programs};
 use crate::run::port::{ManagedPort, State as PortState};
 use crate::run::shared_status::{PortInfo, State};
@@ -32,12 +33,23 @@ impl ControlLoop {
         self.publish_status_with(snapshot, change);
     }
 
-    /// Publishes the status if the kernel's configuration state or a pod's interface changed.
+    /// The same, a tick after the last time at the earliest if numbers of objects and the like are all that changed.
+    pub(super) fn publish_status_in_time(&mut self, change: Change) {
+        let status = &mut self.bookkeeping.status;
+        match change > Change::Objects || status.published.elapsed() >= TICK {
+            true => self.publish_status(change),
+            false => status.is_late = true,
+        }
+    }
+
+    /// Publishes the status if it is late, or if the kernel's configuration state or a pod's interface changed.
     pub(super) fn publish_programming(&mut self) {
         let nftables = self.kernel_rules.nftables.as_ref();
         let moved = nftables.is_some_and(|nftables| nftables.take_moved());
         if moved || self.effects.shared.state().programming != self.programming() {
             self.publish_status(Change::Status);
+        } else if self.bookkeeping.status.is_late {
+            self.publish_status_in_time(Change::Objects);
         }
     }
 
@@ -45,7 +57,9 @@ impl ControlLoop {
     /// `change` or the view concerns them.
     pub(super) fn publish_status_with(&mut self, snapshot: Arc<Snapshot>, change: Change) {
         let view = self.effects.control.view();
-        let last = std::mem::replace(&mut self.bookkeeping.status.view, Arc::clone(&view));
+        let status = &mut self.bookkeeping.status;
+        (status.published, status.is_late) = (Instant::now(), false);
+        let last = std::mem::replace(&mut status.view, Arc::clone(&view));
         let rules = self.rules(&view, &snapshot);
         let Effects { shared, control, input, ports, .. } = &self.effects;
         if !Arc::ptr_eq(&last.services, &view.services) {
