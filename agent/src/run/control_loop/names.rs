@@ -4,6 +4,7 @@ use std::sync::mpsc::Sender;
 
 use control::{PodKey, View};
 use domain_names::{Change, Limits, Turns};
+use snapshot::{NodePort, PortRole};
 
 use super::ports;
 use super::reconciler::Effects;
@@ -81,12 +82,12 @@ fn set_names(changes: &[Change<PodKey>], effects: &mut Effects) {
     effects.ports.changed(ports::Change::Objects);
 }
 
-/// Follows the names of the pods with open ports, before workers see their packets by the next
-/// snapshot.
-pub(super) fn follow_names(view: &View, effects: &Effects) {
-    let pods = effects.pods.counting().filter_map(|attached| {
-        let pod = view.pods.get(&attached.key)?;
-        Some((attached.port.open()?.id, &attached.key, pod))
+/// Follows the names of the pods behind ports, before workers see their packets by the next snapshot.
+pub(super) fn follow_names(view: &View, ports: &[NodePort], effects: &Effects) {
+    let has_names = view.pods.values().any(|pod| !pod.names.is_empty());
+    let pods = ports.iter().filter(|_| has_names).filter_map(|port| match &port.role {
+        PortRole::Pod(key, _) => Some((port.id, key, view.pods.get(key)?)),
+        PortRole::Host | PortRole::Uplink => None,
     });
     effects.shared.names.follow(pods);
 }

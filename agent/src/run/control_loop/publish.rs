@@ -59,7 +59,7 @@ impl ControlLoop {
         let departed = effects.control.take_departed();
         effects.shared.switch.depart(departed.iter().copied().map(Into::into));
         if !effects.shared.state().snapshot.shares_ports(&snapshot) {
-            names::follow_names(&view, effects);
+            names::follow_names(&view, &self.node_ports, effects);
         }
         staged::compare(&effects.shared, &snapshot);
         effects.ports.prepare_flow_offload(&snapshot);

@@ -66,10 +66,8 @@ impl ControlLoop {
             shared.broker.directory().set_services(service_names(&view));
         }
         // nftables enforces for pods that are not attached: their addresses are in the view alone.
-        let has_same_pods = match self.kernel_rules.enforces_alone() {
-            true => Arc::ptr_eq(&last.pods, &view.pods),
-            false => last.pods.keys().eq(view.pods.keys()),
-        };
+        let has_same_pods = Arc::ptr_eq(&last.pods, &view.pods)
+            || !self.kernel_rules.enforces_alone() && last.pods.keys().eq(view.pods.keys());
         let has_same_ports =
             change <= Change::Objects && has_same_pods && Arc::ptr_eq(&last.nodes, &view.nodes);
         let port_infos = match has_same_ports {
