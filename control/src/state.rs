@@ -9,6 +9,7 @@
 //!
 //! A file is replaced as a whole, by renaming. A truncated or damaged file, or one of another
 //! format, is refused as a whole: part of a cluster would be open where policies are missing.
+//! Policies with a field that is not known, as a later version may write them, are refused as well.
 
 use std::hash::Hasher;
 use std::io::{self, BufRead, BufReader, Write};

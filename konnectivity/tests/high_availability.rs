@@ -184,6 +184,8 @@ async fn a_server_that_ends_takes_no_dial_that_it_would_break() {
     let mut later = Tunnel::unix(&fleet.socket(0)).await.unwrap();
     soon(later.dial(&fleet.target)).await.unwrap();
     drop(later);
+    let open = "server_grpc_connections{service_method=\"Proxy\"}";
+    until("its end", || server.established() == 0 && metric(&server.metrics(), open) == 0.0).await;
     silence.send(1).unwrap();
     let stopped = tokio::spawn(server.stop(PATIENCE));
     let is_listening = || std::os::unix::net::UnixStream::connect(fleet.socket(0)).is_ok();

@@ -11,6 +11,7 @@ use crate::PodKey;
 
 /// A namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Namespace {
     /// Its name.
     pub name: Arc<str>,

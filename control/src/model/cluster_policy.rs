@@ -7,6 +7,7 @@ use super::{Direction, Kind, Labels, Node, PolicyRule, Report, Selector, Staging
 
 /// A policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, or one of the v1alpha1 kinds before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ClusterNetworkPolicy {
     /// ClusterNetworkPolicy, AdminNetworkPolicy or BaselineAdminNetworkPolicy.
     #[serde(default = "cluster_network_policy")]
@@ -36,6 +37,7 @@ pub struct ClusterNetworkPolicy {
 
 /// A podgate.io/v1alpha1 ClusterEgressFirewall.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ClusterEgressFirewall {
     /// Its name.
     pub name: Arc<str>,
@@ -59,6 +61,7 @@ pub struct ClusterEgressFirewall {
 
 /// A podgate.io/v1alpha1 ClusterHostFirewall.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ClusterHostFirewall {
     /// Its name.
     pub name: Arc<str>,
@@ -90,6 +93,7 @@ pub enum Tier {
 
 /// A rule of a cluster policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ClusterRule {
     /// Its action.
     pub verdict: RuleAction,

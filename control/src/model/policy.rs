@@ -12,6 +12,7 @@ use super::{Key, Protocol, Report, Selector, Staging};
 
 /// A networking.k8s.io/v1 NetworkPolicy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NetworkPolicy {
     /// Namespace and name.
     pub key: Key,
@@ -45,6 +46,7 @@ pub type DirectionRules = Option<Vec<PolicyRule>>;
 
 /// One element of `spec.ingress` or `spec.egress`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PolicyRule {
     /// Its position in the policy, from 0.
     pub index: usize,
@@ -58,6 +60,7 @@ pub struct PolicyRule {
 
 /// A peer of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub enum Peer {
     /// Pods by label.
     Pods {
@@ -78,6 +81,7 @@ pub enum Peer {
 
 /// The namespaces that a pod peer looks in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub enum Namespaces {
     /// Exactly this one: the policy's own.
     Own(Arc<str>),
@@ -87,6 +91,7 @@ pub enum Namespaces {
 
 /// One element of `ports`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Ports {
     /// `protocol`, TCP where absent.
     pub protocol: Protocol,
@@ -96,6 +101,7 @@ pub struct Ports {
 
 /// The ports that an element of `ports` covers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub enum PortSpec {
     /// No `port`: all ports of the protocol.
     All,

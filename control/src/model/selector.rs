@@ -18,6 +18,7 @@ pub struct Selector(Box<[Requirement]>);
 
 /// A requirement on the label `key`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Requirement {
     /// The label.
     pub key: Arc<str>,

@@ -36,6 +36,7 @@ impl FromStr for Stage {
 
 /// The annotations of a policy about stages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Staging {
     /// Its annotation [`Stage::ANNOTATION`].
     pub stage: Option<Stage>,
