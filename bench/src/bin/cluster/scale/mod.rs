@@ -20,6 +20,7 @@ use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -31,6 +32,7 @@ use control::api_server::{Event, InitialSync, Pace, watch, watch_aggregated};
 use control::objects::{Read, read};
 use control::{Control, Kind, Object, Scope};
 use serde_json::{Value, json};
+use snapshot::ServiceMaker;
 use testkit::Process;
 use tokio::sync::mpsc::Receiver;
 
@@ -115,8 +117,8 @@ fn kubeconfig(address: SocketAddr) -> String {
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest time for taking events before they are committed, as the switch has it.
 const BATCH: Duration = Duration::from_millis(20);
-/// Changes of a policy.
-const POLICY_CHANGES: usize = 500;
+/// Changes of a policy, and of endpoints.
+const CHANGES: usize = 500;
 /// The node whose control side this is.
 const NODE: &str = "node-00000";
 
@@ -250,6 +252,7 @@ async fn measure(args: &Args, server: SocketAddr, others: Option<&Others>) -> Re
         row("longest round, ms", format!("{:.1}", milliseconds(longest))),
         row("memory after them, MB", mb(memory("VmRSS")?.saturating_sub(before))),
         row("a policy's change, until in the tables, ms", policy_changes(args, &mut control)?),
+        row("a service's endpoints, until in the map of all, ms", endpoints(args, &mut control)?),
     ]);
     print_table(&["measure", "figure"], &rows);
     Ok(())
@@ -260,13 +263,35 @@ fn policy_changes(args: &Args, control: &mut Control) -> Result<String> {
     let cluster = Cluster { nodes: args.nodes, pods: args.pods };
     let mut policy = cluster.object("networkpolicies", 0, 1);
     let mut times = Samples::new();
-    for port in 1..=POLICY_CHANGES {
+    for port in 1..=CHANGES {
         policy["spec"]["ingress"] = json!([{"ports": [{"port": port}]}]);
         let Read::Object(object, _) = read(policy.clone()) else { bail!("no policy: {policy}") };
         let began = Instant::now();
         control.apply(object);
         control.commit().context("a policy changes nothing")?;
         times.add(milliseconds(began.elapsed()));
+    }
+    Ok(times.to_string())
+}
+
+/// Milliseconds until another endpoint of a service is in the map of all services that workers have.
+fn endpoints(args: &Args, control: &mut Control) -> Result<String> {
+    let cluster = Cluster { nodes: args.nodes, pods: args.pods };
+    // The first service that has a cluster address.
+    let mut slice = cluster.object("endpointslices", 1, 1);
+    let mut maker = ServiceMaker::default();
+    let mut last = maker.services(&control.view(), NODE);
+    let mut times = Samples::new();
+    for port in 1..=CHANGES {
+        slice["ports"][0]["port"] = port.into();
+        let Read::Object(object, _) = read(slice.clone()) else { bail!("no slice: {slice}") };
+        let began = Instant::now();
+        control.apply(object);
+        control.commit().context("a slice changes nothing")?;
+        let services = maker.services(&control.view(), NODE);
+        times.add(milliseconds(began.elapsed()));
+        anyhow::ensure!(!Arc::ptr_eq(&last, &services), "the map is the same");
+        last = services;
     }
     Ok(times.to_string())
 }
