@@ -181,7 +181,7 @@ fn the_clusters_own_addresses_are_nobodys_name() {
     assert!(!opens(&control.commit().unwrap(), "x/a", "192.0.2.4"));
 }
 
-/// What the API server network proxy decides by.
+/// The rules by which the API server network proxy decides.
 #[test]
 fn session_rules_allow_what_names_stand_for_now() {
     let mut control = two_pods(&["www.example.org"]);

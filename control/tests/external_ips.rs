@@ -34,7 +34,7 @@ fn apply(control: &mut Control, value: Value) {
     control.commit();
 }
 
-/// What the service `shop/web` takes, and the faults.
+/// The addresses that the service `shop/web` takes, and the faults.
 fn taken(control: &Control) -> (Vec<String>, Vec<String>) {
     let view = control.view();
     let web = view.services.values().find(|it| &*it.service.key.name == "web").unwrap();

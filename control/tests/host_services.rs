@@ -1,4 +1,4 @@
-//! What host firewalls say together about connections that services lead to and from a node's own processes.
+//! Host firewalls decide about connections that services lead to and from a node's own processes.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! How late a denial is known that is made while the API server is away or does not answer, by a clock that
+//! A denial is known soon that is made while the API server is away or does not answer, by a clock that
 //! stands still while anything is computed.
 
 use std::future::{Future, ready};

@@ -96,7 +96,7 @@ fn slice() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What stands in most objects and decides nothing, and annotations that do.
+/// Fields of most objects that decide nothing, and annotations that do.
 fn decorated(mut object: Value, version: u32, finished: bool) -> Value {
     let metadata = &mut object["metadata"];
     metadata["uid"] = format!("uid-{version}").into();

@@ -14,7 +14,7 @@ use crate::common::{
 use control::model::Stage;
 use control::{Control, PodView, Scope, View};
 
-/// What would be in force if staged policies were enforced.
+/// The rules that would be in force if staged policies were enforced.
 fn staged(view: &View) -> View {
     let pods = view.pods.iter().map(|(key, pod)| {
         let [to_pod, from_pod] = match &pod.staged {

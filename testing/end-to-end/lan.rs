@@ -33,7 +33,7 @@ const WORLD: u8 = 9;
 #[derive(Clone, Copy)]
 struct Links {
     mtu: u32,
-    /// Of each end of a veth pair, in either direction.
+    /// Queues of each end of a veth pair, in either direction.
     queues: u8,
     /// True if the nodes' first addresses, which tunnels are between, are of IPv6.
     is_v6: bool,
@@ -205,7 +205,7 @@ impl Lan {
         self.bridge.exec(["nft", &format!("add rule bridge count c {rule}")]);
     }
 
-    /// What was counted.
+    /// The datagrams counted.
     pub(crate) fn datagrams(&self) -> u64 {
         let list = self.bridge.exec(["nft", "list", "table", "bridge", "count"]);
         let count = list.split("packets ").nth(1).and_then(|rest| rest.split(' ').next());

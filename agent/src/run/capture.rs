@@ -164,7 +164,7 @@ mod tests {
     use dataplane::{Parts, PortKind, PortState, Snapshot};
 
     use super::*;
-    use crate::run::shared_status::State;
+    use crate::run::shared_status::PublishedState;
     use crate::run::shared_status::tests::started;
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
             assert!(status.switch.wait_in_force(generation, Duration::from_secs(10)));
             snapshot
         };
-        status.set_state(State { snapshot: publish(1), ..State::default() });
+        status.set_state(PublishedState { snapshot: publish(1), ..PublishedState::default() });
         let wanted = Capture {
             port: "host".into(),
             filter: String::new(),

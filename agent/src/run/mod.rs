@@ -92,7 +92,7 @@ pub use kernel::{
 };
 pub use other_switch::other_switch;
 pub use policies::POLICY_COLUMNS;
-pub use shared_status::{FlowOffload, LostPort, PortInfo, SharedStatus, State};
+pub use shared_status::{FlowOffload, LostPort, PortInfo, PublishedState, SharedStatus};
 pub use show::{STAGED_COLUMNS, TABLES};
 pub use source::{ReadManifests, Restored, SourceInfo, WatchInfo, WatchState};
 pub use state_dir::{await_end_of_another, make_folder};

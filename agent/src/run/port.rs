@@ -21,7 +21,7 @@ pub(super) enum Owner {
 #[derive(Debug)]
 pub(super) struct ManagedPort {
     pub(super) interface: String,
-    pub(super) state: State,
+    pub(super) state: PortStage,
     /// The interface's number when the port was opened last.
     pub(super) index: Option<u32>,
     pub(super) retry: Backoff,
@@ -29,7 +29,7 @@ pub(super) struct ManagedPort {
 
 /// The state of a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum PortStage {
     /// Requested with this ticket; closed until it is served.
     Opening(u64),
     /// Served by workers.
@@ -54,15 +54,15 @@ pub(super) struct OpenPort {
 impl ManagedPort {
     /// A port that is not requested yet.
     pub(super) fn new(interface: String) -> Self {
-        let state = State::Failed("it is not opened yet".to_owned());
+        let state = PortStage::Failed("it is not opened yet".to_owned());
         Self { interface, state, index: None, retry: Backoff::default() }
     }
 
     /// Its state while it is served.
     pub(super) fn open(&self) -> Option<&OpenPort> {
         match &self.state {
-            State::Open(open) => Some(open),
-            State::Opening(_) | State::Failed(_) => None,
+            PortStage::Open(open) => Some(open),
+            PortStage::Opening(_) | PortStage::Failed(_) => None,
         }
     }
 
@@ -83,19 +83,19 @@ impl ManagedPort {
 
     /// Notes that opening it is requested.
     pub(super) fn requested(&mut self, ticket: u64) {
-        self.state = State::Opening(ticket);
+        self.state = PortStage::Opening(ticket);
         self.retry.stop();
     }
 
     /// Notes that it is served.
     pub(super) fn opened(&mut self, open: OpenPort) {
         self.index = Some(open.index);
-        self.state = State::Open(open);
+        self.state = PortStage::Open(open);
     }
 
     /// Notes that it failed; schedules a retry.
     pub(super) fn fail(&mut self, why: &str, now: Instant) {
-        self.state = State::Failed(why.to_owned());
+        self.state = PortStage::Failed(why.to_owned());
         self.retry.fail(now);
     }
 
@@ -103,13 +103,13 @@ impl ManagedPort {
     pub(super) fn log(&self, name: &str) {
         let interface = &self.interface;
         match &self.state {
-            State::Open(OpenPort { id, mode, .. }) => {
+            PortStage::Open(OpenPort { id, mode, .. }) => {
                 tracing::info!(port = id.0, name, %interface, %mode, "port opened");
             }
-            State::Failed(why) => {
+            PortStage::Failed(why) => {
                 tracing::error!(name, %interface, "port cannot be opened: {why}");
             }
-            State::Opening(_) => {}
+            PortStage::Opening(_) => {}
         }
     }
 }

@@ -63,7 +63,7 @@ pub struct SharedStatus {
     source_stuck: AtomicBool,
     /// Time of the control loop's last round, in milliseconds after the start.
     heartbeat_ms: AtomicU64,
-    state: Mutex<Arc<State>>,
+    state: Mutex<Arc<PublishedState>>,
     recent: Recent,
     /// The parts of the state that cannot be saved, with the reason.
     in_memory: Mutex<BTreeMap<&'static str, String>>,
@@ -93,7 +93,7 @@ impl FlowOffload {
 
 /// State published by the control loop.
 #[derive(Default)]
-pub struct State {
+pub struct PublishedState {
     /// The snapshot handed to the workers.
     pub snapshot: Arc<Snapshot>,
     /// The snapshot with the rules in force: the same one; where nftables enforces, one with a port for
@@ -236,7 +236,7 @@ impl SharedStatus {
     }
 
     /// State published by the control loop.
-    pub fn state(&self) -> Arc<State> {
+    pub fn state(&self) -> Arc<PublishedState> {
         Arc::clone(&self.state.lock())
     }
 
@@ -333,7 +333,7 @@ impl SharedStatus {
         self.recent.note(self.uptime(), &self.switch);
     }
 
-    pub(super) fn set_state(&self, state: State) {
+    pub(super) fn set_state(&self, state: PublishedState) {
         let old = std::mem::replace(&mut *self.state.lock(), Arc::new(state));
         drop(old);
     }

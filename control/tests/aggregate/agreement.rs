@@ -1,4 +1,4 @@
-//! What is enforced with the aggregate is what is enforced without it, after any history.
+//! The same is enforced with the aggregate as without it, after any history.
 
 use control::Kind;
 use control::api_server::AggregateRole;

@@ -172,7 +172,7 @@ fn version_that_goes(kind: control::Kind, head: &serde_json::Value) {
     });
 }
 
-/// Of a kind that every API server has, 404 is a failure like others: what comes is not known.
+/// For a kind that every API server has, 404 is a failure like others: its objects are not known.
 fn a_kind_of_every_cluster_that_is_not_found_is_reported() {
     let list = Step::Stream(vec![event("END", node("", 5))]);
     let double = Double::new(vec![("networkpolicies", vec![list, Step::Status(404)])]);

@@ -228,7 +228,7 @@ fn malformed_objects_are_reported_with_what_could_be_read() {
     assert!(asked[2].contains("resourceVersion=8"), "it went on after them: {asked:?}");
 }
 
-/// What it was about is unknown: it may be a denial.
+/// Its object is unknown: it may be a denial.
 fn an_event_that_cannot_be_decoded_has_its_kind_listed_again_at_once() {
     let undecodable = [
         "{half".to_owned(),

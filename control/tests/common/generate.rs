@@ -226,7 +226,7 @@ fn node() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Of cluster network policies.
+/// Actions of cluster network policies.
 const ACTIONS: &[&str] = &["Accept", "Deny", "Pass"];
 
 fn cluster_policy() -> impl Strategy<Value = Value> {

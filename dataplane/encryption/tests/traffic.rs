@@ -1,4 +1,4 @@
-//! What is on the wire, and what gets through.
+//! The packets on the wire, and those that get through.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -17,7 +17,7 @@ const ALWAYS: Duration = Duration::from_secs(1 << 32);
 const TAG: Mac = [6, 1, 0, 1, 0, 0];
 const POD: Mac = [2, 0, 0, 0, 0, 1];
 const NEXT_HOP: Mac = [2, 0, 0, 0, 9, 9];
-/// Of the pod and the uplink: only an interface that is there runs programs.
+/// The interface of the pod and the uplink: only one that is there runs programs.
 const LOOPBACK: u32 = 1;
 const TUNNELLED: u32 = 1 << 31;
 const PORT: PortId = PortId(0);

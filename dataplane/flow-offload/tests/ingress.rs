@@ -19,7 +19,7 @@ fn with_interface() -> (Namespace, u32) {
     (namespace, index.trim().parse().unwrap())
 }
 
-/// What `tc` says about the ingress of the interface.
+/// The output of `tc` about the ingress of the interface.
 fn filters(namespace: &Namespace) -> String {
     namespace.exec(words(&format!("tc filter show dev {INTERFACE} ingress")))
 }
@@ -156,7 +156,7 @@ fn the_program_of_the_host_port_stands_at_its_egress_beside_others() {
     });
 }
 
-/// Of a chain that Podgate does not use, so the kernel finds no such filter to delete.
+/// A filter of a chain that Podgate does not use, so the kernel finds no such filter to delete.
 #[test]
 fn a_filter_that_the_kernel_keeps_keeps_no_other() {
     testkit::requires_root!();

@@ -14,9 +14,9 @@ use testkit::packet;
 const ALWAYS: Duration = Duration::from_secs(1 << 32);
 const TAG: Mac = [6, 1, 0, 1, 0, 3];
 const PODS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-/// Of all pods: only an interface that is there runs programs.
+/// The interface of all pods: only one that is there runs programs.
 const LOOPBACK: u32 = 1;
-/// Of services, and the client's port.
+/// The guards of services, and of the client's port.
 const SERVICES: u32 = 1;
 const CLIENT: u32 = 5;
 
@@ -83,7 +83,7 @@ impl Rig {
         self.kernel.put_template(&key, &template).unwrap();
     }
 
-    /// What the program makes of a packet of a flow; `None` if that is the switch's.
+    /// The packet that the program makes of one of a flow; `None` if it leaves that to the switch.
     fn send(&self, flow: &Flow, flags: u8, mac: Mac) -> Option<Flow> {
         let built = |flow: &Flow| {
             let end = |address: Address, port| SocketAddr::new(address.to_ip(), port).to_string();
@@ -122,7 +122,7 @@ impl Rig {
     }
 }
 
-/// Of tables in one part and in many; fewer connections than the reports that wait.
+/// Services with tables in one part and in many; fewer connections than the reports that wait.
 #[test]
 fn programs_choose_the_backend_that_the_switch_does() {
     testkit::requires_root!();

@@ -1,4 +1,4 @@
-//! What the switch sends into the punt link reaches the pod that its tag names, and no other.
+//! A frame that the switch sends into the punt link reaches the pod that its tag names, and no other.
 
 use std::time::Duration;
 

@@ -11,17 +11,17 @@ use testkit::packet::{self, Packet};
 pub(crate) const ALWAYS: Duration = Duration::from_secs(1 << 32);
 pub(crate) const TAG: [u8; 6] = [6, 1, 0, 1, 0, 3];
 pub(crate) const PODS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-/// Of both pods: only an interface that is there runs programs.
+/// The interface of both pods: only one that is there runs programs.
 pub(crate) const LOOPBACK: u32 = 1;
 /// Guards of the pods' ports.
 pub(crate) const GUARDS: [u32; 3] = [5, 6, 0];
-/// Of services.
+/// The guard of services.
 const SERVICES: u32 = 1;
 
 const PAIRS: [[&str; 2]; 2] =
     [["10.1.0.1:4000", "10.1.0.2:80"], ["[fd00::1]:4000", "[fd00::2]:80"]];
 
-/// What the program does with a frame.
+/// The program's action for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Forwarded,

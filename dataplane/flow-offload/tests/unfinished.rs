@@ -71,7 +71,7 @@ impl Rig {
         self.node.exec(["cat", &path]).trim().parse().unwrap()
     }
 
-    /// Has the kernel forward the connection of a packet onto the wire.
+    /// Lets the kernel forward the connection of a packet onto the wire.
     fn offload(&self, from: &str, to: &str, protocol: u8) {
         let end = |text: &str| -> std::net::SocketAddr { text.parse().unwrap() };
         let (from, to) = (end(from), end(to));
@@ -95,7 +95,7 @@ impl Rig {
         assert_eq!(self.kernel.put_flows(&[key], &[entry]), 1);
     }
 
-    /// What arrives behind the punt link, and on the wire, of frames with unfinished checksums.
+    /// The frames that arrive behind the punt link, and on the wire, of those with unfinished checksums.
     fn send(&self, frames: &[(Vec<u8>, usize, usize)]) -> [Vec<Vec<u8>>; 2] {
         let lines = frames.iter().map(|(frame, start, offset)| {
             let frame: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// What the programs find of a table: the longest network, then the range of the port.
+    /// The entry that the programs find in a table: the longest network, then the range of the port.
     fn find(
         rendered: &Rendered,
         table: u32,

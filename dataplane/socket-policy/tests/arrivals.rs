@@ -1,4 +1,4 @@
-//! What arrives at the sockets of a pod on the host network, and what replies are.
+//! Packets that arrive at the sockets of a pod on the host network, and replies.
 
 use std::net::IpAddr;
 use std::sync::Arc;

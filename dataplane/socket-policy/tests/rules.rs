@@ -1,4 +1,4 @@
-//! What is denied, what is reported, and what is not asked about.
+//! Calls that are denied, reported, or not asked about.
 
 use session_rules::{Action, End, Ports, Rule, Scope, Service, Services, Transport};
 use socket_policy::{Options, SocketPolicy};

@@ -1,4 +1,4 @@
-//! What the uplink's program takes, packet by packet.
+//! The packets that the uplink's program takes.
 
 use dataplane::port::af_xdp::{Uplink, UplinkFilter, UplinkService};
 use testkit::packet::{self, Packet};

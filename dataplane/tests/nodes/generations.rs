@@ -106,7 +106,7 @@ fn a_pod_without_tables_yet_keeps_its_connections_and_gets_nothing() {
     assert_eq!(rig.send(CLIENT, there.build()), Outcome::PolicyDenied);
 }
 
-/// What a denial ends is known for a while: a mistake that is taken back costs retransmissions.
+/// A session that a denial ends is known for a while: a mistake that is taken back costs retransmissions.
 #[test]
 fn a_connection_that_is_denied_and_allowed_again_goes_on() {
     let (client, server) = ("10.1.0.2:4000", "10.1.0.3:80");

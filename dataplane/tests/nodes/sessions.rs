@@ -10,7 +10,7 @@ use crate::nodes::load::{Flood, Load};
 use crate::nodes::rig::Rig;
 
 const PODS: u16 = 100;
-/// What answers, behind all clients.
+/// The port of the server, after those of all clients.
 const SERVER: u16 = PODS;
 /// Ticks of a second here.
 const TICKS: u64 = Load::TICKS / 100;

@@ -251,7 +251,7 @@ fn run_role(flags: &RoleFlags, role: impl Future<Output = Result<(), StartError>
     if let Err(error) = confine::keep(confine::capabilities::NONE) {
         return fail(NO, format_args!("give up privileges: {error}"));
     }
-    let confine::State { capabilities, no_new_privileges, .. } = confine::State::now();
+    let confine::Confinement { capabilities, no_new_privileges, .. } = confine::Confinement::now();
     tracing::info!(
         "privileges: {} capabilities, no-new-privileges {}",
         capabilities.len(),

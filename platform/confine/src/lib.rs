@@ -15,4 +15,4 @@ pub mod seccomp;
 mod state;
 
 pub use capabilities::keep;
-pub use state::State;
+pub use state::Confinement;

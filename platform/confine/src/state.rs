@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Privileges of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct State {
+pub struct Confinement {
     /// Effective capabilities, by name.
     pub capabilities: Vec<String>,
     /// True if programs that it runs can gain any.
@@ -63,7 +63,7 @@ const NAMES: [&str; 41] = [
     "CHECKPOINT_RESTORE",
 ];
 
-impl State {
+impl Confinement {
     /// As of now; empty where `/proc` is not there.
     pub fn now() -> Self {
         let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -72,14 +72,14 @@ impl State {
     }
 }
 
-fn parse(text: &str) -> State {
+fn parse(text: &str) -> Confinement {
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.unwrap_or_default().trim()
     };
     let effective = u64::from_str_radix(field("CapEff"), 16).unwrap_or(0);
     let held = NAMES.iter().enumerate().filter(|(bit, _)| effective >> bit & 1 == 1);
-    State {
+    Confinement {
         capabilities: held.map(|(_, name)| (*name).to_owned()).collect(),
         no_new_privileges: field("NoNewPrivs") == "1",
         seccomp: field("Seccomp") == "2",
@@ -97,6 +97,6 @@ mod tests {
         let state = parse(text);
         assert_eq!(state.capabilities, ["NET_ADMIN", "NET_RAW", "IPC_LOCK", "BPF"]);
         assert!(state.no_new_privileges && state.seccomp);
-        assert_eq!(parse(""), State::default());
+        assert_eq!(parse(""), Confinement::default());
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct Stage<'a> {
     pub(super) node: &'a ClusterNode,
     pub(super) disk: &'a SmallDisk,
     pub(super) enforcer: &'static str,
-    /// Of the addresses of another plugin's pods.
+    /// The folder with the leases of another plugin's addresses.
     pub(super) leases: &'a Path,
 }
 

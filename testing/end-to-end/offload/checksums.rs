@@ -71,7 +71,7 @@ pub(super) fn look(pod: &Pod<'_>) -> Process {
     look
 }
 
-/// What was seen, by how it was.
+/// Ends `look`, and returns its counts.
 pub(super) fn counts_of(look: &Process) -> Value {
     let id = Pid::from_raw(look.id().cast_signed()).unwrap();
     kill_process(id, Signal::TERM).unwrap();

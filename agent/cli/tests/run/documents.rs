@@ -1,4 +1,4 @@
-//! What documents show of a running switch is what it prints.
+//! Documents show of a running switch exactly what it prints.
 
 use std::fs;
 use std::process::Command;

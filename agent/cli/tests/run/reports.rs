@@ -1,4 +1,4 @@
-//! What the switch writes at the API server: conditions of policies, Events.
+//! The switch writes conditions of policies and Events at the API server.
 
 use std::time::Duration;
 

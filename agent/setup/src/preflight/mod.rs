@@ -69,7 +69,7 @@ pub struct Wanted {
 
 /// Checks this machine.
 pub fn inspect(wanted: &Wanted) -> Report {
-    let capabilities = confine::State::now().capabilities;
+    let capabilities = confine::Confinement::now().capabilities;
     let mut findings = vec![kernel::release(), kernel::capabilities(&capabilities)];
     let (tried, ports) = af_xdp::look(&capabilities, wanted.mtu);
     findings.extend(tried);

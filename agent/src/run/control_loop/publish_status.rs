@@ -14,8 +14,8 @@ use super::ports::Change;
 use super::reconciler::Effects;
 use super::{ControlLoop, TICK};
 use crate::run::kernel::{Programming, Programs};
-use crate::run::port::{ManagedPort, State as PortState};
-use crate::run::shared_status::{PortInfo, State};
+use crate::run::port::{ManagedPort, PortStage};
+use crate::run::shared_status::{PortInfo, PublishedState};
 use crate::run::status::WaitingStatus;
 use observe::verdicts::AddressNames;
 use snapshot::{HOST, NodePort, PortRole, UPLINK};
@@ -80,7 +80,7 @@ impl ControlLoop {
         let counts = control.counts().into_iter();
         let (faults, faults_count) = self.faults();
         let own = self.effects.own_object();
-        shared.set_state(State {
+        shared.set_state(PublishedState {
             snapshot,
             rules,
             ports: port_infos,
@@ -231,9 +231,9 @@ fn texts(addresses: &[IpAddr]) -> Vec<String> {
 fn port_info(name: String, port: &ManagedPort, addresses: &[IpAddr], closed: bool) -> PortInfo {
     let addresses = texts(addresses);
     let (id, mode) = match &port.state {
-        PortState::Open(open) => (Some(open.id), open.mode.clone()),
-        PortState::Opening(_) => (None, "opening".to_owned()),
-        PortState::Failed(why) => (None, format!("failed: {why}")),
+        PortStage::Open(open) => (Some(open.id), open.mode.clone()),
+        PortStage::Opening(_) => (None, "opening".to_owned()),
+        PortStage::Failed(why) => (None, format!("failed: {why}")),
     };
     PortInfo { id, name, interface: port.interface.clone(), mode, addresses, closed }
 }

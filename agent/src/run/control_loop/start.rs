@@ -38,7 +38,7 @@ use crate::run::events::Event;
 use crate::run::kernel::{Completion, HostNetwork, Interfaces, Operation, Programs};
 use crate::run::names::PendingAnswer;
 use crate::run::pods::Pods;
-use crate::run::port::{ManagedPort, State};
+use crate::run::port::{ManagedPort, PortStage};
 use crate::run::records::Records;
 use crate::run::shared_status::SharedStatus;
 use crate::run::source::{ClusterRecord, Reading, Source};
@@ -198,8 +198,8 @@ impl ControlLoop {
         }
         self.wait_for_ports();
         let failed = |what: &str, port: &ManagedPort| match &port.state {
-            State::Failed(why) => Err(StartError::Failed(format!("{what}: {why}"))),
-            State::Opening(_) | State::Open(_) => Ok(()),
+            PortStage::Failed(why) => Err(StartError::Failed(format!("{what}: {why}"))),
+            PortStage::Opening(_) | PortStage::Open(_) => Ok(()),
         };
         self.host.as_ref().map_or(Ok(()), |host| failed("host port", &host.port))?;
         self.uplink.as_ref().map_or(Ok(()), |uplink| failed("uplink", &uplink.port))?;

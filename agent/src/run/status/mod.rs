@@ -101,7 +101,7 @@ pub struct Status {
     pub kernel: Vec<KernelStatus>,
     /// Privileges of the process.
     #[serde(default)]
-    pub privileges: confine::State,
+    pub privileges: confine::Confinement,
     /// State of flow offload.
     #[serde(default)]
     pub flow_offload: FlowOffloadStatus,
@@ -350,7 +350,7 @@ impl Status {
             ports_lost: shared.ports_lost.load(Ordering::Relaxed),
             verdicts_lost: shared.broker.lost(),
             kernel: state.programming.iter().map(KernelStatus::of).collect(),
-            privileges: confine::State::now(),
+            privileges: confine::Confinement::now(),
             flow_offload: FlowOffloadStatus::of(shared),
             socket_policies: shared.socket_policies(),
             encryption: EncryptionStatus::of(shared),

@@ -73,7 +73,8 @@ impl fmt::Display for Status {
             let since = oldest.as_ref().map_or(String::new(), |hour| format!(" since {hour}:00Z"));
             writeln!(f, "Journal:    {} kB{since}", bytes.div_ceil(1000))?;
         }
-        let confine::State { capabilities, no_new_privileges, seccomp, files } = &self.privileges;
+        let confine::Confinement { capabilities, no_new_privileges, seccomp, files } =
+            &self.privileges;
         let held = if capabilities.is_empty() { "none".to_owned() } else { capabilities.join(" ") };
         let marks = [
             (*no_new_privileges, "no new privileges"),
@@ -261,7 +262,7 @@ mod tests {
             },
             socket_policies: SocketPoliciesStatus::without(None),
             encryption: Default::default(),
-            privileges: confine::State {
+            privileges: confine::Confinement {
                 capabilities: vec!["NET_ADMIN".into(), "BPF".into()],
                 no_new_privileges: true,
                 seccomp: true,

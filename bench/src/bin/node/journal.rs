@@ -4,7 +4,7 @@
 //! cargo run --release -p bench --bin node -- journal [OPENINGS]
 //! ```
 //!
-//! Of a day: 1,000 pods of 200 workloads, each with a policy. *Repeated* openings are those of pods to ten
+//! It is that of a day: 1,000 pods of 200 workloads, each with a policy. *Repeated* openings are those of pods to ten
 //! destinations each; *distinct* ones all have other ends or another port, so each is a row.
 
 use std::error::Error;

@@ -100,7 +100,7 @@ pub(super) fn pod(n: usize, of: usize, app: usize, address: usize, node: &str) -
     }
 }
 
-/// What a switch has that follows.
+/// The pods of a switch that follows.
 type Pods = HashMap<PodKey, Arc<Pod>>;
 
 fn take(pods: &mut Pods, view: &mut View, log: &Log) -> Result<(), Damage> {
@@ -131,7 +131,7 @@ fn whole(pods: &Pods) -> BTreeMap<Place, Entry> {
 enum Edit {
     Set(usize, usize, usize),
     Delete(usize),
-    /// What has changed is published.
+    /// Publishes the changes.
     Publish,
     /// The same, and so many signs of life: pages become late.
     Rest(u8),

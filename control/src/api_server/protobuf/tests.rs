@@ -1,4 +1,4 @@
-//! What Go's encoder writes and JSON leaves out, and bytes that are no message.
+//! Fields that Go's encoder writes and JSON leaves out, and bytes that are not a message.
 
 use super::pod::{PodEvent, pod_event};
 use super::*;

@@ -8,7 +8,7 @@ use testkit::packet;
 use super::ALWAYS;
 use super::case::{Case, LOOPBACK, Path, of_case, sessions};
 
-/// What has no entry that counts goes on to the switch as it is.
+/// A packet without an entry that counts goes on to the switch as it is.
 #[test]
 fn the_kernels_packets_go_to_the_switch_without_an_entry() {
     testkit::requires_root!();

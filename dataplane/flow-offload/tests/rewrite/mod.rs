@@ -1,4 +1,4 @@
-//! What the programs make of a packet is what the graph makes of it, byte for byte.
+//! The programs change a packet as the graph does, byte for byte.
 
 mod case;
 mod host;
@@ -72,7 +72,7 @@ fn no_wrong_sum_is_an_unfinished_one() {
     }
 }
 
-/// What the program leaves to the switch, by a change to a packet that it would forward.
+/// Packets that the program leaves to the switch, by a change to one that it would forward.
 #[test]
 fn what_is_not_plain_goes_to_the_switch() {
     testkit::requires_root!();

@@ -15,7 +15,7 @@ static MESSAGES: LazyLock<HashMap<&str, Vec<Field>>> =
 struct Field {
     number: u64,
     name: &'static str,
-    /// Of its elements or values.
+    /// The type of its elements or values.
     of: &'static str,
     is_map: bool,
 }

@@ -18,7 +18,7 @@ use super::reconciler::{Effects, Reconciler, Signal};
 use crate::run::error::StartError;
 use crate::run::kernel::{KernelError, OpenError, Operation, Purpose};
 use crate::run::pods::{Attached, Pods, key_of};
-use crate::run::port::{ManagedPort, OpenPort, Owner, State};
+use crate::run::port::{ManagedPort, OpenPort, Owner, PortStage};
 use crate::run::records::Records;
 use crate::run::waiting::Waiting;
 
@@ -155,7 +155,7 @@ impl Attachments {
         on: &mut Effects,
     ) {
         let Some(attached) = on.pods.find(attachment) else { return };
-        let is_failed = matches!(attached.port.state, State::Failed(_));
+        let is_failed = matches!(attached.port.state, PortStage::Failed(_));
         if is_failed && index.as_ref().is_ok_and(|now| *now != attached.port.index) {
             let why = format!("interface {} is gone", attached.port.interface);
             self.drop_pod(attachment, &why, on);
@@ -189,9 +189,9 @@ impl Attachments {
             "pod detached: {why}"
         );
         match &attached.port.state {
-            State::Open(open) => on.ports.remove(open.id),
-            State::Opening(ticket) => on.ports.cancel(*ticket),
-            State::Failed(_) => {}
+            PortStage::Open(open) => on.ports.remove(open.id),
+            PortStage::Opening(ticket) => on.ports.cancel(*ticket),
+            PortStage::Failed(_) => {}
         }
         self.bind(&attached.key, on);
         self.forget_record(attachment);
@@ -254,11 +254,11 @@ pub(super) fn check(attachment: &Attachment, on: &Effects) -> Answer {
             error(ErrorKind::NotReady, format!("pod {key} waits for {reason}"))
         }
         Some(attached) => match &attached.port.state {
-            State::Open(_) => Answer::result(&attached.pod),
-            State::Opening(_) => {
+            PortStage::Open(_) => Answer::result(&attached.pod),
+            PortStage::Opening(_) => {
                 error(ErrorKind::NotReady, format!("the port of pod {} opens", attached.key))
             }
-            State::Failed(why) => {
+            PortStage::Failed(why) => {
                 error(ErrorKind::NotReady, format!("pod {} has no port: {why}", attached.key))
             }
         },

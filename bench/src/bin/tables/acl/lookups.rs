@@ -16,7 +16,7 @@ const VECTOR: usize = 256;
 /// Figures of one rule set; lookups in millions a second.
 pub(crate) struct Line {
     pub(crate) name: String,
-    /// What `rte_acl` built, and its lookups; or why it has not.
+    /// The table that `rte_acl` built and its lookups, or the reason why it built none.
     pub(crate) theirs: Result<(Built, Samples), String>,
     /// The set as it is.
     pub(crate) ours: Figures,

@@ -10,7 +10,7 @@
 //! Each engine's tables stand where its users have them: ours in memory of the usual allocator, as those of `podgate`
 //! do, DPDK's in huge pages that root reserves for as long as the program runs. The report says where there were none.
 //!
-//! What the address map, IPv6, other shapes and orders of rules, and compiling cost alone is measured by
+//! The address map, IPv6, other shapes and orders of rules, and compiling are measured alone by
 //! `cargo bench -p acl`.
 
 mod lookups;
