@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
+use telemetry::log::Format;
 
 use crate::file::identity;
 
@@ -26,16 +27,6 @@ pub struct Audit {
 const MOST_LINES: usize = 16 * 1024;
 /// Timeout of writing what waits at the end.
 const FLUSH: Duration = Duration::from_secs(1);
-
-/// The format of a line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
-    /// Words.
-    #[default]
-    Text,
-    /// An object.
-    Json,
-}
 
 #[derive(Debug)]
 enum Target {

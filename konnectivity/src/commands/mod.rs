@@ -13,10 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::audit::{self, Audit};
+use crate::audit::Audit;
 use crate::rules::Rules;
 use crate::server::StartError;
-use clap::ValueEnum;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use telemetry::log::Format;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -161,9 +160,9 @@ struct OwnFlags {
     /// File for the audit log, one line a connection; '-' for standard output [default: the log]
     #[arg(long, value_name = "FILE")]
     audit_log: Option<PathBuf>,
-    /// Format of the audit log
+    /// Format of the audit log: text or json
     #[arg(long, value_name = "FORMAT", default_value = "text")]
-    audit_format: AuditFormat,
+    audit_format: Format,
     /// Format of the log: text or json
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: Format,
@@ -172,19 +171,9 @@ struct OwnFlags {
     threads: Option<usize>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum AuditFormat {
-    Text,
-    Json,
-}
-
 impl OwnFlags {
     fn audit(&self) -> Result<Audit, StartError> {
-        let format = match self.audit_format {
-            AuditFormat::Text => audit::Format::Text,
-            AuditFormat::Json => audit::Format::Json,
-        };
-        Audit::new(self.audit_log.as_deref(), format)
+        Audit::new(self.audit_log.as_deref(), self.audit_format)
             .map_err(|error| StartError::Input(format!("--audit-log: {error}")))
     }
 
