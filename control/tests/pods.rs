@@ -70,7 +70,7 @@ fn addresses_that_change_their_pod_are_told_once() {
     control.apply(made("x/a", "10.0.0.1", "1"));
     control.apply(made("x/b", "10.0.0.2", "1"));
     assert!(departed(&mut control).is_empty(), "they have just come");
-    // The same pod, told again.
+    // The same pod, applied again.
     control.apply(made("x/a", "10.0.0.1", "1"));
     assert!(departed(&mut control).is_empty());
     // Another one of that name and address, whose predecessor's end was missed.
@@ -106,7 +106,7 @@ fn a_pod_made_again_under_its_name_is_not_judged_as_its_predecessor() {
     control.apply(object(policy("x/p", spec)));
     control.apply(object(pod("x/db", "10.0.0.1", json!({"app": "db"}))));
     control.apply(object(made("1", json!({"app": "web"}))));
-    // The new one is attached before its object is told.
+    // The new one is attached before its object is applied.
     control.bind_address(key("x/web"), Some("2"), vec!["10.0.0.3".parse().unwrap()]);
     control.commit();
     assert!(control.is_namesake(&key("x/web")));
@@ -118,7 +118,7 @@ fn a_pod_made_again_under_its_name_is_not_judged_as_its_predecessor() {
     let view = control.view();
     assert!(view.pods.contains_key(&key("x/web")) && !control.is_namesake(&key("x/web")));
     assert!(!ingress(&view, "10.0.0.3", "x/db", TCP, 80).0);
-    // Its successor's object is told before it is detached.
+    // Its successor's object is applied before it is detached.
     control.apply(object(made("3", json!({"app": "web"}))));
     control.commit();
     assert!(!control.view().pods.contains_key(&key("x/web")));

@@ -71,7 +71,7 @@ impl Rig {
         self.node.exec(["cat", &path]).trim().parse().unwrap()
     }
 
-    /// Lets the kernel forward the connection of a packet onto the wire.
+    /// Makes the kernel forward the connection of a packet onto the wire.
     fn offload(&self, from: &str, to: &str, protocol: u8) {
         let end = |text: &str| -> std::net::SocketAddr { text.parse().unwrap() };
         let (from, to) = (end(from), end(to));

@@ -208,7 +208,7 @@ impl ControlLoop {
     }
 
     /// Publishes what events say of a pod: the name of its addresses, whether it is on the host network, and its labels
-    /// if they are asked for.
+    /// if an observer reads them.
     fn describe(&self, PodChange { key, before, after }: &PodChange) {
         let directory = self.effects.shared.broker.directory();
         let both = [before, after].map(Option::as_deref);

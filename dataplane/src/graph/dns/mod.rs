@@ -83,7 +83,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
 }
 
-/// Lets an answer leave that was held. Its pod may have gone meanwhile, and another one may have the port's number.
+/// Releases a held answer. Its pod may have gone meanwhile, and another one may have the port's number.
 fn release(context: &Context<'_>, packet: &Packet) -> Next {
     let receiver = context.memory.bytes(&packet.frame).first_chunk::<6>();
     let port = context.snapshot.pod(packet.out_port);
