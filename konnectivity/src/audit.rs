@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use telemetry::log::Format;
+pub use telemetry::log::Format;
 
 use crate::file::identity;
 
