@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::input::{Input, Resolve, read};
-use super::print;
+use super::{annotation, print};
 use crate::input::Manifests;
 use crate::policy::run::CaseOutcome;
 use crate::policy::xml;
@@ -190,15 +190,12 @@ fn tap(outcomes: &[CaseOutcome]) -> String {
 }
 
 fn github(outcomes: &[CaseOutcome], words: &Words) -> String {
-    // https://docs.github.com/actions: data and properties have escapes of their own.
-    let data = |text: &str| text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A");
-    let property = |text: &str| data(text).replace(':', "%3A").replace(',', "%2C");
     let mut text = String::new();
     for outcome in outcomes.iter().filter(|outcome| !outcome.holds()) {
         let CaseOutcome { name, file, line, .. } = outcome;
-        let (file, name) = (property(file), property(name));
-        let message = data(&failures(outcome).join("\n"));
-        let _ = writeln!(text, "::error file={file},line={line},title={name}::{message}");
+        let properties = [("file", &**file), ("line", &line.to_string()), ("title", name)];
+        text += &annotation("error", &properties, &failures(outcome).join("\n"));
+        text.push('\n');
     }
     text + &summary(outcomes, words) + "\n"
 }

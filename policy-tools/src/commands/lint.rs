@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 
 use super::input::{Render, read_text};
-use super::{Ended, print};
+use super::{Ended, annotation, print};
 use crate::policy::lint::{CHECKS, Finding, INVALID, Ignored, LintOptions, Linted, lint};
 use crate::probe::report::plain;
 use cli_runtime::{NO, UNUSABLE, counted};
@@ -118,7 +118,7 @@ fn text(finding: &Finding) -> String {
 
 fn github(finding: &Finding) -> String {
     let Finding { file, line, column, object, code, message } = finding;
-    let severity = severity(finding);
-    let message = plain(&format!("{object}: {message}")).replace('%', "%25");
-    format!("::{severity} file={file},line={line},col={column},title={code}::{message}")
+    let (line, column) = (line.to_string(), column.to_string());
+    let properties = [("file", &**file), ("line", &line), ("col", &column), ("title", code)];
+    annotation(severity(finding), &properties, &plain(&format!("{object}: {message}")))
 }
