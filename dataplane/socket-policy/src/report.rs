@@ -29,7 +29,7 @@ pub enum What {
         process: (u32, String),
         /// User of the process.
         user: u32,
-        /// The address that was asked for.
+        /// The destination of the call.
         target: SocketAddr,
     },
     /// A packet that opens a connection. Not each of them is reported.

@@ -9,8 +9,8 @@ use crate::mailbox::Command;
 use crate::port::{Buffers, PortGone};
 use crate::session::Timeouts;
 
-/// A port that always has packets, or copies of packets that were forwarded already. It stores how many packets
-/// its worker last asked for.
+/// A port that always has packets, or copies of packets that were forwarded already. It stores the number of packets
+/// of its worker's last request.
 #[derive(Default)]
 struct Endless {
     asked: Arc<AtomicUsize>,

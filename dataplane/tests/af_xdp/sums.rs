@@ -201,7 +201,7 @@ fn whoever_is_no_kernel_gets_finished_packets() {
     testkit::requires_root!();
     let rig = Rig::new("memory", 9000);
     for length in [1, 700, 8000] {
-        // The kernel drops what comes before a port has lent it frames; what is sent again comes twice.
+        // The kernel drops packets until the port has filled its ring. A datagram that is sent again may arrive twice.
         let frame = testkit::eventually("the datagram", || {
             rig.datagram_to(ADDRESSES[2], &bytes(length));
             let arrived = std::iter::from_fn(|| rig.wire.receive());

@@ -35,7 +35,7 @@ pub enum RefusedWhat {
     Call {
         /// The calling process.
         process: Process,
-        /// The address that was asked for.
+        /// The destination of the call.
         to: SocketAddr,
     },
     /// A connection to the pod.

@@ -106,7 +106,7 @@ pub(super) fn bridged(is_filtered: bool, add: Add<'_>) {
     let rules = vec![
         TAGGED.to_owned(),
         "ether type arp accept".to_owned(),
-        // No port is asked for an address of another pod.
+        // A solicitation for the address of another pod is not delivered to a port.
         "icmpv6 type nd-neighbor-solicit @th,64,128 @targets oifname . @th,64,128 != @port-targets drop"
             .to_owned(),
         format!("{NEIGHBOURS} accept"),

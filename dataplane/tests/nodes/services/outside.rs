@@ -260,7 +260,7 @@ fn pods_leave_for_the_world_as_the_cluster_node() {
     let refused = others.filter(|outcome| *outcome == Outcome::NoTranslationPort).count();
     assert!(refused >= 39, "four ports were there for 43 connections: {refused} refused");
     while rig.receive(UPLINK).is_some() {}
-    // Inside the cluster nobody is hidden.
+    // Inside the cluster sources are not translated.
     let there = rig.pass(CLIENT, tcp("10.1.0.2:4000", "10.2.0.9:80").syn().build(), UPLINK);
     assert_is(&there, &tcp("10.1.0.2:4000", "10.2.0.9:80").syn().build());
     assert_eq!(rig.send(HOST, udp("192.0.2.1:53", "10.1.0.2:53").build()), Outcome::OwnNode);
