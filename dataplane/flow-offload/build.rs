@@ -16,6 +16,7 @@ fn main() {
         "bpf/forward.h",
         "bpf/maps.h",
         "bpf/packet.h",
+        "bpf/partial_checksum.h",
         "bpf/templates.h",
         "bpf/tunnel.h",
     ];

@@ -35,6 +35,7 @@
 #include <linux/pkt_cls.h>
 #include <linux/tcp.h>
 #include <linux/udp.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -80,6 +81,7 @@ struct vxlanhdr {
 
 #include "maps.h"
 #include "packet.h"
+#include "partial_checksum.h"
 #include "tunnel.h"
 #include "forward.h"
 #include "templates.h"

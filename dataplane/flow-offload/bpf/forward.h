@@ -143,28 +143,6 @@ static __always_inline int has_room(const struct port *port)
 	return 0;
 }
 
-/*
- * Whether the kernel has yet to write a checksum that ends before so many bytes of a pod's frame. A
- * process in the pod chooses the place of an unfinished checksum (packet(7), PACKET_VNET_HDR), which
- * may be an address, a port or the tag; it is written when the frame leaves. Such a frame is cut
- * here, and has to be dropped.
- */
-static __always_inline int writes_before(struct __sk_buff *skb, __u32 bytes)
-{
-	__u16 word = 0;
-
-	/*
-	 * The helper adds to an unfinished checksum and subtracts from others. It does so with bytes of
-	 * the destination's MAC address, which are written anew in any case.
-	 */
-	if (bpf_skb_store_bytes(skb, 0, &word, sizeof(word), 0) ||
-	    bpf_l4_csum_replace(skb, 0, 0, 1, BPF_F_PSEUDO_HDR) ||
-	    bpf_skb_load_bytes(skb, 0, &word, sizeof(word)))
-		return 1;
-	/* No frame can be made so short that its unfinished checksum has no place. */
-	return word == 1 && bpf_skb_change_tail(skb, bytes - 1, 0) != -EINVAL;
-}
-
 /* Has the switch decide. */
 static __always_inline int punt(struct __sk_buff *skb, const struct settings *set, __u32 reason)
 {

@@ -131,9 +131,15 @@ static __always_inline int open(struct __sk_buff *skb, const struct settings *se
 	if (!report)
 		return 0;
 	frame = (__u8 *)(report + 1);
-	/* The compiler must compare the same number that it passes. */
+	/*
+	 * The compiler must compare the same number that it passes, and each bound by itself: of two that it
+	 * merges, verifiers up to Linux 6.18 lose the upper one.
+	 */
 	asm volatile("" : "+r"(length));
-	if (length < HEADERS_V4 || length > most || bpf_skb_load_bytes(skb, 0, frame, length))
+	if (length < HEADERS_V4)
+		goto discard;
+	asm volatile("" : "+r"(length));
+	if (length > most || bpf_skb_load_bytes(skb, 0, frame, length))
 		goto discard;
 	report->report = REPORT_OPENED;
 	report->length = length;

@@ -151,3 +151,15 @@ fn an_unfinished_checksum_is_written_over_no_header() {
     let [punted, wire] = rig.send(&all);
     assert_eq!((punted.len(), wire.len()), (0, 0), "{punted:02x?}");
 }
+
+#[test]
+fn loaded_programs_pass_their_test_and_begin_with_empty_counters() {
+    testkit::requires_root!();
+    let kernel = Kernel::load(16).unwrap();
+    let before = kernel.counters();
+    kernel.self_test().unwrap();
+    assert_eq!(kernel.counters(), before);
+    let mut entries = 0;
+    kernel.for_each_flow(|_, _| entries += 1).unwrap();
+    assert_eq!(entries, 0);
+}

@@ -186,6 +186,16 @@ impl Counts {
         };
         if error == 0 { values.iter().sum() } else { 0 }
     }
+
+    /// Sets a counter to zero, of all processors.
+    pub fn clear(&self, key: u32) {
+        let values = vec![0_u64; processors()];
+        // SAFETY: the kernel reads a value for each possible processor.
+        unsafe {
+            let (key, values) = (std::ptr::from_ref(&key).cast(), values.as_ptr().cast());
+            sys::bpf_map_update_elem(self.0, key, values, sys::BPF_ANY.into());
+        }
+    }
 }
 
 /// A map whose keys are a set.

@@ -34,6 +34,7 @@ mod nflog;
 pub mod nft;
 mod offload;
 mod own;
+mod packet_socket;
 pub mod punt;
 mod queue;
 mod raw_netlink;
@@ -66,6 +67,7 @@ pub use offload::{
     switch_off_towards_switch, switch_on_offloads,
 };
 pub use own::{Footprint, OWN_LINKS};
+pub use packet_socket::{PacketSocket, UnfinishedChecksum};
 pub use route::Route;
 pub use sock_diag::{OpenSocket, end_socket, open_sockets};
 pub use veth::{VethEnd, VethPair};

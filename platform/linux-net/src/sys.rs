@@ -1,11 +1,11 @@
 //! The system calls that no safe crate in our tree offers: entering a network
-//! namespace, the ethtool ioctl, waiting on a file descriptor.
+//! namespace, the ethtool ioctl, waiting on a file descriptor, packet sockets.
 
 #![allow(unsafe_code, reason = "the only file of this crate that calls the C library")]
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::time::Duration;
 
 /// Moves the calling thread (and no other one) into the network namespace that
@@ -117,6 +117,34 @@ fn ethtool(socket: BorrowedFd<'_>, interface: &str, request: &mut [u32]) -> io::
     // command's structure behind `ifru_data`. Both outlive the call, and each caller above gives
     // its command's structure the length its comment derives.
     result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &mut ifreq) })
+}
+
+/// Opens a packet socket that receives what comes in by one interface; each frame has a `struct virtio_net_hdr` in
+/// front, in both directions (packet(7)).
+pub(super) fn packet_socket(ifindex: u32) -> io::Result<File> {
+    // SAFETY: socket takes integers.
+    let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    result(socket)?;
+    // SAFETY: the descriptor was opened above, and nothing else owns it.
+    let socket = unsafe { File::from_raw_fd(socket) };
+    for option in [libc::PACKET_VNET_HDR, libc::PACKET_IGNORE_OUTGOING] {
+        let on: libc::c_int = 1;
+        let length = size_of::<libc::c_int>() as libc::socklen_t;
+        let value = (&raw const on).cast();
+        // SAFETY: the kernel reads one int, which outlives the call.
+        result(unsafe {
+            libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, value, length)
+        })?;
+    }
+    // SAFETY: a structure of integers, for each of which zero is valid.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = ifindex as i32;
+    let length = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the kernel reads the address, which has the length given and outlives the call.
+    result(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
+    Ok(socket)
 }
 
 /// Waits until `descriptor` can be read; `false` when `timeout` ran out first.

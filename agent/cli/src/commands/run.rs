@@ -20,6 +20,7 @@ use agent::run::{
     load_socket_policies, make_folder, other_switch, start,
 };
 use cli_runtime::{NO, UNUSABLE, fail};
+use flow_offload::Programs;
 use socket_policy::SocketPolicy;
 
 /// Arguments of `podgate run`.
@@ -83,6 +84,7 @@ pub(super) fn run(args: &Args) -> Ended {
     Umem::recognize_programs(&links);
     flow_offload::recognize_programs(links.iter().map(|link| link.index));
     let sockets = load_socket_policies(&config);
+    prepared.load_programs(&config);
     // A confined process cannot see the namespaces of one that is not in the same confinement.
     let other = other_switch();
     // Inherited by the threads that follow.
@@ -194,8 +196,8 @@ fn switch(
             _ => text,
         })
     };
-    let programs = programs.or_else(|| load_programs(config));
-    let umem = umem.map_or_else(|| register(config, programs.is_some()), Ok);
+    let has_programs = programs.as_ref().is_some_and(Programs::are_usable);
+    let umem = umem.map_or_else(|| register(config, has_programs), Ok);
     let (umem, memory, frames) = umem.and_then(RegisteredUmem::bind).map_err(failed)?;
     input.config.umem_frames = umem.frames();
     let interfaces = KernelInterfaces::new(umem, input.config.frames_per_port, programs)?;
@@ -211,7 +213,8 @@ const FRAMES: u32 = 64;
 #[derive(Default)]
 struct Prepared {
     umem: Option<RegisteredUmem>,
-    programs: Option<flow_offload::Kernel>,
+    /// Programs of flow offload, if it is wanted.
+    programs: Option<Programs>,
     manifests: Option<ReadManifests>,
 }
 
@@ -234,17 +237,21 @@ impl Prepared {
         }
         // Huge pages are mostly the other switch's until then.
         let uses_huge_pages = config.hugepages != HugePages::Off && has_huge_pages();
-        let programs = load_programs(config);
-        let register = || register(config, programs.is_some()).ok();
-        let umem = (!uses_huge_pages).then(register).flatten();
-        Ok(Self { manifests, umem, programs })
+        let mut this = Self { manifests, ..Self::default() };
+        this.load_programs(config);
+        let has_programs = this.programs.as_ref().is_some_and(Programs::are_usable);
+        if !uses_huge_pages {
+            this.umem = register(config, has_programs).ok();
+        }
+        Ok(this)
     }
-}
 
-/// The programs of flow offload, if they are wanted and the kernel takes them.
-fn load_programs(config: &Config) -> Option<flow_offload::Kernel> {
-    let load = || flow_offload::Kernel::load(flow_offload::Options::default().entries).ok();
-    config.flow_offload.then(load).flatten()
+    /// Loads the programs of flow offload if they are wanted and not loaded yet.
+    fn load_programs(&mut self, config: &Config) {
+        if config.flow_offload && config.enforcer == Enforcer::AfXdp && self.programs.is_none() {
+            self.programs = Some(Programs::load(flow_offload::Options::default().entries));
+        }
+    }
 }
 
 /// Whether the machine keeps huge pages of 2 MB.

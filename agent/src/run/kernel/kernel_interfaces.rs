@@ -30,8 +30,8 @@ pub struct KernelInterfaces {
     netlink: Netlink,
     uplink: Option<OpenUplink>,
     guarded: Guarded,
-    /// Programs of flow offload that are loaded already.
-    programs: Option<flow_offload::Kernel>,
+    /// Programs of flow offload, loaded with privileges that the process has given up since.
+    programs: Option<flow_offload::Programs>,
     /// The interfaces, by their names, as they were when a group of operations began.
     ahead: HashMap<String, Link>,
 }
@@ -54,15 +54,15 @@ enum Steering {
 
 impl KernelInterfaces {
     /// Opens ports over this UMEM, in the calling thread's network namespace; each posts
-    /// `frames_per_port` frames to its fill ring. `programs` are those of flow offload if they are loaded
-    /// already.
+    /// `frames_per_port` frames to its fill ring. `programs` are those of flow offload, if it is
+    /// wanted.
     ///
     /// # Errors
     /// If the kernel gives no netlink socket.
     pub fn new(
         umem: Umem,
         frames_per_port: u32,
-        programs: Option<flow_offload::Kernel>,
+        programs: Option<flow_offload::Programs>,
     ) -> Result<Self, KernelError> {
         let netlink = Netlink::open()?;
         let guarded = Guarded::default();
@@ -144,7 +144,10 @@ impl Interfaces for KernelInterfaces {
     }
 
     fn load_programs(&mut self, entries: u32) -> Result<flow_offload::Kernel, flow_offload::Error> {
-        self.programs.take().map_or_else(|| flow_offload::Kernel::load(entries), Ok)
+        match &mut self.programs {
+            Some(programs) => programs.take(),
+            None => flow_offload::Kernel::load(entries),
+        }
     }
 
     fn open_punt_link(&mut self, queues: u32) -> Result<(Opened, u32), KernelError> {

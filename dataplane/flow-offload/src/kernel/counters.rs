@@ -47,6 +47,11 @@ impl Counters {
 }
 
 impl Kernel {
+    /// Sets the counters to zero; programs that run now may count on.
+    pub(crate) fn clear_counters(&self) {
+        (0..COUNTERS as u32).for_each(|n| self.counters.clear(n));
+    }
+
     /// Counters of the programs.
     pub fn counters(&self) -> Counters {
         let values: Vec<u64> = (0..COUNTERS as u32).map(|n| self.counters.sum(n)).collect();
