@@ -105,6 +105,8 @@ static __always_inline int by_own_entry(struct __sk_buff *skb, const struct sett
 	int reason;
 	__u64 now;
 
+	if (skb->gso_size == SEGMENTS_BY_LIST)
+		return REASON_OTHER_PROTOCOL;
 	if (pull_headers(skb, 0))
 		return REASON_MALFORMED;
 	data = (void *)(long)skb->data;

@@ -67,15 +67,19 @@ static __always_inline int pull(struct __sk_buff *skb, __u32 front, __u32 bytes)
 	return bpf_skb_pull_data(skb, skb->len < bytes ? skb->len : bytes);
 }
 
+/* `gso_size` of SCTP: the segments are as long as the parts of a list (GSO_BY_FRAGS of linux/skbuff.h). */
+#define SEGMENTS_BY_LIST 0xffff
+
 /*
  * Has a frame's headers in one piece. No more than that: segments that are still to be cut have little
- * else in one piece, and what is pulled is copied out of the payload's pages.
+ * else in one piece, and what is pulled is copied out of the payload's pages. Nothing is pulled from a list of
+ * segments, as their lengths would no longer be those of its parts, for which the kernel panics when it cuts them.
  */
 static __always_inline int pull_headers(struct __sk_buff *skb, __u32 front)
 {
 	struct ethhdr *ethernet;
 
-	if (pull(skb, front, HEADERS_V4))
+	if (skb->gso_size == SEGMENTS_BY_LIST || pull(skb, front, HEADERS_V4))
 		return -1;
 	ethernet = behind((void *)(long)skb->data, front);
 	if ((void *)(ethernet + 1) > (void *)(long)skb->data_end)

@@ -125,6 +125,9 @@ fn what_is_not_plain_goes_to_the_switch() {
         let long = Case { payload: vec![1; 1470], ..case.clone() }.frame();
         punted("longer than the MTU", long.clone(), None);
         punted("segments longer than the MTU", long, Some((1461, 2)));
+        kernel.put_flows(&[key], &[FlowEntry { mtu: 0, ..entry }]);
+        punted("segments by a list, as SCTP has them", plain.clone(), Some((0xffff, 2)));
+        kernel.put_flows(&[key], &[entry]);
         punted("cut short", packet::cut(plain.clone(), plain.len() - 1), None);
         punted("half a header", packet::cut(plain.clone(), l4 + 10), None);
         punted("ARP", packet::arp_request("10.1.0.1", "10.1.0.2").build(), None);
