@@ -12,6 +12,8 @@ mod exchange;
 pub mod frame;
 pub mod graph;
 mod housekeeper;
+#[cfg(feature = "af-xdp")]
+pub mod kernel;
 pub mod mailbox;
 mod node;
 mod outcome;

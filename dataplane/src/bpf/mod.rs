@@ -4,11 +4,13 @@ mod map;
 mod network;
 mod object;
 mod programs;
+mod types;
 
 pub use map::{Counts, Entries, KeySet, Map, Plain};
 pub use network::{AddressKey, NetworkKey};
 pub use object::Object;
 pub use programs::{OwnPrograms, name_of, number_of};
+pub use types::KernelTypes;
 
 use std::io;
 use std::os::fd::RawFd;

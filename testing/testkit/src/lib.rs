@@ -45,6 +45,7 @@
 pub mod api_server;
 mod binary;
 mod boringtun;
+mod btf;
 pub mod corpus;
 pub mod documents;
 mod eventually;
@@ -60,6 +61,7 @@ mod unique;
 
 pub use binary::workspace_binary;
 pub use boringtun::{BORINGTUN, Boringtun, mounting};
+pub use btf::btf;
 pub use eventually::{PATIENCE, eventually, transit};
 pub use namespace::{Namespace, pings};
 pub use process::Process;
