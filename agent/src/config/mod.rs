@@ -27,6 +27,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use confine::capabilities::{self, CapabilitySet};
 use ipnet::IpNet;
 
 use control::api_server::Access;
@@ -182,6 +183,17 @@ pub fn manifests_of(variable: Option<std::ffi::OsString>) -> Vec<PathBuf> {
 }
 
 impl Config {
+    /// The capabilities that the switch runs with.
+    pub fn capabilities(&self) -> CapabilitySet {
+        match self.enforcer {
+            Enforcer::AfXdp => capabilities::SWITCH,
+            Enforcer::Nftables if self.socket_policies != SocketPolicies::Off => {
+                capabilities::NFTABLES_AND_SOCKETS
+            }
+            Enforcer::Nftables => capabilities::NFTABLES,
+        }
+    }
+
     /// Fills in defaults and checks every value. `host_name` is the kernel's, `cores` are the cores
     /// that are online.
     ///

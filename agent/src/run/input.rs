@@ -25,6 +25,8 @@ pub struct Input {
     pub(super) received: Receiver<Event>,
     /// Programs for pods' cgroups, or why there are none; see [`load_socket_policies`](super::load_socket_policies).
     pub socket_policies: Result<Option<SocketPolicy>, String>,
+    /// Programs of encryption, if they were loaded already, or why they could not be.
+    pub encryption: Option<Result<encryption::Programs, encryption::Error>>,
     /// Keeps a second switch from using the state folder.
     pub(super) lock: Arc<fs::File>,
 }
@@ -59,7 +61,7 @@ impl Input {
             }
         };
         let lock = Arc::new(lock_folder(&config.state_dir)?);
-        let socket_policies = Ok(None);
-        Ok(Self { config, source, readings, events, received, socket_policies, lock })
+        let (socket_policies, encryption) = (Ok(None), None);
+        Ok(Self { config, source, readings, events, received, socket_policies, encryption, lock })
     }
 }

@@ -145,7 +145,16 @@ fn start_parts(
     memory: &Arc<Memory>,
     frames: Vec<Frame>,
 ) -> Result<Running, StartError> {
-    let Input { config, source, readings, events, received, socket_policies, lock } = input;
+    let Input {
+        config,
+        source,
+        readings,
+        events,
+        received,
+        socket_policies,
+        encryption: programs,
+        lock,
+    } = input;
     let listener = TcpListener::bind(config.listen)
         .map_err(|error| StartError::Failed(format!("listen: {}: {error}", config.listen)))?;
     let report = events.clone();
@@ -166,7 +175,7 @@ fn start_parts(
     }
     let (switch, unsaved) = workers::start_workers(&config, memory, frames, &broker)?;
     let (names, copies) = names::Names::open(&config);
-    let encryption = encryption::Encryption::start(&config)?;
+    let encryption = encryption::Encryption::start(&config, programs)?;
     let switch = Arc::new(switch);
     let shared = SharedStatus::new(config, switch, Arc::clone(&broker), names, encryption);
     let shared = Arc::new(shared);

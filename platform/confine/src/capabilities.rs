@@ -2,8 +2,9 @@
 
 use std::io;
 
+pub use rustix::thread::CapabilitySet;
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    CapabilitySets, capabilities, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
@@ -11,8 +12,12 @@ use rustix::thread::{
 ///
 /// - `NET_ADMIN`: XDP programs on interfaces, netlink, nftables, sysctls of the network,
 /// - `NET_RAW`: AF_XDP sockets,
-/// - `BPF`: loading programs, and their maps,
+/// - `BPF`: maps of programs, and attaching these,
 /// - `IPC_LOCK`: the memory of packets is not counted against `RLIMIT_MEMLOCK`.
+///
+/// Programs are loaded before the others are given up: with `PERFMON` (or `SYS_ADMIN`, which
+/// includes it) the kernel takes some that it refuses without. A process that kept it could read
+/// the kernel's memory.
 pub const SWITCH: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::BPF)

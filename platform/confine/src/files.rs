@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 /// Rights to change files, by the version of the interface that has them (linux/landlock.h).
 const WRITE_FILE: u64 = 1 << 1;
@@ -23,8 +23,12 @@ const OF_FILES: u64 = WRITE_FILE | TRUNCATE.0;
 const CREATE_RULESET_VERSION: u32 = 1;
 const RULE_PATH_BENEATH: i32 = 1;
 
+/// Files that the switch writes beside those of its configuration: sysctls of the network, which a
+/// container may have at the second path, and what programs that it runs throw away.
+pub const WRITTEN: [&str; 3] = ["/proc/sys/net", "/host/proc/sys/net", "/dev/null"];
+
 /// The folders, open: a rule is about an inode, and those of `/proc` last as long as they are used.
-static IN_FORCE: OnceLock<Vec<File>> = OnceLock::new();
+static IN_FORCE: Mutex<Vec<File>> = Mutex::new(Vec::new());
 
 #[repr(C, packed)]
 struct PathBeneath {
@@ -44,7 +48,7 @@ pub fn version() -> Option<i64> {
 
 /// Returns whether [`write_only_below`] is in force.
 pub(crate) fn are_confined() -> bool {
-    IN_FORCE.get().is_some()
+    !IN_FORCE.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
 }
 
 /// Restricts the calling thread, and all that it starts, to changing files below these folders, for good.
@@ -84,7 +88,7 @@ pub fn write_only_below<'a>(paths: impl IntoIterator<Item = &'a Path>) -> io::Re
     }
     // SAFETY: takes a descriptor and flags, and touches no memory of ours.
     result(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0_u32) })?;
-    let _ = IN_FORCE.set(open);
+    IN_FORCE.lock().unwrap_or_else(PoisonError::into_inner).append(&mut open);
     Ok(true)
 }
 

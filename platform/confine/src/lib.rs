@@ -1,5 +1,7 @@
 //! Least privilege: a process gives up rights before it does anything else.
 //!
+//! [`restrict`] does all three:
+//!
 //! ```text
 //!   keep(&capabilities::SWITCH) ─▶ bounding, permitted, effective set; no-new-privileges
 //!   files::write_only_below(…)  ─▶ files change in a few folders, and nowhere else
@@ -16,3 +18,21 @@ mod state;
 
 pub use capabilities::keep;
 pub use state::Confinement;
+
+/// Restricts the calling thread, and all that it starts, to these capabilities, to changing files
+/// below these folders and [`files::WRITTEN`], and to the system calls of the switch, for good.
+/// Returns `false` if the kernel has no Landlock: files are then not restricted.
+///
+/// # Errors
+/// Fails if the kernel refuses.
+#[cfg(feature = "seccomp")]
+pub fn restrict<'a>(
+    capabilities: rustix::thread::CapabilitySet,
+    folders: impl IntoIterator<Item = &'a std::path::Path>,
+) -> std::io::Result<bool> {
+    keep(capabilities)?;
+    let written = files::WRITTEN.map(std::path::Path::new);
+    let has_landlock = files::write_only_below(folders.into_iter().chain(written))?;
+    seccomp::apply()?;
+    Ok(has_landlock)
+}

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
 /// Privileges of a process.
@@ -64,6 +65,11 @@ const NAMES: [&str; 41] = [
 ];
 
 impl Confinement {
+    /// Names of capabilities.
+    pub fn names(set: CapabilitySet) -> Vec<&'static str> {
+        held(set.bits()).collect()
+    }
+
     /// As of now; empty where `/proc` is not there.
     pub fn now() -> Self {
         let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -72,15 +78,18 @@ impl Confinement {
     }
 }
 
+fn held(bits: u64) -> impl Iterator<Item = &'static str> {
+    NAMES.iter().enumerate().filter(move |(bit, _)| bits >> bit & 1 == 1).map(|(_, name)| *name)
+}
+
 fn parse(text: &str) -> Confinement {
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.unwrap_or_default().trim()
     };
     let effective = u64::from_str_radix(field("CapEff"), 16).unwrap_or(0);
-    let held = NAMES.iter().enumerate().filter(|(bit, _)| effective >> bit & 1 == 1);
     Confinement {
-        capabilities: held.map(|(_, name)| (*name).to_owned()).collect(),
+        capabilities: held(effective).map(str::to_owned).collect(),
         no_new_privileges: field("NoNewPrivs") == "1",
         seccomp: field("Seccomp") == "2",
         files: false,

@@ -10,7 +10,8 @@ use setup::preflight::Wanted;
 use super::Ended;
 use super::call::print_whole;
 use agent::config::{
-    self, Config, ConfigError, Masquerade, Options, host_name, online_cores, read_file,
+    self, Config, ConfigError, Enforcer, Masquerade, Options, SocketPolicies, host_name,
+    online_cores, read_file,
 };
 
 /// Arguments of `podgate check`.
@@ -20,7 +21,8 @@ use agent::config::{
 cannot run here or the configuration is invalid. A note names a missing optional feature; it is no \
 warning.
 
-Changes nothing: AF_XDP, flow offload and nftables are tried in a temporary network namespace.
+Changes nothing: AF_XDP, flow offload and nftables are tried in a temporary network namespace, with the \
+privileges that podgate run keeps.
 
 Example:
   podgate check --pods 250 --config /etc/podgate/config.yaml
@@ -61,11 +63,17 @@ fn read(args: &Args) -> Result<Config, ConfigError> {
 }
 
 fn wanted(args: &Args, config: Config) -> Wanted {
+    let af_xdp = config.enforcer == Enforcer::AfXdp;
+    // Without sockets there are no frames.
+    let frames = |configured| if af_xdp { configured } else { 0 };
     Wanted {
+        capabilities: config.capabilities(),
+        af_xdp,
+        socket_policies: config.socket_policies != SocketPolicies::Off,
         pods: args.pods,
         max_ports: config.max_ports.into(),
-        umem_frames: config.umem_frames,
-        umem_frames_without_offload: config.umem_frames_without_offload,
+        umem_frames: frames(config.umem_frames),
+        umem_frames_without_offload: frames(config.umem_frames_without_offload),
         frames_per_port: config.frames_per_port,
         hugepages: match config.hugepages {
             config::HugePages::Auto => setup::preflight::HugePages::Auto,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use control::api_server::Access;
-use dataplane::port::af_xdp::{AfXdpError, RegisteredUmem, Umem, UmemConfig};
+use dataplane::port::af_xdp::{AfXdpError, Programs, RegisteredUmem, Umem, UmemConfig};
 use linux_net::Netlink;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -20,7 +20,6 @@ use agent::run::{
     load_socket_policies, make_folder, other_switch, start,
 };
 use cli_runtime::{NO, UNUSABLE, fail};
-use flow_offload::Programs;
 use socket_policy::SocketPolicy;
 
 /// Arguments of `podgate run`.
@@ -55,6 +54,12 @@ pub struct Args {
 /// Runs until a signal ends it.
 pub(super) fn run(args: &Args) -> Ended {
     let config = read(args).map_err(|error| fail(UNUSABLE, error))?;
+    // Also before another switch ends for this one.
+    if config.enforcer == Enforcer::AfXdp
+        && let Some(fault) = dataplane::kernel::refuses_af_xdp()
+    {
+        return Err(fail(UNUSABLE, fault));
+    }
     let level = match config.log_level {
         LogLevel::Error => Level::ERROR,
         LogLevel::Warn => Level::WARN,
@@ -113,27 +118,9 @@ fn failed(error: StartError) -> ExitCode {
     }
 }
 
-/// Gives up the privileges of the calling thread that the switch does not need.
+/// Gives up the privileges of the calling thread that the switch does not need. It writes files of
+/// its state, its socket, the export of verdicts, and pins of programs.
 fn confine_thread(config: &Config) -> Result<(), StartError> {
-    let has_sockets = config.socket_policies != SocketPolicies::Off;
-    let capabilities = match config.enforcer {
-        Enforcer::AfXdp => confine::capabilities::SWITCH,
-        Enforcer::Nftables if has_sockets => confine::capabilities::NFTABLES_AND_SOCKETS,
-        Enforcer::Nftables => confine::capabilities::NFTABLES,
-    };
-    confine::keep(capabilities)
-        .and_then(|()| confine_files(config))
-        .and_then(|()| confine::seccomp::apply())
-        .map_err(|error| StartError::Failed(format!("give up privileges: {error}")))
-}
-
-/// Files that the switch writes beside those of its configuration: sysctls of the network, which a
-/// container may have at the second path, and what programs that it runs throw away.
-const WRITTEN: [&str; 3] = ["/proc/sys/net", "/host/proc/sys/net", "/dev/null"];
-
-/// Restricts the files that the process may write to its state, its socket, the export of verdicts, pins of
-/// programs and sysctls.
-fn confine_files(config: &Config) -> std::io::Result<()> {
     fn folder(file: &Path) -> &Path {
         file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
     }
@@ -144,7 +131,9 @@ fn confine_files(config: &Config) -> std::io::Result<()> {
     let pins = Some(config.bpf_fs.as_path());
     let pins = pins.filter(|_| config.socket_policies != SocketPolicies::Off);
     let folders = [state, socket].into_iter().chain(export).chain(pins);
-    if !confine::files::write_only_below(folders.chain(WRITTEN.map(Path::new)))? {
+    let has_landlock = confine::restrict(config.capabilities(), folders)
+        .map_err(|error| StartError::Failed(format!("give up privileges: {error}")))?;
+    if !has_landlock {
         tracing::warn!(
             "the kernel has no Landlock: nothing keeps the switch from writing other files"
         );
@@ -190,17 +179,23 @@ fn switch(
     }
     let failed = |error: AfXdpError| {
         let text = error.to_string();
-        StartError::Failed(match error.cause.kind() {
+        let text = match error.cause.kind() {
             std::io::ErrorKind::PermissionDenied => text + "; podgate run needs root",
             std::io::ErrorKind::ResourceBusy => other.clone().unwrap_or(text),
             _ => text,
-        })
+        };
+        let needed = dataplane::kernel::too_old();
+        StartError::Failed(needed.map_or(text.clone(), |needed| format!("{text}; {needed}")))
     };
-    let has_programs = programs.as_ref().is_some_and(Programs::are_usable);
-    let umem = umem.map_or_else(|| register(config, has_programs), Ok);
-    let (umem, memory, frames) = umem.and_then(RegisteredUmem::bind).map_err(failed)?;
+    let programs = programs.unwrap_or_else(|| BpfPrograms::load(config));
+    let has_offload = programs.has_offload();
+    let BpfPrograms { ports, offload, encryption } = programs;
+    let ports = ports.map_err(failed)?;
+    let umem = umem.map_or_else(|| register(config, has_offload), Ok);
+    let (umem, memory, frames) = umem.and_then(|it| it.bind(ports)).map_err(failed)?;
     input.config.umem_frames = umem.frames();
-    let interfaces = KernelInterfaces::new(umem, input.config.frames_per_port, programs)?;
+    input.encryption = encryption;
+    let interfaces = KernelInterfaces::new(umem, input.config.frames_per_port, offload)?;
     start(input, Box::new(interfaces), &memory, frames)
 }
 
@@ -213,9 +208,41 @@ const FRAMES: u32 = 64;
 #[derive(Default)]
 struct Prepared {
     umem: Option<RegisteredUmem>,
-    /// Programs of flow offload, if it is wanted.
-    programs: Option<Programs>,
+    programs: Option<BpfPrograms>,
     manifests: Option<ReadManifests>,
+}
+
+/// All programs of the kernel that the switch may attach, but for those at cgroups, or why they are
+/// not to be had. They are loaded before privileges are given up: without these the kernel verifies
+/// more strictly.
+struct BpfPrograms {
+    ports: Result<Programs, AfXdpError>,
+    /// Those of flow offload, if it is wanted.
+    offload: Option<flow_offload::Programs>,
+    encryption: Option<Result<encryption::Programs, encryption::Error>>,
+}
+
+impl BpfPrograms {
+    fn load(config: &Config) -> Self {
+        let entries = flow_offload::Options::default().entries;
+        let is_encrypted = config.network.encryption_port().is_some();
+        Self {
+            ports: Programs::load(),
+            offload: config.flow_offload.then(|| flow_offload::Programs::load(entries)),
+            encryption: is_encrypted.then(encryption::Programs::load),
+        }
+    }
+
+    fn has_offload(&self) -> bool {
+        self.offload.as_ref().is_some_and(flow_offload::Programs::are_usable)
+    }
+
+    /// Whether none failed.
+    fn is_complete(&self) -> bool {
+        let has_failed = self.offload.as_ref().is_some_and(|it| !it.are_usable())
+            || matches!(self.encryption, Some(Err(_)));
+        self.ports.is_ok() && !has_failed
+    }
 }
 
 impl Prepared {
@@ -237,19 +264,17 @@ impl Prepared {
         }
         // Huge pages are mostly the other switch's until then.
         let uses_huge_pages = config.hugepages != HugePages::Off && has_huge_pages();
-        let mut this = Self { manifests, ..Self::default() };
-        this.load_programs(config);
-        let has_programs = this.programs.as_ref().is_some_and(Programs::are_usable);
-        if !uses_huge_pages {
-            this.umem = register(config, has_programs).ok();
-        }
-        Ok(this)
+        let programs = BpfPrograms::load(config);
+        let register = || register(config, programs.has_offload()).ok();
+        let umem = (!uses_huge_pages).then(register).flatten();
+        let programs = Some(programs).filter(BpfPrograms::is_complete);
+        Ok(Self { manifests, umem, programs })
     }
 
-    /// Loads the programs of flow offload if they are wanted and not loaded yet.
+    /// Loads the programs, unless that is done.
     fn load_programs(&mut self, config: &Config) {
-        if config.flow_offload && config.enforcer == Enforcer::AfXdp && self.programs.is_none() {
-            self.programs = Some(Programs::load(flow_offload::Options::default().entries));
+        if self.programs.is_none() && config.enforcer == Enforcer::AfXdp {
+            self.programs = Some(BpfPrograms::load(config));
         }
     }
 }

@@ -41,6 +41,7 @@ fn a_machine_that_runs_the_switch_is_good() {
     assert_eq!(code, Some(0), "{report}");
     for name in [
         "kernel",
+        "kernel-faults",
         "capabilities",
         "af-xdp",
         "flow-offload",
@@ -99,6 +100,58 @@ fn without_privileges_it_says_what_is_missing() {
     let output = namespace.try_exec([&command[..], &[PODGATE, "check"]].concat());
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(text.contains("NET_ADMIN, NET_RAW, BPF, IPC_LOCK missing"), "{text}");
+    assert!(text.contains("NET_ADMIN, NET_RAW, IPC_LOCK, BPF missing"), "{text}");
     assert!(text.contains("podgate cannot run here"), "{text}");
+}
+
+/// Runs `podgate` on a kernel that describes itself with these structures: its file is mounted
+/// over.
+fn on_kernel(namespace: &Namespace, structs: &[(&str, &[&str])], arguments: &[&str]) -> Output {
+    let folder = TempDir::new("check-btf");
+    let types = folder.path().join("vmlinux");
+    std::fs::write(&types, testkit::btf(structs)).unwrap();
+    let script = "mount --bind \"$0\" /sys/kernel/btf/vmlinux && exec \"$@\"";
+    let shell = ["unshare", "--mount", "sh", "-c", script, types.to_str().unwrap(), PODGATE];
+    namespace.try_exec([&shell, arguments].concat())
+}
+
+const PANICS: (&str, &[&str]) = ("xsk_addr_head", &["num_descs", "addrs_list"]);
+
+#[test]
+fn a_kernel_that_panics_is_refused_before_anything_is_attached() {
+    testkit::requires_root!();
+    let namespace = Namespace::new("panics");
+    let folder = TempDir::new("panics");
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::create_dir(path("manifests")).unwrap();
+    let (manifests, state, socket) = (path("manifests"), path("state"), path("socket"));
+    let run = ["run", "--node-name", "n", "--manifests", &manifests, "--state-dir", &state];
+    let run = [&run[..], &["--socket", &socket, "--listen", "127.0.0.1:0"]].concat();
+    for arguments in [&run[..], &["check"], &["connectivity-test"]] {
+        let output = on_kernel(&namespace, &[PANICS], arguments);
+        let [stdout, stderr] =
+            [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+        let text = format!("{stdout}{stderr}");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        for part in ["30f241fcf52a", "0ebc27a4c67d", "--enforcer nftables"] {
+            assert!(text.contains(part), "{arguments:?}: {text}");
+        }
+    }
+    assert!(!folder.path().join("state").exists(), "nothing is done");
+    let left = namespace.exec(["ip", "-brief", "link"]);
+    assert_eq!(left.lines().count(), 1, "only lo: {left}");
+}
+
+#[test]
+fn the_other_enforcer_is_no_matter_of_such_a_kernel() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("nft"), "needs nft");
+    let namespace = Namespace::new("panics");
+    let (folder, config) = config("enforcer: nftables\n");
+    let cni = folder.path().to_str().unwrap();
+    let arguments = ["check", "-o", "json", "--cni-folder", cni, "--config", &config];
+    let output = on_kernel(&namespace, &[PANICS], &arguments);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    assert_eq!(level(&report, "kernel-faults"), "note", "{report}");
 }

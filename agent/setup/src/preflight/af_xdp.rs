@@ -1,10 +1,10 @@
 //! AF_XDP, tried on a veth pair in a network namespace of its own.
 
-use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
+use dataplane::port::af_xdp::{PortOptions, Programs, RegisteredUmem, UmemConfig};
 use linux_net::{MAX_MTU, SINGLE_FRAME_MTU};
 
 use crate::preflight::finding::{Finding, Level};
-use crate::preflight::trial;
+use crate::preflight::trial::{self, Privileges};
 
 /// Frames of the trial's UMEM.
 const FRAMES: u32 = 1024;
@@ -28,8 +28,8 @@ impl Ports {
 }
 
 /// Returns the findings, and the capabilities of ports; `None` if they could not be tried.
-pub(crate) fn look(capabilities: &[String], mtu: u32) -> (Vec<Finding>, Option<Ports>) {
-    match trial::run(capabilities, open_port) {
+pub(crate) fn look(privileges: Privileges<'_>, mtu: u32) -> (Vec<Finding>, Option<Ports>) {
+    match privileges.run(|| Ok(Programs::load()?), open_port) {
         None => (vec![Finding::new("af-xdp", Level::Warning, trial::NOT_ALLOWED)], None),
         Some(Ok(ports)) => (rate(&ports, mtu), Some(ports)),
         Some(Err(error)) => {
@@ -67,11 +67,13 @@ fn rate(ports: &Ports, mtu: u32) -> Vec<Finding> {
     vec![af_xdp, long, metadata]
 }
 
-fn open_port() -> Result<Ports, trial::Failure> {
+/// Opens a port at one end of a veth pair, and an uplink at the other.
+fn open_port(programs: Programs) -> Result<Ports, trial::Failure> {
     trial::veth_pair()?;
     let config = UmemConfig { frames: FRAMES, hugepages: false };
-    let (umem, _memory, _frames) = Umem::create(&config)?;
+    let (umem, _memory, _frames) = RegisteredUmem::create(&config)?.bind(programs)?;
     let port = umem.open(trial::NEAR, &PortOptions::default())?;
+    umem.open_uplink(trial::FAR, PortOptions::default().fill)?;
     Ok(Ports {
         mode: port.mode().to_string(),
         takes_long_packets: umem.takes_long_packets(),
@@ -81,6 +83,7 @@ fn open_port() -> Result<Ports, trial::Failure> {
 
 #[cfg(test)]
 mod tests {
+    use confine::capabilities::SWITCH;
     use linux_net::Netlink;
 
     use super::*;
@@ -107,7 +110,8 @@ mod tests {
         testkit::requires_root!();
         let mut netlink = Netlink::open().unwrap();
         let before = netlink.links().unwrap().len();
-        let (findings, ports) = look(&["SYS_ADMIN".to_owned()], 1500);
+        let held = ["SYS_ADMIN".to_owned()];
+        let (findings, ports) = look(Privileges { held: &held, kept: SWITCH }, 1500);
         assert_eq!(findings[0].level, Level::Good, "{findings:?}");
         assert_eq!(ports.unwrap().mode, "native, copy");
         assert_eq!(netlink.links().unwrap().len(), before);
@@ -115,7 +119,8 @@ mod tests {
 
     #[test]
     fn without_the_right_nothing_is_tried() {
-        let (findings, ports) = look(&["NET_ADMIN".to_owned()], 1500);
+        let held = ["NET_ADMIN".to_owned()];
+        let (findings, ports) = look(Privileges { held: &held, kept: SWITCH }, 1500);
         assert_eq!((findings.len(), findings[0].level), (1, Level::Warning));
         assert!(ports.is_none());
     }

@@ -204,6 +204,9 @@ pub(crate) mod tests {
 
     pub(crate) fn wanted() -> Wanted {
         Wanted {
+            capabilities: confine::capabilities::SWITCH,
+            af_xdp: true,
+            socket_policies: false,
             pods: 110,
             max_ports: 1024,
             umem_frames: 16_384,

@@ -5,7 +5,9 @@
 //!                        (each reads facts, then rates them)
 //! ```
 //!
-//! Nothing is changed: features are tried in a network namespace without a name, which ends with the check.
+//! Nothing is changed: features are tried in a network namespace without a name, which ends with
+//! the check. Programs are loaded with the privileges of this process, and all else is done with
+//! those that the switch keeps: as in a start.
 
 mod af_xdp;
 mod cni;
@@ -15,20 +17,30 @@ mod flow_offload;
 mod kernel;
 mod memory;
 mod report;
-
+mod socket_policies;
 mod trial;
 mod uplink;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use confine::capabilities::CapabilitySet;
+use dataplane::kernel::Kernel;
+
 pub use finding::{Finding, Level};
 pub use memory::{HugePages, Memory};
 pub use report::{Modes, Report};
+use trial::Privileges;
 
 /// Options that the switch would be started with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
+    /// Capabilities that the switch keeps.
+    pub capabilities: CapabilitySet,
+    /// True if the switch opens AF_XDP sockets.
+    pub af_xdp: bool,
+    /// True if programs at pods' cgroups are wanted.
+    pub socket_policies: bool,
     /// Pods of this node.
     pub pods: u32,
     /// Maximum number of ports.
@@ -70,18 +82,31 @@ pub struct Wanted {
 /// Checks this machine.
 pub fn inspect(wanted: &Wanted) -> Report {
     let capabilities = confine::Confinement::now().capabilities;
-    let mut findings = vec![kernel::release(), kernel::capabilities(&capabilities)];
-    let (tried, ports) = af_xdp::look(&capabilities, wanted.mtu);
+    let privileges = Privileges { held: &capabilities, kept: wanted.capabilities };
+    let this = Kernel::running();
+    let mut findings = vec![
+        kernel::release(&this),
+        kernel::faults(&this, wanted.af_xdp),
+        kernel::capabilities(&capabilities, wanted.capabilities),
+    ];
+    let uses_af_xdp = wanted.af_xdp && this.refuses_af_xdp().is_none();
+    let (tried, ports) = match uses_af_xdp {
+        true => af_xdp::look(privileges, wanted.mtu),
+        false => (Vec::new(), None),
+    };
     findings.extend(tried);
-    let (offload, finding) = flow_offload::look(wanted.flow_offload, &capabilities);
+    let (offload, finding) = flow_offload::look(wanted.flow_offload && uses_af_xdp, privileges);
     findings.push(finding);
-    findings.extend(encryption::look(wanted.encryption, offload, &capabilities));
+    findings.extend(encryption::look(wanted.encryption, offload, privileges));
+    findings.extend(socket_policies::look(wanted.socket_policies, &capabilities));
     let memory = memory::estimate(wanted, offload);
     findings.push(kernel::tcx());
     findings.push(kernel::btf());
     findings.push(kernel::landlock());
-    findings.push(kernel::nftables(wanted, &capabilities));
-    findings.extend(memory::look(wanted, &memory, &capabilities));
+    findings.push(kernel::nftables(wanted, privileges));
+    if wanted.af_xdp {
+        findings.extend(memory::look(wanted, &memory, &capabilities));
+    }
     findings.extend(uplink::look(wanted));
     findings.push(cni::look(&wanted.cni_folder, uplink::pod_mtu(wanted)));
     let modes = Modes {

@@ -89,15 +89,20 @@ pub(super) struct DeviceState {
 }
 
 impl Encryption {
-    /// Loads the programs and reads the key, which is made if there is none; `None` if encryption is off.
+    /// Reads the key, which is made if there is none, and loads the programs unless they are;
+    /// `None` if encryption is off.
     ///
     /// # Errors
     /// If the kernel refuses the programs, or the key cannot be read or written.
-    pub(super) fn start(config: &Config) -> Result<Option<Arc<Self>>, StartError> {
+    pub(super) fn start(
+        config: &Config,
+        programs: Option<Result<Programs, encryption::Error>>,
+    ) -> Result<Option<Arc<Self>>, StartError> {
         let Some(port) = config.network.encryption_port() else { return Ok(None) };
         let failed = |what: String| StartError::Failed(format!("encryption: {what}"));
         let keys = Keys::open(&config.state_dir).map_err(failed)?;
-        let programs = Programs::load().map_err(|error| failed(error.to_string()))?;
+        let programs = programs.unwrap_or_else(Programs::load);
+        let programs = programs.map_err(|error| failed(error.to_string()))?;
         let (changed, changes) = channel();
         let vxlan_port = match &config.network.underlay {
             Underlay::Overlay(vxlan) => Some(vxlan.port),

@@ -16,6 +16,7 @@
 mod dispatcher;
 mod posted;
 mod program;
+mod programs;
 mod queue;
 mod queues;
 mod ring;
@@ -28,6 +29,7 @@ use std::fmt;
 use std::io;
 
 pub use program::{Attached, Fallback};
+pub use programs::Programs;
 pub use queue::AfXdpPort;
 pub use umem::{RegisteredUmem, Umem, UmemConfig};
 pub use uplink::{Uplink, UplinkFilter, UplinkMaps, UplinkService};

@@ -17,7 +17,7 @@ impl Umem {
     /// [`PortOptions::fallback`] says.
     pub fn open(&self, interface: &str, options: &PortOptions) -> Result<AfXdpPort, AfXdpError> {
         let index = index_of(interface)?;
-        let dispatcher = self.dispatcher(options.fallback)?;
+        let dispatcher = self.programs.dispatcher(options.fallback)?;
         let attached = dispatcher.attach(interface, index)?;
         let socket = Socket::new(RING, None)
             .and_then(|socket| socket.bind_shared(index, 0, &self.anchor).map(|()| socket))
@@ -41,7 +41,7 @@ impl Umem {
         options: &PortOptions,
     ) -> Result<Vec<AfXdpPort>, AfXdpError> {
         let index = index_of(interface)?;
-        let dispatcher = self.dispatcher(options.fallback)?;
+        let dispatcher = self.programs.dispatcher(options.fallback)?;
         let attached = dispatcher.attach(interface, index)?;
         let mode = XdpMode { attached, zero_copy: false };
         let enter = |queue, socket: &Socket| dispatcher.slot(index, queue, socket).map(Some);

@@ -2,19 +2,19 @@
 
 use std::io;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use linux_net::Link;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::net::xdp::{SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
 
 use super::AfXdpError;
-use super::dispatcher::Dispatcher;
 use super::program::{self, Fallback, Program, everything};
+use super::programs::Programs;
 use super::socket::Socket;
 use crate::frame::RESERVED;
-use crate::{Frame, Memory};
+use crate::{Frame, Memory, kernel};
 
 /// Bytes of a frame, headroom included: a page, the most that the kernel takes. An Ethernet frame
 /// of the usual MTU would fit into half of it, but long packets cost the kernel a page for each of
@@ -56,8 +56,7 @@ pub struct Umem {
     pub(super) registration: XdpUmemReg,
     /// The memory that `registration` describes.
     _region: Arc<Region>,
-    /// The programs of the ports, loaded with the first port; by fallback.
-    dispatchers: Mutex<[Option<Arc<Dispatcher>>; 2]>,
+    pub(super) programs: Arc<Programs>,
 }
 
 impl Umem {
@@ -69,17 +68,7 @@ impl Umem {
 
     /// Maps and registers the memory, and takes the place that one switch in a network namespace has.
     pub fn create(config: &UmemConfig) -> Result<(Self, Arc<Memory>, Vec<Frame>), AfXdpError> {
-        RegisteredUmem::create(config)?.bind()
-    }
-
-    /// The program of ports with this fallback, loaded for the first of them.
-    pub(super) fn dispatcher(&self, fallback: Fallback) -> Result<Arc<Dispatcher>, AfXdpError> {
-        let mut dispatchers = self.dispatchers.lock().unwrap_or_else(PoisonError::into_inner);
-        let dispatcher = &mut dispatchers[usize::from(fallback == Fallback::Drop)];
-        match dispatcher {
-            Some(dispatcher) => Ok(Arc::clone(dispatcher)),
-            None => Ok(Arc::clone(dispatcher.insert(Dispatcher::open(fallback)?))),
-        }
+        RegisteredUmem::create(config)?.bind(Programs::default())
     }
 
     /// Frames for all ports together.
@@ -150,8 +139,13 @@ impl RegisteredUmem {
     /// Maps and registers the memory.
     ///
     /// # Errors
-    /// If there is too little memory, or the kernel refuses.
+    /// If there is too little memory, the kernel refuses, or has a fault that forbids AF_XDP
+    /// ([`kernel::refuses_af_xdp`]).
     pub fn create(config: &UmemConfig) -> Result<Self, AfXdpError> {
+        if let Some(fault) = kernel::refuses_af_xdp() {
+            let cause = io::Error::new(io::ErrorKind::Unsupported, fault.to_string());
+            return Err(AfXdpError::new("open AF_XDP sockets", cause));
+        }
         lift_memory_limit();
         let UmemConfig { frames: count, hugepages } = *config;
         let failed = |cause| {
@@ -185,11 +179,11 @@ impl RegisteredUmem {
         Ok(Self { frames: count, anchor, takes_metadata, registration, region })
     }
 
-    /// Takes the place that one switch in a network namespace has.
+    /// Takes the place that one switch in a network namespace has; its ports get these programs.
     ///
     /// # Errors
     /// If another one has it.
-    pub fn bind(self) -> Result<(Umem, Arc<Memory>, Vec<Frame>), AfXdpError> {
+    pub fn bind(self, programs: Programs) -> Result<(Umem, Arc<Memory>, Vec<Frame>), AfXdpError> {
         // The kernel gives every socket of a shared UMEM the mode of the first; pod interfaces
         // (veth) have copy mode only. Before Linux 6.6 no packet stretches over several frames.
         let (lo, copy) = (index_of("lo")?, SocketAddrXdpFlags::XDP_COPY);
@@ -221,7 +215,7 @@ impl RegisteredUmem {
             anchor,
             registration,
             _region: region,
-            dispatchers: Mutex::default(),
+            programs: Arc::new(programs),
         };
         Ok((umem, memory, handles))
     }

@@ -18,7 +18,8 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use ipnet::IpNet;
 
-use super::program::{self, Program, UPLINK};
+use super::program;
+use super::programs::OpenUplink;
 use super::queue::AfXdpPort;
 use super::socket::Socket;
 use super::umem::{Umem, index_of};
@@ -58,9 +59,7 @@ pub struct Uplink {
     interface: String,
     index: u32,
     mode: XdpMode,
-    maps: UplinkMaps,
-    /// Keeps the maps open.
-    _program: Program,
+    program: OpenUplink,
 }
 
 /// The maps of a program that recognises the switch's packets (`bpf/uplink.h`).
@@ -91,22 +90,19 @@ impl Umem {
                 io::ErrorKind::AlreadyExists.into(),
             ));
         }
-        let program = Program::load(&UPLINK)?;
-        let maps = UplinkMaps::find(program.object()).map_err(program::not_loaded)?;
-        let attached = program.attach(interface, index)?;
+        let program = self.programs.open_uplink()?;
+        let attached = program.program().attach(interface, index)?;
         let own = self.bind_own(index);
         let mode = XdpMode { attached, zero_copy: own.is_some() };
         let enter = |queue, socket: &Socket| {
-            program.serve(queue, socket.as_fd().as_raw_fd()).map(|()| None)
+            program.program().serve(queue, socket.as_fd().as_raw_fd()).map(|()| None)
         };
         let opened = self.open_all(interface, index, mode, own, fill, enter);
         let ports = opened.inspect_err(|_| {
             // It would only pass everything; the first error is returned.
             let _ = program::detach(interface, index);
         })?;
-        let uplink =
-            Uplink { interface: interface.to_owned(), index, mode, maps, _program: program };
-        Ok((uplink, ports))
+        Ok((Uplink { interface: interface.to_owned(), index, mode, program }, ports))
     }
 }
 
@@ -121,7 +117,7 @@ impl Uplink {
         let failed = |error: AfXdpError| {
             AfXdpError::new(format!("{}: {}", self.interface, error.attempt), error.cause)
         };
-        self.maps.set(filter).map_err(failed)
+        self.program.maps().set(filter).map_err(failed)
     }
 
     /// Detaches the program: all frames reach the kernel again, and none the ports. Interfaces are

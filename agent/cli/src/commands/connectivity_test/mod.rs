@@ -81,6 +81,12 @@ struct Row {
 /// Tries all cases, and writes the table to stdout.
 pub(super) fn run(args: &Args) -> Ended {
     let began = Instant::now();
+    // Of the temporary switch. A running one has started.
+    if args.manifests.is_none()
+        && let Some(fault) = dataplane::kernel::refuses_af_xdp()
+    {
+        return Err(fail(UNUSABLE, fault));
+    }
     let rows = node::Node::start(args).and_then(|mut node| cases::run(&mut node));
     let rows = rows.map_err(|error| fail(UNUSABLE, error))?;
     let failed = rows.iter().filter(|row| row.expected != row.found).count();
