@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use super::error::KernelError;
 use super::interfaces::{Interfaces, Opened, OpenedUplink};
 use super::operation::{BringUpFor, Completion, OpenError, Operation, Program, Way};
-use super::programmer::Programming;
+use super::programmer::{LONG, Programming};
 use crate::run::encryption::{self, Encryption};
 use crate::run::error::StartError;
 use crate::run::thread::Thread;
@@ -33,8 +33,6 @@ const TOGETHER: Duration = Duration::from_millis(5);
 /// Operations of one kind from which on their interfaces are looked up together: to list all interfaces takes the
 /// kernel as long as to look up some alone.
 const LARGE: usize = 16;
-/// An operation that takes longer is reported as a fault of the kernel's configuration.
-const LONG: Duration = Duration::from_secs(5);
 /// Upper bound on the time that the end of the switch waits for requested operations.
 const LONGEST_END: Duration = Duration::from_secs(10);
 /// The mode of a port behind a program, as shown.

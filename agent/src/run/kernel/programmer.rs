@@ -17,6 +17,9 @@ use crate::run::thread::Thread;
 /// Least time between two verifications.
 const BETWEEN: Duration = Duration::from_millis(500);
 
+/// An attempt that takes longer is reported, as one that failed is.
+pub(super) const LONG: Duration = Duration::from_secs(5);
+
 /// The thread and its desired state. Dropping it applies the state set last and ends the thread.
 pub(in crate::run) struct Programmer<D> {
     name: &'static str,
@@ -57,6 +60,8 @@ struct State<D> {
     verify: bool,
     stop: bool,
     error: Option<String>,
+    /// When the attempt began that is under way.
+    began: Option<Instant>,
 }
 
 /// The thread's next action.
@@ -83,9 +88,7 @@ impl<D: Clone + PartialEq + Send + 'static> Programmer<D> {
         verify_every: Duration,
         apply: impl FnMut(&D) -> Result<(), KernelError> + Send + 'static,
     ) -> Result<Self, StartError> {
-        let state =
-            State { desired: None, version: 0, tried: 0, verify: false, stop: false, error: None };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new() });
         let timer = Timer { verify_every, last: None, retry: Backoff::default() };
         let theirs = Arc::clone(&shared);
         let run = move || run(name, &theirs, timer, apply);
@@ -114,7 +117,7 @@ impl<D> Programs for Programmer<D> {
     fn programming(&self) -> Programming {
         let state = self.shared.state.lock();
         let in_sync = state.tried == state.version && state.error.is_none();
-        Programming { name: self.name, in_sync, error: state.error.clone() }
+        Programming { name: self.name, in_sync, error: state.error(Instant::now()) }
     }
 
     fn wait(&self, timeout: Duration) {
@@ -128,6 +131,29 @@ impl<D> Drop for Programmer<D> {
     fn drop(&mut self) {
         self.shared.state.lock().stop = true;
         self.shared.changed.notify_all();
+    }
+}
+
+impl<D> Default for State<D> {
+    fn default() -> Self {
+        Self {
+            desired: None,
+            version: 0,
+            tried: 0,
+            verify: false,
+            stop: false,
+            error: None,
+            began: None,
+        }
+    }
+}
+
+impl<D> State<D> {
+    /// The error of the last attempt, or that the one for a new desired state does not end.
+    fn error(&self, now: Instant) -> Option<String> {
+        let is_late = self.tried != self.version && self.began.is_some_and(|it| now - it > LONG);
+        let late = || is_late.then(|| "the kernel does not finish".to_owned());
+        self.error.clone().or_else(late)
     }
 }
 
@@ -184,6 +210,7 @@ fn run<D: Clone>(
             }
             Next::Apply(desired, version) => {
                 state.verify = false;
+                state.began = Some(Instant::now());
                 let result = MutexGuard::unlocked(&mut state, || apply(&desired));
                 timer.applied(result.is_ok(), Instant::now());
                 let error = result.err().map(|error| error.to_string());
@@ -194,7 +221,7 @@ fn run<D: Clone>(
                     (None, Some(_)) => tracing::info!("{name}: in sync again"),
                     _ => {}
                 }
-                (state.tried, state.error) = (version, error);
+                (state.tried, state.error, state.began) = (version, error, None);
                 shared.changed.notify_all();
             }
         }
@@ -207,7 +234,7 @@ mod tests {
 
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(60);
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     /// A programmer whose attempts arrive here; those of odd numbers fail the first time.
     fn programmer(verify_every: Duration) -> (Programmer<u32>, Receiver<u32>) {
@@ -224,21 +251,32 @@ mod tests {
 
     #[test]
     fn what_failed_is_tried_again_and_said_meanwhile() {
-        let (programmer, attempted) = programmer(LONG);
+        let (programmer, attempted) = programmer(PATIENCE);
         programmer.set(1);
-        programmer.wait(LONG);
+        programmer.wait(PATIENCE);
         let programming = programmer.programming();
         assert_eq!((programming.in_sync, programming.error.as_deref()), (false, Some("odd")));
-        assert_eq!(attempted.recv_timeout(LONG), Ok(1));
-        assert_eq!(attempted.recv_timeout(LONG), Ok(1), "after a pause");
+        assert_eq!(attempted.recv_timeout(PATIENCE), Ok(1));
+        assert_eq!(attempted.recv_timeout(PATIENCE), Ok(1), "after a pause");
         while !programmer.programming().in_sync {
             std::thread::yield_now();
         }
         // A failure does not delay the next desired state.
         programmer.set(2);
-        assert_eq!(attempted.recv_timeout(LONG), Ok(2));
+        assert_eq!(attempted.recv_timeout(PATIENCE), Ok(2));
         drop(programmer);
         assert!(attempted.recv().is_err(), "nothing is done twice");
+    }
+
+    #[test]
+    fn an_attempt_that_does_not_end_is_an_error_until_it_ends() {
+        let began = Instant::now();
+        let state = State { version: 1, began: Some(began), ..State::<u32>::default() };
+        assert_eq!(state.error(began + LONG), None);
+        let late = began + LONG + Duration::from_secs(1);
+        assert_eq!(state.error(late).as_deref(), Some("the kernel does not finish"));
+        // What was tried is in force, and only looked at.
+        assert_eq!(State { tried: 1, ..state }.error(late), None);
     }
 
     #[test]
@@ -246,19 +284,19 @@ mod tests {
         let (often, attempted) = programmer(Duration::from_millis(1));
         often.set(2);
         for _ in 0..3 {
-            assert_eq!(attempted.recv_timeout(LONG), Ok(2));
+            assert_eq!(attempted.recv_timeout(PATIENCE), Ok(2));
         }
         drop(often);
-        let (seldom, attempted) = programmer(LONG);
+        let (seldom, attempted) = programmer(PATIENCE);
         seldom.set(2);
-        assert_eq!(attempted.recv_timeout(LONG), Ok(2));
+        assert_eq!(attempted.recv_timeout(PATIENCE), Ok(2));
         seldom.verify();
-        assert_eq!(attempted.recv_timeout(LONG), Ok(2));
+        assert_eq!(attempted.recv_timeout(PATIENCE), Ok(2));
     }
 
     #[test]
     fn what_was_set_last_is_applied_at_the_end() {
-        let (programmer, attempted) = programmer(LONG);
+        let (programmer, attempted) = programmer(PATIENCE);
         programmer.set(2);
         programmer.set(4);
         drop(programmer);
