@@ -22,12 +22,29 @@ struct {
 	__type(value, __u32);
 } sockets SEC(".maps");
 
+/* Packets for the socket of each queue, got or not. Each processor counts its own. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, QUEUES);
+	__type(key, __u32);
+	__type(value, __u64);
+} handed SEC(".maps");
+
+static __always_inline int to_socket(__u32 queue)
+{
+	__u64 *count = bpf_map_lookup_elem(&handed, &queue);
+
+	if (count)
+		*count += 1;
+	return bpf_redirect_map(&sockets, queue, XDP_DROP);
+}
+
 SEC("xdp.frags")
 int uplink(struct xdp_md *context)
 {
 	switch (classify(context, 0)) {
 	case TAKEN:
-		return bpf_redirect_map(&sockets, context->rx_queue_index, XDP_DROP);
+		return to_socket(context->rx_queue_index);
 	case DROPPED:
 		return XDP_DROP;
 	default:

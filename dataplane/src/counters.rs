@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::graph::Contradiction;
 use crate::node::{NODES, Node};
+use crate::port::RingFrames;
 use crate::{OUTCOMES, Outcome};
 
 /// A counter with one writer: adding needs no atomic read-modify-write.
@@ -58,6 +59,23 @@ pub struct PortCounters {
     /// Frames that the kernel dropped because the port did not take them in time; as of the last
     /// second.
     pub missed: Cell,
+    ring_frames: [Cell; 5],
+}
+
+impl PortCounters {
+    /// Frames of the port that the kernel has, as of the last second.
+    pub fn ring_frames(&self) -> RingFrames {
+        let [fill, receive, transmit, completion, kernel] =
+            self.ring_frames.each_ref().map(|it| it.value() as u32);
+        RingFrames { fill, receive, transmit, completion, kernel }
+    }
+
+    /// Stores them; only the one writer may call it.
+    pub fn set_ring_frames(&self, frames: RingFrames) {
+        for (cell, (_, count)) in self.ring_frames.iter().zip(frames.places()) {
+            cell.set(count.into());
+        }
+    }
 }
 
 /// One worker's counters.
@@ -72,6 +90,8 @@ pub struct Counters {
     pub idle_rounds: Cell,
     /// Times the worker went to sleep.
     pub sleeps: Cell,
+    /// Free frames that the worker keeps for itself, as of the last second.
+    pub free: Cell,
     /// Decisions that were made again by the definition of the rules.
     pub verified: Cell,
     /// Those of them that came out otherwise.
@@ -87,6 +107,7 @@ impl Default for Counters {
             busy_rounds: Cell::default(),
             idle_rounds: Cell::default(),
             sleeps: Cell::default(),
+            free: Cell::default(),
             verified: Cell::default(),
             contradicted: Cell::default(),
             contradiction: Mutex::default(),

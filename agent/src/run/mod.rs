@@ -97,8 +97,8 @@ pub use show::{STAGED_COLUMNS, TABLES};
 pub use source::{ReadManifests, Restored, SourceInfo, WatchInfo, WatchState};
 pub use state_dir::{await_end_of_another, make_folder};
 pub use status::{
-    AggregateStatus, EncryptionStatus, EvictedStatus, FlowOffloadStatus, PartStatus, PeerStatus,
-    PortStatus, SessionStatus, SocketPoliciesStatus, SourceStatus, Status, WatchStatus,
+    AggregateStatus, EncryptionStatus, EvictedStatus, FlowOffloadStatus, FramesStatus, PartStatus,
+    PeerStatus, PortStatus, SessionStatus, SocketPoliciesStatus, SourceStatus, Status, WatchStatus,
 };
 pub use table::{Condition, Selection, Table};
 

@@ -24,7 +24,7 @@ use observe::verdicts::Protocol;
 
 /// The tables and their descriptions.
 pub const TABLES: [(&str, &str); 14] = [
-    ("ports", "ports with their interfaces, modes and counters"),
+    ("ports", "ports with their interfaces, modes, counters and frames"),
     ("runtime", "cost of each graph node, and the packets that flow offload left to it"),
     ("errors", "packet outcomes, with their meaning"),
     ("sessions", "connections that were allowed"),
@@ -81,7 +81,7 @@ fn whole(
 ) -> Result<Table, ApiError> {
     Ok(match what {
         "session-rules" => session_rules::table(events, pod)?,
-        "ports" => status::port_table(&status::ports(shared)),
+        "ports" => status::port_and_frames_table(&status::ports(shared)),
         "runtime" => runtime(shared),
         "errors" => errors(shared),
         "names" => shared.names.show(&shared.state().snapshot),

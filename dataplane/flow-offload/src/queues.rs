@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::Frame;
-use dataplane::port::{Buffers, Port, PortGone, Tag};
+use dataplane::port::{Buffers, Port, PortGone, RingFrames, Tag};
 
 use crate::engine::Engine;
 use crate::handshake::Handshakes;
@@ -190,6 +190,10 @@ impl Port for Queue {
 
     fn missed(&self) -> u64 {
         self.port.missed()
+    }
+
+    fn look(&mut self) -> Result<RingFrames, PortGone> {
+        self.port.look()
     }
 
     fn close(mut self: Box<Self>, buffers: &mut Buffers<'_>) {

@@ -165,6 +165,11 @@ impl FreeList {
         self.own.len() + self.shared.frames.load(Relaxed)
     }
 
+    /// Free frames that are this worker's alone.
+    pub fn own(&self) -> usize {
+        self.own.len()
+    }
+
     /// Whether no frame is free.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -70,6 +70,48 @@ impl fmt::Display for PortGone {
 
 impl std::error::Error for PortGone {}
 
+/// Frames of a port that the switch has given to the kernel, by place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingFrames {
+    /// In the fill ring, for packets that arrive.
+    pub fill: u32,
+    /// In the receive ring, with packets that have arrived.
+    pub receive: u32,
+    /// In the transmit ring.
+    pub transmit: u32,
+    /// In the completion ring, sent.
+    pub completion: u32,
+    /// In none of the rings: with the kernel, between two of them.
+    pub kernel: u32,
+}
+
+impl RingFrames {
+    /// The places, by name.
+    pub fn places(&self) -> [(&'static str, u32); 5] {
+        [
+            ("fill", self.fill),
+            ("receive", self.receive),
+            ("transmit", self.transmit),
+            ("completion", self.completion),
+            ("kernel", self.kernel),
+        ]
+    }
+}
+
+impl std::ops::Add for RingFrames {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            fill: self.fill + other.fill,
+            receive: self.receive + other.receive,
+            transmit: self.transmit + other.transmit,
+            completion: self.completion + other.completion,
+            kernel: self.kernel + other.kernel,
+        }
+    }
+}
+
 /// A way for frames into the switch and out of it. One worker owns a port and calls it; nothing here blocks.
 pub trait Port: Send {
     /// Appends up to `most` received frames.
@@ -108,6 +150,14 @@ pub trait Port: Send {
     /// Frames dropped in front of the port since it was opened.
     fn missed(&self) -> u64 {
         0
+    }
+
+    /// Looks at the port, once a second: where its frames are.
+    ///
+    /// # Errors
+    /// If the kernel returns none of them any more: the port has to be opened anew.
+    fn look(&mut self) -> Result<RingFrames, PortGone> {
+        Ok(RingFrames::default())
     }
 
     /// Closes the port and frees all frames that it holds.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 
-use super::{Buffers, Port, PortGone};
+use super::{Buffers, Port, PortGone, RingFrames};
 use crate::Frame;
 
 /// Ports that make up one.
@@ -76,6 +76,10 @@ impl Port for Queues {
 
     fn missed(&self) -> u64 {
         self.ports.iter().map(|port| port.missed()).sum()
+    }
+
+    fn look(&mut self) -> Result<RingFrames, PortGone> {
+        self.ports.iter_mut().try_fold(RingFrames::default(), |sum, port| Ok(sum + port.look()?))
     }
 
     fn close(self: Box<Self>, buffers: &mut Buffers<'_>) {

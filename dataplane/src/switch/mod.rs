@@ -16,7 +16,7 @@ use crate::exchange::Exchange;
 use crate::graph::trace::Tracing;
 use crate::housekeeper::{Housekeeper, Task};
 use crate::mailbox::{Command, Mailbox};
-use crate::port::{Port, PortGone, Queues, Tag};
+use crate::port::{Port, PortGone, Queues, RingFrames, Tag};
 use crate::session::{Sessions, Timeouts};
 use crate::worker::{Inspect, Parts, Worker};
 use crate::{Counters, Frame, FreeList, Memory, Now, PortId, Snapshot};
@@ -77,6 +77,10 @@ pub struct Switch {
     process: u32,
     /// The last snapshot, whose pods are known.
     noted: Mutex<Arc<Snapshot>>,
+    /// Reaches the free frames that no worker keeps for itself.
+    free: FreeList,
+    /// Frames there are.
+    frames: usize,
     // Ends after the workers.
     housekeeper: Housekeeper,
 }
@@ -109,6 +113,7 @@ impl Switch {
     ) -> std::io::Result<Self> {
         let count = config.workers.clamp(1, usize::from(u8::MAX) - 1);
         let exchange = Exchange::new(count, config.ports);
+        let count_of_frames = frames.len();
         let free = FreeList::new(memory, frames);
         let stop = Arc::new(AtomicBool::new(false));
         let clock = Clock::start();
@@ -126,6 +131,8 @@ impl Switch {
             beside: AtomicU64::new(u64::MAX),
             process: process(),
             noted: Mutex::default(),
+            free: free.share(),
+            frames: count_of_frames,
             housekeeper,
         };
         for (number, mailbox) in mailboxes.into_iter().enumerate() {
@@ -357,6 +364,19 @@ impl Switch {
     /// Takes the ports that workers removed because their interfaces vanished.
     pub fn take_gone(&self) -> Vec<(PortId, PortGone)> {
         self.workers.iter().flat_map(|worker| worker.mailbox.take_gone()).collect()
+    }
+
+    /// Frames there are, and free ones among them, as of the last second. The others are with the
+    /// kernel ([`PortCounters::held`](crate::counters::PortCounters::ring_frames)) or on their way
+    /// through the workers.
+    pub fn frames(&self) -> (usize, usize) {
+        let kept: u64 = self.counters().map(|worker| worker.free.value()).sum();
+        (self.frames, self.free.len() + kept as usize)
+    }
+
+    /// Frames that the ports have given to the kernel, as of the last second.
+    pub fn ring_frames(&self) -> RingFrames {
+        self.ports().ring_frames()
     }
 
     /// Each worker's counters.

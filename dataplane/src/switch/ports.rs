@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::PortId;
 use crate::counters::PortCounters;
+use crate::port::RingFrames;
 
 /// The part of a port that one worker serves.
 #[derive(Clone, Debug)]
@@ -117,6 +118,14 @@ impl Ports {
             Place::Served(parts) => parts,
             Place::Free | Place::Known(_) => Vec::new(),
         }
+    }
+
+    /// Frames that all ports have given to the kernel.
+    pub(super) fn ring_frames(&self) -> RingFrames {
+        let parts = self.places.iter().flat_map(Place::parts);
+        parts
+            .map(|part| part.counters.ring_frames())
+            .fold(RingFrames::default(), |sum, it| sum + it)
     }
 
     /// The parts of a port.

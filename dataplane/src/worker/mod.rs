@@ -230,14 +230,26 @@ impl Worker {
         if now >= self.statistics_due {
             self.statistics_due = Now(now.0 + STATISTICS);
             self.slots.release_captures();
-            for slot in self.slots.iter() {
-                slot.counters.missed.set(slot.port.missed());
-            }
+            self.counters.free.set(self.free.own() as u64);
+            self.look_at_ports();
         }
         let round =
             if handled > 0 { &self.counters.busy_rounds } else { &self.counters.idle_rounds };
         round.add(1);
         handled
+    }
+
+    /// Reads the ports' statistics, and gives up those that the kernel does not serve any more.
+    fn look_at_ports(&mut self) {
+        let mut gone = Vec::new();
+        for slot in self.slots.iter_mut() {
+            slot.counters.missed.set(slot.port.missed());
+            match slot.port.look() {
+                Ok(frames) => slot.counters.set_ring_frames(frames),
+                Err(reason) => gone.push((slot.id, reason)),
+            }
+        }
+        self.give_up(gone);
     }
 
     /// Time of the last round with packets that were not forwarded already.

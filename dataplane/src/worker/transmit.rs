@@ -1,7 +1,7 @@
 //! The transmit side of a worker.
 
 use super::Worker;
-use crate::port::{Buffers, MOST_FRAMES};
+use crate::port::{Buffers, MOST_FRAMES, PortGone};
 use crate::{Frame, Now, Outcome, Packet, PortId};
 
 impl Worker {
@@ -109,7 +109,12 @@ impl Worker {
                 slot.counters.refused.add(1);
             }
         }
-        for (id, reason) in gone {
+        self.give_up(gone);
+    }
+
+    /// Reports ports that are gone, and serves them no more.
+    pub(super) fn give_up(&mut self, ports: Vec<(PortId, PortGone)>) {
+        for (id, reason) in ports {
             self.mailbox.report_gone(id, reason);
             self.remove_port(id);
         }

@@ -1,5 +1,7 @@
 //! Frames between a port's rings and whoever holds them.
 
+use std::time::Duration;
+
 use dataplane::frame::{Chain, XDP_HEADROOM};
 
 use crate::af_xdp::pair::{End, FRAMES, Pair, words};
@@ -44,6 +46,40 @@ fn a_packet_leaves_from_where_it_starts() {
         switch.send(frame);
         assert_eq!(pod.wait_bytes()[70..], bytes);
     }
+}
+
+#[test]
+fn every_frame_is_in_one_place() {
+    testkit::requires_root!();
+    let pair = Pair::new("accounts");
+    let mut switch = End::open(&pair.switch, "pod0");
+    let mut pod = End::open(&pair.pod, "eth0");
+    let all = |end: &mut End| {
+        let (frames, free) = end.frames();
+        let sum: u32 = frames.places().iter().map(|(_, count)| count).sum();
+        (frames, sum as usize + free)
+    };
+    for _ in 0..100 {
+        pod.send_bytes(&packet(b"x"));
+    }
+    testkit::eventually("all of them in the receive ring", || {
+        let (frames, sum) = all(&mut switch);
+        assert_eq!(sum, FRAMES as usize);
+        (frames.receive == 100).then_some(())
+    });
+    // The kernel has copied them; all but those of the last call are free again.
+    testkit::eventually("all of them are sent", || {
+        std::thread::sleep(Duration::from_millis(100));
+        let (frames, sum) = all(&mut pod);
+        assert_eq!(sum, FRAMES as usize);
+        (frames.completion > 0 && frames.transmit + frames.kernel == 0).then_some(())
+    });
+    let (frames, _) = switch.frames();
+    assert_eq!((frames.transmit, frames.completion, frames.kernel), (0, 0, 0), "{frames:?}");
+    for _ in 0..100 {
+        assert_eq!(switch.wait_bytes(), packet(b"x"));
+    }
+    assert_eq!(all(&mut switch).1, FRAMES as usize);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig, Uplink};
-use dataplane::port::{Buffers, Port, PortGone, Queues};
+use dataplane::port::{Buffers, Port, PortGone, Queues, RingFrames};
 use dataplane::{Frame, FreeList, Memory};
 use testkit::Namespace;
 
@@ -89,6 +89,27 @@ impl End {
         self.close();
         self.port = Some(namespace.enter(|| open(&self.umem, interface)));
         assert!(self.receive().is_empty());
+    }
+
+    /// Opens the uplink's port again; its program passes everything.
+    pub(crate) fn reopen_uplink(&mut self, namespace: &Namespace, interface: &str) -> Uplink {
+        self.close();
+        let opened = namespace.enter(|| self.umem.open_uplink(interface, 64));
+        let (uplink, ports) = opened.expect("an uplink");
+        let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>);
+        self.port = Some(Box::new(Queues::new(ports.collect())));
+        assert!(self.receive().is_empty());
+        uplink
+    }
+
+    /// The frames that the kernel has, and those that are free.
+    pub(crate) fn frames(&mut self) -> (RingFrames, usize) {
+        (self.try_look().expect("it makes progress"), self.free.len())
+    }
+
+    /// The frames that the kernel has, or why the port has to be opened again.
+    pub(crate) fn try_look(&mut self) -> Result<RingFrames, PortGone> {
+        self.port.as_mut().expect("an open port").look()
     }
 
     pub(crate) fn close(&mut self) {

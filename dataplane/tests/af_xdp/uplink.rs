@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
 
 use dataplane::port::af_xdp::UplinkFilter;
 use testkit::{Namespace, Process};
@@ -152,6 +153,71 @@ fn an_orderly_end_takes_the_program_off() {
     assert!(!is_attached());
     end.close();
     goes_on(&mut connection);
+}
+
+/// It is loaded once: later the process may not load any.
+#[test]
+fn an_uplink_that_is_opened_again_has_the_program_of_before_and_no_filter() {
+    testkit::requires_root!();
+    let rig = Rig::new("again", 1);
+    let overlay = rig.overlay();
+    let kernel = rig.node.enter(|| UdpSocket::bind(("192.0.2.1", OVERLAY)).unwrap());
+    kernel.set_read_timeout(Some(PATIENCE)).unwrap();
+    let program = || {
+        let text = rig.node.exec(words("ip -details link show pod0"));
+        text.split_once("prog/xdp id ").unwrap().1.split(' ').next().unwrap().to_owned()
+    };
+    let (mut end, mut uplink) = End::open_uplink(&rig.node, "pod0");
+    let first = program();
+    for round in ["one", "two"] {
+        overlay.send(round.as_bytes()).unwrap();
+        let mut bytes = [0; 100];
+        let count = kernel.recv(&mut bytes).expect("without a filter the kernel gets it");
+        assert_eq!(&bytes[..count], round.as_bytes());
+        uplink.set(&filter()).unwrap();
+        overlay.send(b"for the switch").unwrap();
+        assert_eq!(end.wait_bytes()[42..], *b"for the switch");
+        drop(uplink);
+        uplink = end.reopen_uplink(&rig.node, "pod0");
+        assert_eq!(program(), first);
+    }
+}
+
+/// As a driver does that was reset: the program redirects, and nothing arrives.
+#[test]
+fn an_uplink_whose_packets_go_astray_is_to_be_opened_again() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("bpftool"), "needs bpftool");
+    let rig = Rig::new("astray", 1);
+    let overlay = rig.overlay();
+    let (mut end, mut uplink) = End::open_uplink(&rig.node, "pod0");
+    uplink.set(&filter()).unwrap();
+    let look = |end: &mut End| {
+        overlay.send(b"x").unwrap();
+        testkit::transit(Duration::from_millis(20));
+        end.try_look()
+    };
+    for _ in 0..30 {
+        look(&mut end).unwrap();
+        assert_eq!(end.wait_bytes()[42..], *b"x");
+    }
+    let link = rig.node.exec(words("ip -details link show pod0"));
+    let program = link.split_once("prog/xdp id ").unwrap().1.split(' ').next().unwrap();
+    let maps = rig.node.exec(["bpftool", "-j", "prog", "show", "id", program]);
+    let maps = maps.split_once("\"map_ids\":[").unwrap().1.split(']').next().unwrap();
+    let is_of_sockets =
+        |id: &&str| rig.node.exec(["bpftool", "map", "show", "id", id]).contains("xskmap");
+    let sockets = maps.split(',').find(is_of_sockets).unwrap();
+    let key = words("key 0 0 0 0");
+    let delete = ["bpftool", "map", "delete", "id", sockets].map(str::to_owned);
+    rig.node.exec(delete.into_iter().chain(key));
+    let why = (0..100).find_map(|_| look(&mut end).err()).expect("a reason to open it again");
+    assert!(why.to_string().contains("interface pod0: packets that the XDP program"), "{why}");
+    drop(uplink);
+    let mut uplink = end.reopen_uplink(&rig.node, "pod0");
+    uplink.set(&filter()).unwrap();
+    overlay.send(b"again").unwrap();
+    assert_eq!(end.wait_bytes()[42..], *b"again");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use telemetry::{Scrape, process_metrics};
 use crate::run::shared_status::SharedStatus;
 use crate::run::source::{Restored, WatchState};
 use crate::run::status::{
-    EncryptionStatus, FlowOffloadStatus, PortStatus, SocketPoliciesStatus, Status,
+    EncryptionStatus, FlowOffloadStatus, FramesStatus, PortStatus, SocketPoliciesStatus, Status,
 };
 
 /// Renders all metrics as of now.
@@ -30,6 +30,7 @@ pub(super) fn text(shared: &SharedStatus) -> String {
         page.sample(&labels, count);
     }
     ports(&mut page, &status.ports);
+    frames(&mut page, &status.frames);
     page.family("ports_lost_total", "counter", "Ports whose interfaces vanished or failed.");
     page.sample(&[], status.ports_lost);
     page.family("sessions", "gauge", "Connections that were allowed and have not ended.");
@@ -327,10 +328,30 @@ fn ports(page: &mut Page, ports: &[PortStatus]) {
             page.sample(&port_labels(port), read(port));
         }
     }
+    page.family("port_frames", "gauge", "Frames of the port that the kernel has, by place.");
+    for port in ports {
+        let [name, namespace, pod, interface] = port_labels(port);
+        for (place, count) in &port.frames {
+            page.sample(&[name, namespace, pod, interface, ("place", place)], *count);
+        }
+    }
     page.family("port_up", "gauge", "Whether the port is served, by the switch or by nftables.");
     for port in ports {
         page.sample(&port_labels(port), u8::from(!port.is_down()));
     }
+}
+
+fn frames(page: &mut Page, frames: &FramesStatus) {
+    page.family(
+        "frames",
+        "gauge",
+        "Frames of packets, by place: free, in rings of ports, with the kernel, on their way through workers.",
+    );
+    page.sample(&[("place", "free")], frames.free);
+    for (place, count) in &frames.kernel {
+        page.sample(&[("place", place)], *count);
+    }
+    page.sample(&[("place", "workers")], frames.on_their_way());
 }
 
 /// `namespace` and `pod` as everywhere in Kubernetes' metrics; empty for ports that are no pod's.

@@ -11,7 +11,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering;
 
+use dataplane::port::RingFrames;
 use dataplane::session::Evicted;
+use dataplane::switch::PortPart;
 use dataplane::{Outcome, Switch, Verdict};
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +30,7 @@ pub use encryption::{EncryptionStatus, PeerStatus};
 pub use flow_offload::FlowOffloadStatus;
 pub use socket_policies::SocketPoliciesStatus;
 pub use source::{AggregateStatus, SourceStatus, WatchStatus};
-pub(super) use text::port_table;
+pub(super) use text::port_and_frames_table;
 
 /// The answer to `status`; the names of its fields are fixed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +90,9 @@ pub struct Status {
     pub journal: Option<Files>,
     /// All ports.
     pub ports: Vec<PortStatus>,
+    /// Frames of packets.
+    #[serde(default)]
+    pub frames: FramesStatus,
     /// Pending attachments.
     pub waiting: Vec<WaitingStatus>,
     /// Ports lost lately.
@@ -111,6 +116,33 @@ pub struct Status {
     /// State of encryption between nodes.
     #[serde(default)]
     pub encryption: EncryptionStatus,
+}
+
+/// The frames of all packets, as of the last second: without traffic, free ones and those that
+/// ports have given to the kernel are all there are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FramesStatus {
+    /// Frames there are.
+    pub total: usize,
+    /// Free ones.
+    pub free: usize,
+    /// Those that ports have given to the kernel, the punt link among them, by place.
+    pub kernel: BTreeMap<String, u32>,
+}
+
+impl FramesStatus {
+    fn of(shared: &SharedStatus) -> Self {
+        let (total, free) = shared.switch.frames();
+        let frames = shared.switch.ring_frames();
+        let kernel = frames.places().map(|(place, count)| (place.to_owned(), count)).into();
+        Self { total, free, kernel }
+    }
+
+    /// Those that are neither free nor the kernel's: on their way through workers.
+    pub fn on_their_way(&self) -> usize {
+        let kernel: u32 = self.kernel.values().sum();
+        self.total.saturating_sub(self.free + kernel as usize)
+    }
 }
 
 /// Decisions of the tables that are not those of their rules.
@@ -231,6 +263,9 @@ pub struct PortStatus {
     pub refused: u64,
     /// Frames the kernel dropped because the port did not take them in time.
     pub missed: u64,
+    /// Frames of the port that the kernel has, by place; as of the last second.
+    #[serde(default)]
+    pub frames: BTreeMap<String, u32>,
     /// Sessions opened from it.
     pub sessions: u32,
 }
@@ -336,6 +371,7 @@ impl Status {
             in_memory: shared.in_memory(),
             journal: config.journal.map(|_| shared.journal.files.lock().clone()),
             ports: ports(shared),
+            frames: FramesStatus::of(shared),
             waiting: state.waiting.clone(),
             lost: state
                 .lost
@@ -372,6 +408,17 @@ fn packets(shared: &SharedStatus) -> BTreeMap<String, u64> {
     packets
 }
 
+/// Frames that the kernel has of these parts of a port; empty where the port has no rings of its
+/// own.
+fn frames(parts: &[PortPart]) -> BTreeMap<String, u32> {
+    if parts.iter().all(|part| part.queues.is_empty()) {
+        return BTreeMap::new();
+    }
+    let all = parts.iter().map(|part| part.counters.ring_frames());
+    let sum = all.fold(RingFrames::default(), |sum, it| sum + it);
+    sum.places().map(|(place, count)| (place.to_owned(), count)).into()
+}
+
 /// All ports as of now.
 pub(super) fn ports(shared: &SharedStatus) -> Vec<PortStatus> {
     let state = shared.state();
@@ -387,7 +434,7 @@ pub(super) fn ports(shared: &SharedStatus) -> Vec<PortStatus> {
             .running()
             .zip(port.id)
             .map_or(0, |(offload, id)| offload.kernel().over_share(id));
-        let part = |part: &dataplane::switch::PortPart| PartStatus {
+        let part = |part: &PortPart| PartStatus {
             worker: part.worker,
             queues: part.queues.clone().collect(),
             received: part.counters.received.value(),
@@ -408,6 +455,7 @@ pub(super) fn ports(shared: &SharedStatus) -> Vec<PortStatus> {
             sent_bytes: count(|it| it.sent_bytes.value()) + usage.sent_bytes,
             refused: count(|it| it.refused.value()),
             missed: count(|it| it.missed.value()) + over_share,
+            frames: frames(&parts),
             sessions: port.id.map_or(0, |id| {
                 let sessions = shared.switch.sessions();
                 // Counts sessions that remote senders opened, through any port.

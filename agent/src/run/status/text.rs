@@ -149,6 +149,22 @@ pub(in crate::run) fn port_table(ports: &[PortStatus]) -> Table {
     table
 }
 
+/// Ports as a table, with the frames that the kernel has of each.
+pub(in crate::run) fn port_and_frames_table(ports: &[PortStatus]) -> Table {
+    let mut table = port_table(ports);
+    table.columns.push("frames".to_owned());
+    for (row, port) in table.rows.iter_mut().zip(ports) {
+        row.push(frames(&port.frames).into());
+    }
+    table
+}
+
+/// Frames by place: `fill 256, completion 3`.
+fn frames(places: &BTreeMap<String, u32>) -> String {
+    let used = places.iter().filter(|(_, count)| **count > 0);
+    used.map(|(place, count)| format!("{place} {count}")).collect::<Vec<_>>().join(", ")
+}
+
 /// Workers, with the queues that each serves if there are several: `0 (queues 0-2), 1 (queue 3)`.
 /// Sessions that made room for new ones, if there were any.
 fn made_room(evicted: &EvictedStatus) -> String {
@@ -194,6 +210,7 @@ mod tests {
             sent_bytes: 600,
             refused: 0,
             missed: 0,
+            frames: BTreeMap::from([("fill".into(), 256), ("kernel".into(), 0)]),
             sessions: 2,
         };
         let down = PortStatus {
@@ -250,6 +267,7 @@ mod tests {
             in_memory: BTreeMap::from([("sessions".into(), "state/sessions: disk full".into())]),
             journal: Some(Files { bytes: 12_345, oldest: Some("2026-11-25T09".into()) }),
             ports: vec![port, down],
+            frames: Default::default(),
             waiting: vec![],
             lost: vec![],
             ports_lost: 0,
@@ -318,6 +336,9 @@ Faults in objects:
         let first = "Attention:\n  2 decisions are not those of the rules, please report it: 10.1.0.2 to \
                      10.1.0.3\n  a worker has ended\n";
         assert!(wrong.to_string().starts_with(first), "{wrong}");
+        let shown = port_and_frames_table(&status.ports).to_string();
+        assert!(shown.lines().next().unwrap().ends_with("STATE  FRAMES"), "{shown}");
+        assert!(shown.lines().nth(1).unwrap().ends_with("up     fill 256"), "{shown}");
         let json = serde_json::to_value(&status).unwrap();
         assert_eq!(serde_json::from_value::<Status>(json).unwrap(), status);
     }

@@ -17,6 +17,7 @@ mod dispatcher;
 mod posted;
 mod program;
 mod programs;
+mod progress;
 mod queue;
 mod queues;
 mod ring;

@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use libbpf_sys as sys;
 use linux_net::{Link, Netlink};
@@ -74,13 +75,13 @@ pub(super) struct Program {
     /// Its number.
     number: u32,
     sockets: Map<u32, u32>,
-    object: Object,
+    object: Arc<Object>,
 }
 
 impl Program {
     pub(super) fn load(source: &Source) -> Result<Self, AfXdpError> {
         let load = || {
-            let object = Object::load(source.object, &[])?;
+            let object = Arc::new(Object::load(source.object, &[])?);
             let (program, sockets) = (object.program(source.program)?, object.map(c"sockets")?);
             Ok(Self { program, number: number_of(program)?, sockets, object })
         };
@@ -88,7 +89,7 @@ impl Program {
     }
 
     /// The program's object file, for as long as `self` is there.
-    pub(super) fn object(&self) -> &Object {
+    pub(super) fn object(&self) -> &Arc<Object> {
         &self.object
     }
 

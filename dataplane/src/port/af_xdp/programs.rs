@@ -6,6 +6,7 @@ use super::AfXdpError;
 use super::dispatcher::Dispatcher;
 use super::program::{Fallback, Program, UPLINK, not_loaded};
 use super::uplink::{UplinkFilter, UplinkMaps};
+use crate::bpf::{Counts, Object};
 
 /// The programs, loaded by [`load`](Self::load), or else each for the first port that needs it.
 ///
@@ -29,6 +30,21 @@ struct UplinkProgram {
 pub(super) struct OpenUplink {
     uplink: Option<UplinkProgram>,
     programs: Arc<Programs>,
+}
+
+/// The number of packets that a program handed to the socket of a queue, whether it got them or
+/// not.
+pub(super) struct Handed {
+    counts: Counts,
+    queue: u32,
+    /// Keeps them open.
+    _object: Arc<Object>,
+}
+
+impl Handed {
+    pub(super) fn count(&self) -> u64 {
+        self.counts.sum(self.queue)
+    }
 }
 
 impl Programs {
@@ -65,6 +81,13 @@ impl Programs {
 impl OpenUplink {
     pub(super) fn program(&self) -> &Program {
         &self.uplink.as_ref().expect(HERE).program
+    }
+
+    /// The counter of the packets that the program handed to the socket of a queue.
+    pub(super) fn handed(&self, queue: u32) -> Result<Handed, AfXdpError> {
+        let object = Arc::clone(self.program().object());
+        let counts = object.counts(c"handed").map_err(not_loaded)?;
+        Ok(Handed { counts, queue, _object: object })
     }
 
     pub(super) fn maps(&mut self) -> &mut UplinkMaps {

@@ -9,12 +9,14 @@ use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use super::XdpMode;
 use super::dispatcher::XskMapSlot;
 use super::posted::PostedFrames;
+use super::programs::Handed;
+use super::progress::{Progress, Sample};
 use super::share::Share;
 use super::socket::Socket;
 use super::umem::{FRAME_SIZE, RING, Umem};
 use crate::Frame;
 use crate::frame::{Chain, RESERVED};
-use crate::port::{Buffers, MOST_FRAMES, Port, PortGone};
+use crate::port::{Buffers, MOST_FRAMES, Port, PortGone, RingFrames};
 
 /// Frames posted to the fill ring at a time.
 const BATCH: u32 = 64;
@@ -39,12 +41,20 @@ pub struct AfXdpPort {
     share: Share,
     /// Frames in the tx or completion ring.
     sending: u32,
+    /// Frames that came by the rx and by the completion ring so far.
+    received: u64,
+    completed: u64,
+    progress: Progress,
+    /// Whether the interface was switched off when the kernel was last to send.
+    is_off: bool,
     empty_rounds: u32,
     mode: XdpMode,
     /// Whether partial checksums are left to the kernel at the other end.
     accepts_partial_checksums: bool,
     /// Freed after the socket is closed.
     slot: Option<XskMapSlot>,
+    /// What the program in front of the queue has for it, if that counts.
+    handed: Option<Handed>,
 }
 
 impl AfXdpPort {
@@ -65,12 +75,22 @@ impl AfXdpPort {
             filled: 0,
             share: Share::new(fill.clamp(BATCH, RING), Arc::clone(&umem.spare)),
             sending: 0,
+            received: 0,
+            completed: 0,
+            progress: Progress::default(),
+            is_off: false,
             empty_rounds: 0,
             mode,
             accepts_partial_checksums: false,
             socket,
             slot,
+            handed: None,
         }
+    }
+
+    /// Compares what arrives with what the program in front of the queue counts.
+    pub(super) fn counting(self, handed: Handed) -> Self {
+        Self { handed: Some(handed), ..self }
     }
 
     /// Leaves partial checksums to the kernel at the interface's other end.
@@ -159,6 +179,7 @@ impl AfXdpPort {
                 buffers.free.put(frame);
             }
             self.sending = self.sending.saturating_sub(1);
+            self.completed += 1;
         }
         self.socket.completion.release();
     }
@@ -178,7 +199,10 @@ impl AfXdpPort {
                     }
                 }
                 // The peer cannot keep up, or the link is down: later.
-                Err(libc::ENOBUFS | libc::EBUSY | libc::ENETDOWN | libc::EINTR) => break,
+                Err(code @ (libc::ENOBUFS | libc::EBUSY | libc::ENETDOWN | libc::EINTR)) => {
+                    self.is_off |= code == libc::ENETDOWN;
+                    break;
+                }
                 Err(code) => return Err(self.gone(code)),
             }
         }
@@ -227,6 +251,7 @@ impl Port for AfXdpPort {
         if taken > 0 {
             self.socket.rx.release();
             self.filled = self.filled.saturating_sub(taken);
+            self.received += u64::from(taken);
             self.empty_rounds = 0;
             if self.share.level() < RING && self.socket.fill.pending() < self.share.level() / 2 {
                 self.share.grow();
@@ -288,6 +313,33 @@ impl Port for AfXdpPort {
 
     fn missed(&self) -> u64 {
         self.socket.missed()
+    }
+
+    fn look(&mut self) -> Result<RingFrames, PortGone> {
+        let Self { filled, sending, received, completed, .. } = *self;
+        let (fill, receive) = (self.socket.fill.pending(), self.socket.rx.available());
+        let (transmit, completion) = (self.socket.tx.pending(), self.socket.completion.available());
+        let kernel = (filled + sending).saturating_sub(fill + receive + transmit + completion);
+        let missed = self.socket.missed();
+        let is_off = std::mem::take(&mut self.is_off);
+        let sample = Sample {
+            sending: if is_off { 0 } else { sending.saturating_sub(completion) },
+            completed: completed + u64::from(completion),
+            posted: fill,
+            received: received + u64::from(receive),
+            missed,
+            handed: self.handed.as_ref().map_or(0, Handed::count),
+        };
+        match self.progress.look(sample) {
+            None => Ok(RingFrames { fill, receive, transmit, completion, kernel }),
+            Some(why) => {
+                let interface = &self.interface;
+                Err(PortGone(format!(
+                    "interface {interface}: {why} (frames: {fill} in the fill ring, {transmit} in the transmit \
+                     ring, {kernel} with the kernel)"
+                )))
+            }
+        }
     }
 
     fn close(self: Box<Self>, buffers: &mut Buffers<'_>) {

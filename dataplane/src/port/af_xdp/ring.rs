@@ -105,6 +105,11 @@ impl<T: Copy> Consumer<T> {
         Some(entry)
     }
 
+    /// Entries that the kernel has produced and that are not taken.
+    pub(super) fn available(&self) -> u32 {
+        self.ring.producer().load(Ordering::Relaxed).wrapping_sub(self.next)
+    }
+
     /// Gives the places of all entries taken back to the kernel.
     #[inline]
     pub(super) fn release(&mut self) {

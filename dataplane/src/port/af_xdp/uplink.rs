@@ -97,7 +97,10 @@ impl Umem {
         let enter = |queue, socket: &Socket| {
             program.program().serve(queue, socket.as_fd().as_raw_fd()).map(|()| None)
         };
-        let opened = self.open_all(interface, index, mode, own, fill, enter);
+        let handed = |port: AfXdpPort, queue| Ok(port.counting(program.handed(queue)?));
+        let opened = self.open_all(interface, index, mode, own, fill, enter).and_then(|ports| {
+            ports.into_iter().zip(0..).map(|(port, queue)| handed(port, queue)).collect()
+        });
         let ports = opened.inspect_err(|_| {
             // It would only pass everything; the first error is returned.
             let _ = program::detach(interface, index);
