@@ -18,6 +18,7 @@ pub(super) fn parse_v4(message: &[u8], headers: &mut Headers) -> Result<(), Outc
     if message.len() < HEADER {
         return Err(Outcome::MalformedTransport);
     }
+    headers.icmp_type = message[0];
     match message[0] {
         V4_ECHO | V4_ECHO_REPLY => echo(message, headers),
         // Destination unreachable, time exceeded, parameter problem. A redirect would change the
@@ -32,6 +33,7 @@ pub(super) fn parse_v6(message: &[u8], headers: &mut Headers) -> Result<(), Outc
     if message.len() < 4 {
         return Err(Outcome::MalformedTransport);
     }
+    headers.icmp_type = message[0];
     match message[0] {
         // Multicast listener discovery (RFC 2710, RFC 3810) and neighbour discovery.
         130..=137 | 143 => {

@@ -162,6 +162,8 @@ pub struct Headers {
     pub role: Role,
     /// TCP flags, or 0.
     pub tcp_flags: u8,
+    /// ICMP or ICMPv6 type, or 0.
+    pub icmp_type: u8,
     /// VLAN tags (4 bytes each) in front of the ethertype.
     pub vlan_tags: u8,
     /// Time to live, or hop limit.
@@ -197,6 +199,7 @@ impl Headers {
         kind: Kind::Ipv4,
         role: Role::Opens,
         tcp_flags: 0,
+        icmp_type: 0,
         vlan_tags: 0,
         ttl: 0,
         l3: 0,

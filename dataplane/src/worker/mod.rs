@@ -41,19 +41,14 @@ pub trait Inspect: Send {
         let _ = packet;
     }
 
-    /// One packet is done.
-    fn done(&mut self, packet: &Packet, memory: &Memory, snapshot: &Snapshot);
+    /// One packet is done. What its headers were is in it; its frame may hold the switch's reply by now, or have a
+    /// tunnel's headers in front.
+    fn done(&mut self, packet: &Packet, snapshot: &Snapshot);
 
     /// Staged ACLs decide otherwise about the connection that a packet opens, or would have opened. The packet
     /// is done as well.
-    fn differs(
-        &mut self,
-        packet: &Packet,
-        staged: &StagedDecision,
-        memory: &Memory,
-        snapshot: &Snapshot,
-    ) {
-        let _ = (packet, staged, memory, snapshot);
+    fn differs(&mut self, packet: &Packet, staged: &StagedDecision, snapshot: &Snapshot) {
+        let _ = (packet, staged, snapshot);
     }
 }
 

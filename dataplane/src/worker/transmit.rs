@@ -10,14 +10,14 @@ impl Worker {
         if let Some(inspect) = self.inspect.as_mut().filter(|inspect| inspect.is_wanted()) {
             for packet in &self.packets {
                 match packet.outcome {
-                    Some(_) => inspect.done(packet, &self.memory, &self.snapshot),
+                    Some(_) => inspect.done(packet, &self.snapshot),
                     None => inspect.waits(packet),
                 }
             }
             for it in self.graph.differences() {
                 let packet = &self.packets[usize::from(it.packet)];
                 if matches!(packet.outcome, Some(Outcome::PolicyAllowed | Outcome::PolicyDenied)) {
-                    inspect.differs(packet, &it.decision, &self.memory, &self.snapshot);
+                    inspect.differs(packet, &it.decision, &self.snapshot);
                 }
             }
         }

@@ -119,7 +119,7 @@ impl Switch {
 struct Recorder(Arc<Mutex<Vec<Outcome>>>);
 
 impl Inspect for Recorder {
-    fn done(&mut self, packet: &Packet, _memory: &Memory, _snapshot: &Snapshot) {
+    fn done(&mut self, packet: &Packet, _snapshot: &Snapshot) {
         let outcome = packet.outcome.expect("a packet that is done has its outcome");
         self.0.lock().expect("nobody panicked").push(outcome);
     }

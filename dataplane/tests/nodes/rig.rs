@@ -158,17 +158,11 @@ impl Rig {
 struct Recorder(Arc<Mutex<Vec<Outcome>>>, Arc<Mutex<Vec<(Outcome, StagedDecision)>>>);
 
 impl Inspect for Recorder {
-    fn done(&mut self, packet: &Packet, _memory: &Memory, _snapshot: &Snapshot) {
+    fn done(&mut self, packet: &Packet, _snapshot: &Snapshot) {
         self.0.lock().unwrap().push(packet.outcome.expect("every packet has an outcome"));
     }
 
-    fn differs(
-        &mut self,
-        packet: &Packet,
-        staged: &StagedDecision,
-        _memory: &Memory,
-        _snapshot: &Snapshot,
-    ) {
+    fn differs(&mut self, packet: &Packet, staged: &StagedDecision, _snapshot: &Snapshot) {
         let outcome = packet.outcome.expect("every packet has an outcome");
         self.1.lock().unwrap().push((outcome, staged.clone()));
     }

@@ -9,9 +9,9 @@ use acl::{Direction, Origin};
 use crossbeam_queue::ArrayQueue;
 use dataplane::counters::Cell;
 use dataplane::session::Tuples;
-use dataplane::wire::{Headers, Role, frame_of, parse_prefix, protocol};
+use dataplane::wire::{Fragment, Headers, Role, frame_of, parse_prefix, protocol};
 use dataplane::worker::Inspect;
-use dataplane::{Memory, Outcome, Packet, PortId, PortKind, Snapshot, StagedDecision, Verdict};
+use dataplane::{Outcome, Packet, PortId, PortKind, Snapshot, StagedDecision, Verdict};
 
 /// A worker's end of the stream.
 ///
@@ -118,22 +118,16 @@ const SHARE: usize = 4;
 
 impl Inspect for Inspector {
     #[inline]
-    fn done(&mut self, packet: &Packet, memory: &Memory, snapshot: &Snapshot) {
+    fn done(&mut self, packet: &Packet, snapshot: &Snapshot) {
         let Some(outcome) = packet.outcome.filter(|outcome| is_event(*outcome)) else { return };
-        self.push(packet.in_port, || see(outcome, packet, memory, snapshot));
+        self.push(packet.in_port, || see(outcome, packet, snapshot));
     }
 
-    fn differs(
-        &mut self,
-        packet: &Packet,
-        staged: &StagedDecision,
-        memory: &Memory,
-        snapshot: &Snapshot,
-    ) {
+    fn differs(&mut self, packet: &Packet, staged: &StagedDecision, snapshot: &Snapshot) {
         let Some(outcome) = packet.outcome else { return };
         self.push(packet.in_port, || {
             let staged = Some(staged.clone());
-            Seen { staged, ..see(outcome, packet, memory, snapshot) }
+            Seen { staged, ..see(outcome, packet, snapshot) }
         });
     }
 }
@@ -149,7 +143,7 @@ fn is_event(outcome: Outcome) -> bool {
 }
 
 #[cold]
-fn see(outcome: Outcome, packet: &Packet, memory: &Memory, snapshot: &Snapshot) -> Seen {
+fn see(outcome: Outcome, packet: &Packet, snapshot: &Snapshot) -> Seen {
     let port = |id: PortId| snapshot.port(id);
     let name = |id| port(id).map(|port| Arc::clone(&port.name));
     let is_pod = |id| port(id).is_some_and(|port| port.kind == PortKind::Pod);
@@ -174,7 +168,7 @@ fn see(outcome: Outcome, packet: &Packet, memory: &Memory, snapshot: &Snapshot) 
             _ => None,
         },
         staged: None,
-        packet: see_packet(outcome, packet, memory.bytes(&packet.frame)),
+        packet: see_headers(outcome, &packet.headers),
     }
 }
 
@@ -223,24 +217,13 @@ impl Seen {
             staged: None,
             packet: parse_prefix(&frame, length)
                 .ok()
-                .and_then(|headers| see_headers(outcome, &headers, &frame)),
+                .and_then(|headers| see_headers(outcome, &headers)),
         }
     }
 }
 
-fn see_packet(outcome: Outcome, packet: &Packet, frame: &[u8]) -> Option<SeenPacket> {
-    let seen = see_headers(outcome, &packet.headers, frame)?;
-    // The frame holds the switch's answer already.
-    let icmp_type = match seen.protocol {
-        _ if !packet.is_reply => seen.icmp_type,
-        protocol::ICMP if packet.headers.role == Role::Opens => Some(8),
-        protocol::ICMPV6 if packet.headers.role == Role::Opens => Some(128),
-        _ => None,
-    };
-    Some(SeenPacket { icmp_type, ..seen })
-}
-
-fn see_headers(outcome: Outcome, headers: &Headers, frame: &[u8]) -> Option<SeenPacket> {
+/// The headers as they were parsed: the frame may hold the switch's reply by now, or a tunnel in front of the packet.
+fn see_headers(outcome: Outcome, headers: &Headers) -> Option<SeenPacket> {
     // Headers that were refused were not kept.
     if is_malformed(outcome) || headers.end == 0 {
         return None;
@@ -255,12 +238,13 @@ fn see_headers(outcome: Outcome, headers: &Headers, frame: &[u8]) -> Option<Seen
     let ports = matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP)
         .then_some((headers.flow.source_port, headers.flow.destination_port));
     let is_icmp = matches!(protocol, protocol::ICMP | protocol::ICMPV6);
+    let is_later = matches!(headers.fragment, Fragment::Later(_));
     Some(SeenPacket {
         source: headers.flow.source.to_ip(),
         destination: headers.flow.destination.to_ip(),
         ports,
         protocol,
-        icmp_type: frame.get(usize::from(headers.l4)).copied().filter(|_| is_icmp),
+        icmp_type: (is_icmp && !is_later).then_some(headers.icmp_type),
         tcp_flags: (protocol == protocol::TCP).then_some(headers.tcp_flags),
     })
 }

@@ -126,7 +126,7 @@ struct Recorder {
 }
 
 impl Inspect for Recorder {
-    fn done(&mut self, packet: &Packet, _memory: &Memory, snapshot: &Snapshot) {
+    fn done(&mut self, packet: &Packet, snapshot: &Snapshot) {
         // Every packet behind the graph has an outcome; one without would count as refused.
         let outcome = packet.outcome.unwrap_or(Outcome::Closed);
         let out_port = if packet.leaves() { packet.out_port } else { PortId::NONE };

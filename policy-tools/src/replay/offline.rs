@@ -211,7 +211,7 @@ impl Inspect for Watch {
         log.waiting.entry(packet.frame.index()).or_insert_with(|| (n, at, Vec::new()));
     }
 
-    fn done(&mut self, packet: &Packet, _memory: &Memory, snapshot: &Snapshot) {
+    fn done(&mut self, packet: &Packet, snapshot: &Snapshot) {
         let Some(outcome) = packet.outcome else { return };
         let name = |id| snapshot.port(id).map(|port| Arc::clone(&port.name));
         let left = outcome.verdict() == Verdict::Forward;
