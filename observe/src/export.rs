@@ -87,41 +87,42 @@ pub const TERMS: [&str; 32] = [
 ];
 const NOT: &str = "not";
 
-/// Reads a filter: terms such as `verdict=dropped to-label=app=db not`, with the values that the flags take. A repeated
-/// term matches any of its values.
+/// Reads a filter: terms such as `verdict=dropped not to-label=app=db`, with the values that the flags take. A repeated
+/// term matches any of its values; those behind `not` are inverted.
 ///
 /// # Errors
 /// Names the term.
 pub fn filter(text: &str) -> Result<Filter, String> {
     // Pods are named with their namespace; a name alone is one of any.
-    let mut fields: Map<String, Value> = ["follow", "all_namespaces"]
-        .map(|name| (name.to_owned(), true.into()))
-        .into_iter()
-        .collect();
-    for (name, value) in terms(text)? {
+    let (terms, mut inverted) = (terms(text)?, false);
+    let (mut wanted, mut except) = (Map::new(), Map::new());
+    for (name, value) in terms {
         let field = match name {
             NOT => {
-                fields.insert(NOT.to_owned(), true.into());
+                inverted = true;
                 continue;
             }
             "traffic-direction" => "direction".to_owned(),
             name => name.replace('-', "_"),
         };
-        let value: Value = match name {
-            "port" | "from-port" | "to-port" => {
-                value.parse::<u16>().map_err(|_| format!("{name}={value}: is not a port"))?.into()
-            }
-            _ => value.into(),
-        };
+        let fields = if inverted { &mut except } else { &mut wanted };
         if let Value::Array(values) =
             fields.entry(field).or_insert_with(|| Value::Array(Vec::new()))
         {
-            values.push(value);
+            values.push(value.into());
         }
     }
-    let filters: ObserveFilters =
-        serde_json::from_value(Value::Object(fields)).map_err(|error| error.to_string())?;
+    if inverted && except.is_empty() {
+        return Err(format!("{NOT}: no term follows"));
+    }
+    let except = inverted.then(|| filters(except)).transpose()?.map(Box::new);
+    let (follow, all_namespaces) = (true, true);
+    let filters = ObserveFilters { follow, all_namespaces, except, ..filters(wanted)? };
     Filter::new(filters).map_err(|error| error.message)
+}
+
+fn filters(fields: Map<String, Value>) -> Result<ObserveFilters, String> {
+    serde_json::from_value(Value::Object(fields)).map_err(|error| error.to_string())
 }
 
 /// The terms, each with its value. Words that begin no term belong to the selector before them, as in
@@ -335,6 +336,9 @@ mod tests {
             ("namespace=default port=6379", true),
             ("port=80", false),
             ("not port=80", true),
+            ("verdict=dropped not port=80", true),
+            ("verdict=forwarded not port=80", false),
+            ("verdict=dropped not port=6000-7000", false),
             ("to-pod=default/db", true),
             ("to-pod=db", true),
             ("port=80 port=6379", true),
@@ -357,6 +361,7 @@ mod tests {
             "from-ip=db",
             "since=1h",
             "not=port",
+            "port=80 not",
             "port",
             "label=a in b",
             "traffic-direction=up",

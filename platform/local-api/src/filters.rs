@@ -1,5 +1,8 @@
 //! Filters of streamed verdicts.
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::de::{self, DeserializeOwned};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -59,6 +62,72 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for AnyOf<T> {
         };
         let values = values.into_iter().map(serde_json::from_value);
         values.collect::<Result<_, _>>().map(Self).map_err(de::Error::custom)
+    }
+}
+
+/// A port, or a range of ports, both ends included: `80`, `8000-8080`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ports {
+    first: u16,
+    last: u16,
+}
+
+impl Ports {
+    /// Returns whether a port is among them.
+    pub fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+}
+
+impl From<u16> for Ports {
+    fn from(port: u16) -> Self {
+        Self { first: port, last: port }
+    }
+}
+
+impl From<u16> for AnyOf<Ports> {
+    fn from(port: u16) -> Self {
+        Ports::from(port).into()
+    }
+}
+
+impl FromStr for Ports {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (first.parse(), last.parse()) {
+            (Ok(first), Ok(last)) if first <= last => Ok(Self { first, last }),
+            _ => Err(format!("'{}' is neither a port nor FIRST-LAST", text.escape_debug())),
+        }
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { first, last } = self;
+        if first == last { write!(f, "{first}") } else { write!(f, "{first}-{last}") }
+    }
+}
+
+/// A single port is a number, which older switches read.
+impl Serialize for Ports {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.first == self.last {
+            self.first.serialize(serializer)
+        } else {
+            serializer.collect_str(self)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Ports {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = match Value::deserialize(deserializer)? {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        text.parse().map_err(de::Error::custom)
     }
 }
 
@@ -136,13 +205,13 @@ pub struct ObserveFilters {
     pub protocol: AnyOf<String>,
     /// Only connections with one of these ports at either end.
     #[serde(default, skip_serializing_if = "AnyOf::is_empty")]
-    pub port: AnyOf<u16>,
+    pub port: AnyOf<Ports>,
     /// Only packets from these ports.
     #[serde(default, skip_serializing_if = "AnyOf::is_empty")]
-    pub from_port: AnyOf<u16>,
+    pub from_port: AnyOf<Ports>,
     /// Only packets to these ports.
     #[serde(default, skip_serializing_if = "AnyOf::is_empty")]
-    pub to_port: AnyOf<u16>,
+    pub to_port: AnyOf<Ports>,
     /// Only TCP packets with all flags of one of these lists, such as `SYN,ACK`.
     #[serde(default, skip_serializing_if = "AnyOf::is_empty")]
     pub tcp_flags: AnyOf<String>,
@@ -173,6 +242,9 @@ pub struct ObserveFilters {
     /// Inverts the filters above; the time span stays as it is.
     #[serde(default, skip_serializing_if = "is_false")]
     pub not: bool,
+    /// No verdicts that match these filters; their time span and numbers do not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub except: Option<Box<ObserveFilters>>,
     /// The number of past verdicts to send, the oldest that match; takes the place of `last`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<u32>,
@@ -200,8 +272,12 @@ mod tests {
             ObserveFilters { to_pod: "shop/db".into(), port: 53.into(), ..Default::default() };
         let text = r#"{"to_pod":"shop/db","port":53,"last":0,"follow":false}"#;
         assert_eq!(wire(&one), text);
-        let many = ObserveFilters { port: AnyOf(vec![53, 80]), ..Default::default() };
-        assert_eq!(wire(&many), r#"{"port":[53,80],"last":0,"follow":false}"#);
+        let ports = vec![53.into(), "8000-8080".parse().unwrap()];
+        let many = ObserveFilters { port: AnyOf(ports), ..Default::default() };
+        assert_eq!(wire(&many), r#"{"port":[53,"8000-8080"],"last":0,"follow":false}"#);
+        for wrong in ["", "x", "80-", "90-80", "65536"] {
+            assert!(wrong.parse::<Ports>().is_err(), "{wrong}");
+        }
         for filters in [one, many] {
             assert_eq!(serde_json::from_str::<ObserveFilters>(&wire(&filters)).unwrap(), filters);
         }

@@ -43,10 +43,10 @@ pub use answer::{Answer, ApiError, AttachedPod, ErrorKind};
 pub use attachment::{AttachPod, Attachment};
 pub use capture::{CaptureStarted, CaptureSummary, CapturedPacket, Direction};
 pub use client::{Client, ClientError};
-pub use filters::{AnyOf, ObserveFilters};
+pub use filters::{AnyOf, ObserveFilters, Ports};
 pub use frame::{ANSWER_BYTES, FrameError, REQUEST_BYTES, read_line, write_line};
 pub use listener::listen;
-pub use request::{Capture, Request, Show, TraceAdd, Verdict};
+pub use request::{Capture, LogLevel, Request, Show, TraceAdd, Verdict};
 
 /// Path of the agent's socket if nothing else is configured.
 pub const DEFAULT_SOCKET: &str = "/run/podgate/podgate.sock";

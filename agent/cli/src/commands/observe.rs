@@ -13,7 +13,7 @@ use super::call::{print_line, write_line};
 use super::filters::Filters;
 use agent::config::Span;
 use cli_runtime::{NO, Output, Socket, UNUSABLE, counted, fail, no_answer, refused};
-use local_api::{AnyOf, Client, ClientError, ObserveFilters, Request, Verdict};
+use local_api::{Client, ClientError, ObserveFilters, Request, Verdict};
 use observe::time::utc;
 use observe::verdicts::Event;
 use policy_tools::commands::moment;
@@ -38,7 +38,7 @@ When the switch restarts, --follow waits for it, says so, and continues.
 Examples:
   podgate observe --follow --verdict drop --to-pod default/db
   podgate observe --since 10m --namespace shop --policy shop/db -o json
-  podgate observe --follow --not --reason no-policy
+  podgate observe --follow --verdict drop --not --to-pod shop/db --port 8000-8080
   podgate observe --follow --staged
   podgate observe --to-label app=db --port 5432 --port 5433 -o dict
 
@@ -68,10 +68,6 @@ pub struct Args {
     /// Only connections that staged policies would deny or allow
     #[arg(long)]
     staged: bool,
-
-    /// Invert the filters that follow
-    #[arg(long)]
-    not: bool,
 
     /// Only connections of pods in this namespace; also the namespace of a POD without one
     #[arg(short, long, value_name = "NS")]
@@ -264,16 +260,14 @@ fn filters(args: &Args) -> Result<ObserveFilters, String> {
     // A span of time means all of it.
     let whole = (args.since.is_some() || args.until.is_some()) && args.first.is_none();
     Ok(ObserveFilters {
-        namespace: AnyOf(args.namespace.clone()),
         all_namespaces: args.all_namespaces,
         since: args.since.as_deref().map(|text| moment("--since", text).map(utc)).transpose()?,
         until: args.until.as_deref().map(|text| moment("--until", text).map(utc)).transpose()?,
         staged: args.staged,
-        not: args.not,
         first: args.first,
         last: args.last.unwrap_or(if whole { u32::MAX } else { usual }),
         follow: args.follow,
-        ..args.filters.wanted()
+        ..args.filters.wanted(&args.namespace)
     })
 }
 
@@ -289,7 +283,7 @@ mod tests {
     fn each_filter_is_a_term_of_the_export() {
         let filters = Filters::augment_args(clap::Command::new("observe"));
         let flags = filters.get_arguments().filter_map(|it| it.get_long());
-        let flags: BTreeSet<_> = flags.chain(["namespace", "not"]).collect();
+        let flags: BTreeSet<_> = flags.chain(["namespace"]).collect();
         assert_eq!(BTreeSet::from(observe::export::TERMS), flags);
     }
 

@@ -157,6 +157,6 @@ fn filters(args: &Args, connection: &Connection) -> ObserveFilters {
         all_namespaces: args.scope.all_namespaces,
         last: if many { u32::MAX } else { args.last.unwrap_or(usual) },
         follow: args.follow,
-        ..args.filters.wanted()
+        ..args.filters.wanted(&[])
     }
 }

@@ -107,7 +107,7 @@ fn observers_choose_and_follow() {
     assert_eq!(ask(by_label("role in (db, web)")).len(), 2);
     let workload = ObserveFilters { from_workload: "Pod/db".into(), ..Default::default() };
     assert_eq!(only(ask(workload)).to.port, Some(80));
-    let both = ObserveFilters { port: AnyOf(vec![53, 80]), ..Default::default() };
+    let both = ObserveFilters { port: AnyOf(vec![53.into(), 80.into()]), ..Default::default() };
     assert_eq!(ask(both).len(), 2);
     let bad = ObserveFilters { protocol: "nonsense".into(), ..Default::default() };
     let mut events = node.client().stream(&Request::Observe(Box::new(bad))).unwrap();

@@ -7,11 +7,11 @@ use std::time::SystemTime;
 use acl::{Direction, Origin};
 use dataplane::Outcome;
 use ipnet::IpNet;
-use local_api::{AnyOf, ApiError, ObserveFilters};
+use local_api::{AnyOf, ApiError, ObserveFilters, Ports};
 
 use super::{End, Event, Pattern, Protocol, Selector, TcpFlags};
 use crate::time;
-use values::{Ends, OfWorkload, bad, direction, each, of_workload, pod, service};
+use values::{Ends, OfWorkload, Scope, bad, direction, each, of_workload, pod, service};
 pub use values::{Pod, network};
 
 /// A validated filter.
@@ -25,12 +25,13 @@ pub struct Filter {
     networks: Ends<IpNet>,
     names: Ends<Pattern>,
     services: Ends<String>,
-    ports: Ends<u16>,
+    ports: Ends<Ports>,
     protocols: AnyOf<Protocol>,
     tcp_flags: AnyOf<TcpFlags>,
     directions: AnyOf<Direction>,
     since: Option<SystemTime>,
     until: Option<SystemTime>,
+    except: Option<Box<Filter>>,
 }
 
 /// Fields of filters, each with its name.
@@ -43,7 +44,18 @@ impl Filter {
     ///
     /// # Errors
     /// A `bad-request` that names the filter.
-    pub fn new(wanted: ObserveFilters) -> Result<Self, ApiError> {
+    pub fn new(mut wanted: ObserveFilters) -> Result<Self, ApiError> {
+        let except = wanted.except.take().map(|except| {
+            // A POD without a namespace is of those that the other filters are about.
+            let scope = Scope::of(&wanted);
+            Self::read(*except, &scope).map(Box::new)
+        });
+        let scope = Scope::of(&wanted);
+        Ok(Self { except: except.transpose()?, ..Self::read(wanted, &scope)? })
+    }
+
+    /// Reads filters without exceptions; `scope` is that of pods' names.
+    fn read(wanted: ObserveFilters, scope: &Scope) -> Result<Self, ApiError> {
         let selector = |field: &str, text: &String| {
             let said = |problem| bad(field, text, &format!("is not a selector: {problem}"));
             Selector::parse(text).map_err(said)
@@ -77,7 +89,7 @@ impl Filter {
         }
         Ok(Self {
             pods: Ends::read(fields!(wanted: pod, from_pod, to_pod), |field, text| {
-                pod(field, text, &wanted)
+                pod(field, text, scope)
             })?,
             namespaces: Ends::read(
                 fields!(wanted: namespace, from_namespace, to_namespace),
@@ -100,6 +112,7 @@ impl Filter {
             directions: each(&wanted.direction, |text| direction(text))?,
             since: moment("since", &wanted.since)?,
             until: moment("until", &wanted.until)?,
+            except: None,
             wanted,
         })
     }
@@ -109,6 +122,7 @@ impl Filter {
         event.staged.is_some() == self.wanted.staged
             && self.is_in_time(event)
             && self.is_meant(event) != self.wanted.not
+            && !self.except.as_ref().is_some_and(|except| except.is_meant(event))
     }
 
     fn is_in_time(&self, event: &Event) -> bool {
@@ -134,7 +148,7 @@ impl Filter {
                 .names
                 .matches(event, |it, end| end.name.as_ref().is_some_and(|name| it.matches(name)))
             && self.services.matches(event, |it, end| end.service.as_deref() == Some(it))
-            && self.ports.matches(event, |it, end| end.port == Some(*it))
+            && self.ports.matches(event, |it, end| end.port.is_some_and(|port| it.contains(port)))
             && self.protocols.any(|it| event.protocol == Some(*it))
             && self.tcp_flags.any(has_all)
             && self.directions.any(|it| event.direction() == Some(*it))
@@ -145,12 +159,14 @@ impl Filter {
 
     /// Returns whether the filter depends on labels of pods.
     pub fn needs_labels(&self) -> bool {
-        self.labels.iter().next().is_some() || self.workloads.iter().next().is_some()
+        self.labels.iter().next().is_some()
+            || self.workloads.iter().next().is_some()
+            || self.except.as_ref().is_some_and(|except| except.needs_labels())
     }
 
     /// The pods that it names.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
-        self.pods.iter()
+        self.pods.iter().chain(self.except.iter().flat_map(|except| except.pods.iter()))
     }
 
     /// The namespaces that it names beside pods, for either end.
@@ -276,6 +292,31 @@ mod tests {
     }
 
     #[test]
+    fn exceptions_are_inverted_and_the_filters_before_are_not() {
+        let matches = |wanted: ObserveFilters, except: ObserveFilters| {
+            let wanted = ObserveFilters { except: Some(Box::new(except)), ..wanted };
+            Filter::new(wanted).unwrap().matches(&denied())
+        };
+        let usual = ObserveFilters::default;
+        let dropped = || ObserveFilters { verdict: Verdict::Dropped.into(), ..usual() };
+        let forwarded = || ObserveFilters { verdict: Verdict::Forwarded.into(), ..usual() };
+        let to_db = || ObserveFilters { to_pod: "db".into(), ..usual() };
+        let to_web = || ObserveFilters { to_pod: "web".into(), ..usual() };
+        assert!(!matches(dropped(), to_db()));
+        assert!(matches(dropped(), to_web()));
+        // The verdict stands before, and is no exception.
+        assert!(!matches(forwarded(), to_web()));
+        assert!(!matches(forwarded(), to_db()));
+        let elsewhere =
+            ObserveFilters { namespace: "shop".into(), all_namespaces: true, ..usual() };
+        assert!(!matches(elsewhere, to_web()));
+        let ports =
+            ObserveFilters { port: "6000-7000".parse::<Ports>().unwrap().into(), ..usual() };
+        assert!(!matches(dropped(), ports.clone()));
+        assert!(Filter::new(ports).unwrap().matches(&denied()));
+    }
+
+    #[test]
     fn what_no_event_can_have_is_refused() {
         let cases = [
             ("from_pod", ObserveFilters { from_pod: "a/b/c".into(), ..Default::default() }),
@@ -342,8 +383,15 @@ mod tests {
             (ObserveFilters { direction: "egress".into(), ..usual() }, true),
             (ObserveFilters { direction: "ingress".into(), ..usual() }, false),
             // One value of each kind has to match.
-            (ObserveFilters { port: AnyOf(vec![80, 6379]), ..usual() }, true),
-            (ObserveFilters { port: AnyOf(vec![80, 6379]), to_port: 80.into(), ..usual() }, false),
+            (ObserveFilters { port: AnyOf(vec![80.into(), 6379.into()]), ..usual() }, true),
+            (
+                ObserveFilters {
+                    port: AnyOf(vec![80.into(), 6379.into()]),
+                    to_port: 80.into(),
+                    ..usual()
+                },
+                false,
+            ),
             (ObserveFilters { namespace: AnyOf(vec!["a".into(), "shop".into()]), ..usual() }, true),
         ];
         for (wanted, expected) in cases {

@@ -99,14 +99,26 @@ pub(super) fn bad(field: &str, text: &str, problem: &str) -> ApiError {
     ApiError::new(ErrorKind::BadRequest, format!("observe: {field}: '{text}' {problem}"))
 }
 
-/// Reads a pod; one without a namespace is of the namespaces of `wanted`.
-pub(super) fn pod(field: &str, text: &str, wanted: &ObserveFilters) -> Result<Pod, ApiError> {
+/// The namespaces of pods that are named without one; `None` for any.
+pub(super) struct Scope(Option<Vec<String>>);
+
+impl Scope {
+    pub(super) fn of(wanted: &ObserveFilters) -> Self {
+        if wanted.all_namespaces {
+            return Self(None);
+        }
+        // As kubectl does: without a namespace the default one is meant.
+        let usual = || vec!["default".to_owned()];
+        let named = &wanted.namespace.0;
+        Self(Some(if named.is_empty() { usual() } else { named.clone() }))
+    }
+}
+
+/// Reads a pod; one without a namespace is of those of `scope`.
+pub(super) fn pod(field: &str, text: &str, scope: &Scope) -> Result<Pod, ApiError> {
     let (namespaces, name) = match text.split_once('/') {
         Some((namespace, name)) => (vec![namespace.to_owned()], name),
-        None if wanted.all_namespaces => (Vec::new(), text),
-        // As kubectl does: without a namespace the default one is meant.
-        None if wanted.namespace.is_empty() => (vec!["default".to_owned()], text),
-        None => (wanted.namespace.0.clone(), text),
+        None => (scope.0.clone().unwrap_or_default(), text),
     };
     let is_empty = name.is_empty() || namespaces.iter().any(String::is_empty);
     match is_empty || name.contains('/') {
