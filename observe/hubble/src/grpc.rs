@@ -1,14 +1,7 @@
 //! gRPC over HTTP/2 (grpc/doc/PROTOCOL-HTTP2.md), as far as a server of small requests needs it.
 
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-
 use bytes::{BufMut, Bytes, BytesMut};
-use http_body_util::{BodyExt, Limited};
-use hyper::body::{Body, Frame, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use prost::Message;
 pub(crate) use telemetry::grpc::Code;
 use telemetry::grpc::{PREFIX, escaped};
@@ -17,25 +10,20 @@ use tokio::sync::mpsc;
 /// Why a call failed: its code, and a text for people.
 pub(crate) type Status = (Code, String);
 
-/// Longest request, in bytes.
-const MOST: usize = 1 << 20;
-const STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-const KIND: HeaderValue = HeaderValue::from_static("application/grpc");
+/// Longest request with its prefix, in bytes.
+pub(crate) const MOST: usize = (1 << 20) + PREFIX;
+const KIND: &str = "application/grpc";
 
-/// Whether a request is a call at all.
-pub(crate) fn is_call<T>(request: &Request<T>) -> bool {
-    let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+/// Whether a POST with these headers is a call at all.
+pub(crate) fn is_call(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let kind = kind.and_then(|kind| kind.strip_prefix(KIND.as_bytes()));
-    *request.method() == Method::POST && matches!(kind, Some([] | [b'+' | b';', ..]))
+    matches!(kind, Some([] | [b'+' | b';', ..]))
 }
 
 /// Reads the one message of a request.
-pub(crate) async fn read<M: Message + Default>(body: Incoming) -> Result<M, Status> {
-    let failed = |(code, text): Status| (code, format!("request: {text}"));
-    let whole = Limited::new(body, MOST + PREFIX).collect().await;
-    let whole = whole.map_err(|error| failed((Code::ResourceExhausted, error.to_string())))?;
-    decode(&whole.to_bytes()).map_err(failed)
+pub(crate) fn read<M: Message + Default>(body: &[u8]) -> Result<M, Status> {
+    decode(body).map_err(|(code, text)| (code, format!("request: {text}")))
 }
 
 fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M, Status> {
@@ -74,56 +62,32 @@ pub(crate) fn one(message: &impl Message) -> Answer {
     receiver
 }
 
-/// The response to a call.
-pub(crate) fn response(answer: Result<Answer, Status>) -> Response<Content> {
-    let (content, status) = match answer {
-        Ok(messages) => (Some(messages), None),
-        Err(status) => (None, Some(status)),
-    };
-    let mut response = Response::new(Content(content));
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, KIND);
-    if let Some((code, message)) = status {
-        headers.insert(STATUS, HeaderValue::from(code as u16));
-        // Percent-encoded text is a header's value.
-        if let Ok(message) = HeaderValue::from_str(&escaped(&message)) {
-            headers.insert(MESSAGE, message);
-        }
-    }
-    response
+/// The head of a response with messages.
+pub(crate) fn head() -> Vec<u8> {
+    block(&[(":status", "200"), ("content-type", KIND)])
 }
 
-/// The response to a request that is no call.
-pub(crate) fn no_call() -> Response<Content> {
-    let mut response = Response::new(Content(None));
-    *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-    response
+/// The trailers after the last message.
+pub(crate) fn success() -> Vec<u8> {
+    block(&[("grpc-status", "0")])
 }
 
-/// The body of a response: messages, then the status OK; nothing if it failed.
-pub(crate) struct Content(Option<Answer>);
+/// The whole response to a call that failed.
+pub(crate) fn failure(code: Code, text: &str) -> Vec<u8> {
+    let (code, text) = ((code as u16).to_string(), escaped(text));
+    let status = [("grpc-status", code.as_str()), ("grpc-message", text.as_str())];
+    block(&[&[(":status", "200"), ("content-type", KIND)][..], &status].concat())
+}
 
-impl Body for Content {
-    type Data = Bytes;
-    type Error = Infallible;
+/// The whole response to a request that is no call.
+pub(crate) fn no_call() -> Vec<u8> {
+    block(&[(":status", "415")])
+}
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Some(messages) = &mut self.0 else { return Poll::Ready(None) };
-        let frame = if let Some(bytes) = ready!(messages.poll_recv(context)) {
-            Frame::data(bytes)
-        } else {
-            self.0 = None;
-            Frame::trailers(HeaderMap::from_iter([(STATUS, HeaderValue::from_static("0"))]))
-        };
-        Poll::Ready(Some(Ok(frame)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_none()
-    }
+fn block(fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut block = Vec::new();
+    http2::encode(fields.iter().copied(), &mut block);
+    block
 }
 
 #[cfg(test)]
@@ -151,10 +115,10 @@ mod tests {
     #[test]
     fn a_call_is_known_by_its_media_type() {
         let of = |kind: &'static str| {
-            is_call(&Request::post("/").header(CONTENT_TYPE, kind).body(()).unwrap())
+            is_call(&HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]))
         };
         assert!(of("application/grpc") && of("application/grpc+proto"));
         assert!(!of("application/grpc-web") && !of("text/plain"));
-        assert!(!is_call(&Request::get("/").header(CONTENT_TYPE, KIND).body(()).unwrap()));
+        assert!(!is_call(&HeaderMap::new()));
     }
 }

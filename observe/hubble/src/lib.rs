@@ -9,13 +9,14 @@
 //! - [`flow`], [`reason`]: a verdict as a flow,
 //! - [`json`]: flows in the JSON form of protobuf,
 //! - [`filter`]: which flows a client wants,
-//! - `grpc`: gRPC over hyper's HTTP/2,
+//! - `connection`, `grpc`: gRPC over the project's own HTTP/2,
 //! - [`service`]: the methods; `peers`: where other nodes answer,
 //! - [`server`]: sockets, TLS, and which clients are let in.
 //!
-//! gRPC needs little here, messages in one direction with a length before each. hyper and prost are what
-//! is used of it: tonic would bring a dozen further crates for the rest.
+//! gRPC needs little here, messages in one direction with a length before each; tonic would bring a dozen further
+//! crates for the rest, and refuses what clients of the C core send to a unix socket.
 
+mod connection;
 pub mod filter;
 pub mod flow;
 mod grpc;

@@ -7,27 +7,22 @@
 //!
 //! A token comes as `authorization: Bearer`, or as the password of `Basic`, which is what `hubble` can send.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use hyper::header::{AUTHORIZATION, HeaderMap};
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper::{Request, Response, body::Incoming};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use http::header::{AUTHORIZATION, HeaderMap};
 use telemetry::{Access, Admitted, Background, Connections, Credential, Guard, accepted};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-use crate::grpc::{Answer, Code, Content, Status, is_call, no_call, response};
+use crate::connection::{self, Call};
+use crate::grpc::{Answer, Code, Status};
 use crate::service::Observer;
 
 /// ALPN protocols: gRPC clients insist on HTTP/2.
@@ -43,13 +38,6 @@ pub enum Endpoint {
 
 /// Connections at a time.
 const CONNECTIONS: usize = 32;
-/// Calls of a connection at a time.
-const CALLS: u32 = 32;
-/// Largest head of a request.
-const MOST_HEAD: u32 = 32 << 10;
-/// Interval of pings, and how long one may take.
-const PING: Duration = Duration::from_secs(30);
-
 /// A running server; dropping it ends it.
 #[derive(Debug)]
 pub struct Server {
@@ -152,46 +140,32 @@ async fn begin(stream: TcpStream, site: Arc<Site>, admitted: Admitted) {
 
 /// Serves the calls of a connection.
 async fn serve(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send,
     site: Arc<Site>,
     client: Client,
 ) {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (site, client) = (Arc::clone(&site), client.clone());
-        async move { Ok::<_, Infallible>(answer(&site, request, &client).await) }
-    });
-    let connection = http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .keep_alive_interval(PING)
-        .keep_alive_timeout(PING)
-        .max_concurrent_streams(CALLS)
-        .max_header_list_size(MOST_HEAD)
-        .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
+    let answer = |call| answer(Arc::clone(&site), call, client.clone());
+    if let Err(error) = connection::serve(stream, answer).await {
         tracing::debug!("hubble: {error}");
     }
 }
 
-async fn answer(site: &Site, request: Request<Incoming>, client: &Client) -> Response<Content> {
-    if !is_call(&request) {
-        return no_call();
-    }
-    let (head, body) = request.into_parts();
-    let path = head.uri.path();
+async fn answer(site: Arc<Site>, call: Call, client: Client) -> Result<Answer, Status> {
+    let Call { path, headers, body } = call;
     let called: Result<Answer, Status> = async {
         if let Some(review) = &client.review {
             // Never closed.
             let _one = review.acquire().await;
-            admit(site, &head.headers, path).await?;
+            admit(&site, &headers, &path).await?;
             client.admitted.set();
         }
-        site.observer.call(path, body, &site.address).await
+        site.observer.call(&path, &body?, &site.address)
     }
     .await;
     if let Err((_, text)) = &called {
         tracing::debug!("hubble: {path}: {text}");
     }
-    response(called)
+    called
 }
 
 /// Decides by the token of a call.
@@ -225,8 +199,12 @@ fn password(headers: &HeaderMap) -> Option<Credential> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use std::time::Duration;
+
     use super::*;
-    use hyper::header::HeaderValue;
+    use crate::connection::CALLS;
+    use http::Request;
+    use http::header::HeaderValue;
     use observe::verdicts::EventBroker;
     use telemetry::{Authorize, Identity};
 

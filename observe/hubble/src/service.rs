@@ -6,7 +6,6 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::{Bytes, BytesMut};
-use hyper::body::Incoming;
 use jiff::Timestamp as Moment;
 use observe::verdicts::{Event, EventBroker, Observer as Events, Past, Wanted};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -54,17 +53,12 @@ impl Observer {
     }
 
     /// Answers the method at a path; `address` is where the server listens.
-    pub(crate) async fn call(
-        &self,
-        path: &str,
-        body: Incoming,
-        address: &str,
-    ) -> Result<Answer, Status> {
+    pub(crate) fn call(&self, path: &str, body: &[u8], address: &str) -> Result<Answer, Status> {
         if path == "/observer.Observer/GetFlows" {
-            return self.get_flows(&read(body).await?);
+            return self.get_flows(&read(body)?);
         }
         // No other request has a field that counts.
-        read::<Empty>(body).await?;
+        read::<Empty>(body)?;
         Ok(match path {
             "/observer.Observer/ServerStatus" => one(&self.server_status()),
             "/observer.Observer/GetNodes" => one(&self.nodes(address)),

@@ -251,3 +251,52 @@ fn a_slow_client_is_told_of_its_losses() {
         assert!(lost > 0);
     });
 }
+
+/// A frame of HTTP/2: its type, its flags, the stream 1 unless it is about the connection.
+fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_be_bytes();
+    let stream = if kind == SETTINGS { 0 } else { 1 };
+    [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
+}
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+
+#[test]
+fn a_client_of_the_c_core_names_the_socket_by_its_encoded_path() {
+    use std::io::{Read as _, Write as _};
+    let switch = Switch::new("authority");
+    let mut stream = std::os::unix::net::UnixStream::connect(&switch.socket).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let mut fields = Vec::new();
+    let authority = switch.socket.display().to_string().replace('/', "%2F");
+    let head = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/observer.Observer/ServerStatus"),
+        (":authority", authority.as_str()),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+    ];
+    http2::encode(head, &mut fields);
+    let request = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(SETTINGS, 0, &[]),
+        frame(HEADERS, 4, &fields),
+        frame(DATA, 1, &[0; 5]),
+    ];
+    stream.write_all(&request.concat()).unwrap();
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let mut payload = vec![0; usize::from(u16::from_be_bytes([head[1], head[2]]))];
+        stream.read_exact(&mut payload).unwrap();
+        assert_ne!(head[3], RST_STREAM, "{payload:?}");
+        if head[3] == DATA {
+            assert!(ServerStatusResponse::decode(&payload[5..]).is_ok());
+            return;
+        }
+    }
+}
