@@ -59,6 +59,7 @@ macro_rules! options {
             $(
                 $(#[doc = $doc])+
                 $(#[arg($($arg)*)])+
+                #[arg(help_heading = heading(stringify!($field)))]
                 #[arg(help = help(
                     concat!($($doc),+),
                     None$(.or(Some(text_of::<Inner<$type>>($default))))?$(.or(Some($words.to_owned())))?,

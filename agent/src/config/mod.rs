@@ -14,6 +14,7 @@ mod define;
 mod describe;
 mod file;
 mod flow_export;
+mod headings;
 mod hubble;
 mod machine;
 mod metrics;
@@ -34,6 +35,7 @@ use control::api_server::Access;
 use control::model::{DeniedReply, Stage};
 use dataplane::session::Timeouts;
 use dataplane::switch::RxMode as SwitchRxMode;
+use observe::journal;
 
 pub use self::hubble::Hubble;
 pub use choices::{
@@ -142,6 +144,8 @@ pub struct Config {
     pub flow_export: FlowExport,
     /// Size of the journal; `None` for none.
     pub journal: Option<Bytes>,
+    /// Folder of the journal.
+    pub journal_dir: PathBuf,
     /// One of this many decisions about new connections is verified by the rules' definition; 0: none.
     pub verify_decisions: u32,
     /// Listener of the Hubble Observer API.
@@ -354,6 +358,10 @@ impl Config {
             flow_offload_grace: options.flow_offload_grace().0,
             flow_export,
             journal: options.journal,
+            journal_dir: options.journal_dir.clone().unwrap_or_else(|| match &options.state_dir {
+                Some(state) => state.join("journal"),
+                None => journal::FOLDER.into(),
+            }),
             verify_decisions: options.verify_decisions(),
             hubble,
             log_level: options.log_level(),

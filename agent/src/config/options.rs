@@ -17,6 +17,7 @@ use super::choices::{
     SocketError, SocketPolicies,
 };
 use super::define::{Given, Inner, help, options, text_of};
+use super::headings::heading;
 use super::text::{Bytes, Cores, HubbleAddress, OnOff, PortSpan};
 use cli_runtime::{Networks, Span, Underlay};
 use control::model::DeniedReply;
@@ -115,8 +116,7 @@ pub struct Options {
     #[arg(long, env = "PODGATE_HOST_NETWORK_POLICIES", value_name = "on|off")]
     pub host_network_policies: Option<OnOff> = OnOff::Off,
 
-    /// Deny connect() and sendmsg() of pods by programs at their cgroups (cgroup v2), beside the enforcer; closed:
-    /// also until the rules of a new pod are there. podgate status says why they are unavailable
+    /// Enforce egress at sockets too, by BPF on each pod's cgroup. closed: block new pods until their rules are loaded
     #[arg(long, env = "PODGATE_SOCKET_POLICIES", value_name = "off|on|closed")]
     pub socket_policies: Option<SocketPolicies> = SocketPolicies::Off,
 
@@ -318,10 +318,14 @@ pub struct Options {
     #[arg(long, env = "PODGATE_FLOW_EXPORT_FILTER", value_name = "TERMS")]
     pub flow_export_filter: Option<String> => "none, all verdicts",
 
-    /// Keep the connections of each hour in the folder journal of the state directory, within this size, for podgate
-    /// policy replay-journal; 256MB is enough for weeks
+    /// Keep the connections of each hour within this size, for podgate policy replay-journal; 256MB is enough for
+    /// weeks, and podgate check says for how long
     #[arg(long, env = "PODGATE_JOURNAL", value_name = "SIZE")]
     pub journal: Option<Bytes> => "none, off",
+
+    /// Folder of the journal. The default is the folder journal of --state-dir if that is given
+    #[arg(long, env = "PODGATE_JOURNAL_DIR", value_name = "PATH")]
+    pub journal_dir: Option<PathBuf> => "/var/lib/podgate/journal",
 
     /// Verify the decision about one of N new connections by a linear scan of the rules; a difference is counted,
     /// logged and first in podgate status; 0: none

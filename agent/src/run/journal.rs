@@ -30,7 +30,7 @@ impl Journal {
     /// The journal that is configured.
     pub(super) fn of(config: &Config) -> Option<Self> {
         let Bytes(most_bytes) = config.journal?;
-        let (folder, node) = (config.state_dir.join("journal"), config.node_name.clone());
+        let (folder, node) = (config.journal_dir.clone(), config.node_name.clone());
         Some(Self { folder, most_bytes, node })
     }
 

@@ -39,6 +39,32 @@ const NAME: &str = "0000-00-00T00";
 /// Maximum size of the rows of one hour, in bytes; connections that need further rows are only counted.
 const MOST: u64 = 32 << 20;
 
+/// The folder of a node's journal, where `podgate run` writes and `podgate policy replay-journal` reads unless they
+/// are told otherwise.
+pub const FOLDER: &str = "/var/lib/podgate/journal";
+
+/// Compressed bytes of an hour in which 110 pods open connections to 20 others each.
+const USUAL_HOUR: u64 = 100_000;
+/// Bytes of rows that take one byte of a file.
+const COMPRESSION: u64 = 8;
+
+/// How long a journal goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reach {
+    /// Hours, where 110 pods open connections to 20 others each, however many.
+    pub usual_hours: u64,
+    /// Hours, where no two of 100 connections a second have the same ends.
+    pub least_hours: u64,
+}
+
+impl Reach {
+    /// That of a journal of `size` bytes, of which the history of objects takes half.
+    pub fn of(size: u64) -> Self {
+        let (rows, hour) = (size / 2, Hour::new(size / 2).most / COMPRESSION);
+        Self { usual_hours: rows / USUAL_HOUR, least_hours: rows / hour.max(1) }
+    }
+}
+
 /// The first line of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {

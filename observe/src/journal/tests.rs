@@ -202,3 +202,44 @@ fn a_file_that_is_cut_off_anywhere_keeps_the_rows_before() {
         let _ = read_file(&path);
     }
 }
+
+/// Bytes of rows, and of the file that they take.
+fn sizes(hour: &Hour) -> [u64; 2] {
+    let mut file = Vec::new();
+    hour.write("node-a", &mut file).unwrap();
+    let mut rows = Vec::new();
+    let read = GzDecoder::new(&file[..]).read_to_end(&mut rows).unwrap();
+    [read as u64, file.len() as u64]
+}
+
+#[test]
+fn the_reach_of_a_journal_is_what_its_rows_take() {
+    let begin = moment("2026-11-25T09:00:00.000Z").unwrap();
+    let connection = |pod: u32, peer: u32| {
+        let name = format!("shop-{}/checkout-6f7d4c9b8{}-x{}", pod % 7, pod % 10, pod * 7919);
+        let time = begin + std::time::Duration::from_millis(u64::from(pod * 97 + peer * 7919));
+        let to = End {
+            pod: Some(format!("shop-{}/cart-{}", peer % 5, peer * 104_729).into()),
+            ip: Some(IpAddr::from([10, 1, (peer / 250) as u8, (peer % 250) as u8])),
+            ..denied().to
+        };
+        Event { to, ..at(&utc(time), &name, 4000) }
+    };
+    let mut usual = Hour::new(MOST);
+    for pod in 0..110 {
+        (0..20).for_each(|peer| usual.count(&connection(pod, pod * 20 + peer)));
+    }
+    let [_, file] = sizes(&usual);
+    assert!((USUAL_HOUR / 2..=USUAL_HOUR).contains(&file), "{file} bytes");
+    let mut full = Hour::new(1 << 20);
+    (0..)
+        .take_while(|n| {
+            full.count(&connection(n % 500, *n));
+            full.left_out() == 0
+        })
+        .for_each(drop);
+    let [rows, file] = sizes(&full);
+    assert!((COMPRESSION..=2 * COMPRESSION).contains(&(rows / file)), "{rows} bytes in {file}");
+    let reach = Reach::of(256_000_000);
+    assert_eq!((reach.usual_hours, reach.least_hours), (1280, 30));
+}

@@ -39,7 +39,7 @@ allowed, or allow one that was denied; 2 if the input cannot be used.")]
 pub struct ReplayJournal {
     /// Folder of a journal, or a file of kubectl podgate journal -o json; may be repeated, for the journals
     /// of several nodes
-    #[arg(long, value_name = "FOLDER", default_value = "/var/lib/podgate/journal")]
+    #[arg(long, value_name = "FOLDER", default_value = journal::FOLDER)]
     journal: Vec<PathBuf>,
     /// Only connections last seen since this time: a duration such as 7d, or a time such as
     /// 2026-11-21T02:25:35Z

@@ -5,12 +5,13 @@ use std::process::ExitCode;
 
 use cli_runtime::{Output, UNUSABLE, fail};
 use dataplane::Underlay;
-use setup::preflight::Wanted;
+use observe::journal::Reach;
+use setup::preflight::{Journal, Wanted};
 
 use super::Ended;
 use super::call::print_whole;
 use agent::config::{
-    self, Config, ConfigError, Enforcer, Masquerade, Options, SocketPolicies, host_name,
+    self, Bytes, Config, ConfigError, Enforcer, Masquerade, Options, SocketPolicies, host_name,
     online_cores, read_file,
 };
 
@@ -92,5 +93,9 @@ fn wanted(args: &Args, config: Config) -> Wanted {
         tunnels: matches!(config.network.underlay, Underlay::Overlay(_)),
         rx_mode: config::rx_mode_name(config.rx_mode).to_owned(),
         cni_folder: args.cni_folder.clone(),
+        journal: config.journal.map(|Bytes(bytes)| {
+            let Reach { usual_hours, least_hours } = Reach::of(bytes);
+            Journal { folder: config.journal_dir, bytes, usual_hours, least_hours }
+        }),
     }
 }

@@ -24,14 +24,12 @@ use socket_policy::SocketPolicy;
 
 /// Arguments of `podgate run`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "A flag counts before its environment variable, and that before the file, \
-where the options have the same names without the dashes in front.
+#[command(after_help = "Precedence: flag, environment variable, file (names without dashes).
 
-The switch ends on SIGTERM or SIGINT. Pods that are attached then are cut off, and are taken up \
-again by the next start.
+SIGTERM or SIGINT ends the switch. Attached pods are cut off until the next start, which continues with them.
 
-Objects come from one source: the API server (--kubeconfig, or the service account inside a pod) or \
-manifests. Both together are refused.
+Objects come from the API server (--kubeconfig, or the service account inside a pod) or from manifests, never \
+from both.
 
 Example:
   podgate run --node node-a --kubeconfig /etc/podgate/kubeconfig --cores 2,3
@@ -119,7 +117,7 @@ fn failed(error: StartError) -> ExitCode {
 }
 
 /// Gives up the privileges of the calling thread that the switch does not need. It writes files of
-/// its state, its socket, the export of verdicts, and pins of programs.
+/// its state, its socket, the export of verdicts, the journal, and pins of programs.
 fn confine_thread(config: &Config) -> Result<(), StartError> {
     fn folder(file: &Path) -> &Path {
         file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
@@ -128,9 +126,14 @@ fn confine_thread(config: &Config) -> Result<(), StartError> {
     // Rules are about what is there. Errors are reported where the folders are used.
     let _ = make_folder(state).and_then(|()| make_folder(socket));
     let export = config.flow_export.file.as_deref().map(folder);
+    let journal = config.journal.map(|_| config.journal_dir.as_path());
+    if let Some(Err(error)) = journal.map(make_folder) {
+        let folder = config.journal_dir.display();
+        tracing::error!("journal-dir: {folder}: {error}; no journal can be written");
+    }
     let pins = Some(config.bpf_fs.as_path());
     let pins = pins.filter(|_| config.socket_policies != SocketPolicies::Off);
-    let folders = [state, socket].into_iter().chain(export).chain(pins);
+    let folders = [state, socket].into_iter().chain(export).chain(journal).chain(pins);
     let has_landlock = confine::restrict(config.capabilities(), folders)
         .map_err(|error| StartError::Failed(format!("give up privileges: {error}")))?;
     if !has_landlock {

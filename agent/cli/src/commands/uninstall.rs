@@ -15,7 +15,7 @@ use setup::install::{Places, Removal, uninstall};
 #[command(
     after_help = "Removes configurations that call podgate-cni, the addresses that host-local reserved \
 for them, the plugin, programs on interfaces, interfaces of pods and the host port with their routes \
-and addresses, nftables tables, programs at cgroups, and the state folder, and prints each. Only objects with Podgate's \
+and addresses, nftables tables, programs at cgroups, the state folder and the journal, and prints each. Only objects with Podgate's \
 names are removed. Attached pods lose their interface: recreate them with another plugin.
 
 Packages, images and the API server's objects are not touched, and net.ipv4.conf.all.forwarding and \
@@ -43,6 +43,10 @@ pub struct Args {
     #[arg(long, env = "PODGATE_STATE_DIR", value_name = "PATH", default_value_os_t = Options::default().state_dir())]
     state_dir: PathBuf,
 
+    /// The journal's folder
+    #[arg(long, env = "PODGATE_JOURNAL_DIR", value_name = "PATH", default_value = observe::journal::FOLDER)]
+    journal_dir: PathBuf,
+
     /// The file system of type bpf, where programs at cgroups are pinned
     #[arg(long, env = "PODGATE_BPF_FS", value_name = "PATH", default_value_os_t = Options::default().bpf_fs())]
     bpf_fs: PathBuf,
@@ -59,6 +63,7 @@ pub(super) fn run(args: &Args) -> Ended {
         plugins: args.folders.plugin_folder.clone(),
         reservations: args.reservation_folder.clone(),
         state: args.state_dir.clone(),
+        journal: args.journal_dir.clone(),
         bpf_fs: args.bpf_fs.clone(),
     };
     let removed = uninstall(&places, args.dry_run).map_err(|error| fail(NO, error))?;

@@ -33,6 +33,8 @@ pub struct Places {
     pub reservations: PathBuf,
     /// The switch's state folder.
     pub state: PathBuf,
+    /// The journal's folder.
+    pub journal: PathBuf,
     /// The file system of type bpf.
     pub bpf_fs: PathBuf,
 }
@@ -41,7 +43,7 @@ pub struct Places {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Removal {
     /// `configuration`, `addresses`, `plugin`, `xdp`, `tcx`, `filter`, `route`, `interface`,
-    /// `nftables`, `sockets` or `state`.
+    /// `nftables`, `sockets`, `state` or `journal`.
     pub kind: &'static str,
     /// Its name.
     pub name: String,
@@ -92,6 +94,9 @@ pub fn uninstall(places: &Places, dry_run: bool) -> Result<Vec<Removal>, String>
     }
     if places.state.exists() {
         work.remove_folder("state", &places.state);
+    }
+    if places.journal.exists() {
+        work.remove_folder("journal", &places.journal);
     }
     Ok(work.removed)
 }
@@ -261,6 +266,7 @@ mod tests {
             plugins: place("bin"),
             reservations: place("networks"),
             state: place("state"),
+            journal: place("journal"),
             bpf_fs: place("bpf"),
         }
     }

@@ -14,6 +14,7 @@ mod cni;
 mod encryption;
 mod finding;
 mod flow_offload;
+mod journal;
 mod kernel;
 mod memory;
 mod report;
@@ -28,6 +29,7 @@ use confine::capabilities::CapabilitySet;
 use dataplane::kernel::Kernel;
 
 pub use finding::{Finding, Level};
+pub use journal::Journal;
 pub use memory::{HugePages, Memory};
 pub use report::{Modes, Report};
 use trial::Privileges;
@@ -77,6 +79,8 @@ pub struct Wanted {
     pub rx_mode: String,
     /// Folder of CNI configurations.
     pub cni_folder: PathBuf,
+    /// The journal, if there is to be one.
+    pub journal: Option<Journal>,
 }
 
 /// Checks this machine.
@@ -109,6 +113,7 @@ pub fn inspect(wanted: &Wanted) -> Report {
     }
     findings.extend(uplink::look(wanted));
     findings.push(cni::look(&wanted.cni_folder, uplink::pod_mtu(wanted)));
+    findings.extend(wanted.journal.as_ref().map(journal::look));
     let modes = Modes {
         flow_offload: offload,
         ports: ports.as_ref().map(|ports| ports.mode.clone()),

@@ -223,6 +223,11 @@ fn every_value_reaches_an_object() {
     values["maxUnavailable"] = json!("10%");
     values["podAnnotations"] = json!({"note": "yes"});
     values["seLinuxOptions"] = json!({"type": "other_t"});
+    values["podLabels"] = json!({"team": "network"});
+    values["affinity"] = json!({"nodeAffinity": {"note": "near"}});
+    values["imagePullSecrets"] = json!([{"name": "registry"}]);
+    values["extraVolumes"] = json!([{"name": "more", "emptyDir": {}}]);
+    values["extraVolumeMounts"] = json!([{"name": "more", "mountPath": "/more"}]);
     values["config"]["rx-mode"] = json!("polling");
     values["config"]["dns-min-ttl"] = json!("2m");
     validate(&values).unwrap();
@@ -243,6 +248,11 @@ fn every_value_reaches_an_object() {
         "10%",
         "\"note\":\"yes\"",
         "other_t",
+        "\"team\":\"network\"",
+        "near",
+        "registry",
+        "emptyDir",
+        "\"/more\"",
     ] {
         assert!(daemonset.contains(expected), "{expected}: {daemonset}");
     }
@@ -282,10 +292,25 @@ fn beside_another_cni_plugin_nothing_is_installed_for_the_runtime() {
     let names = |list: &Value| -> Vec<String> {
         list.as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(names(&containers[0]["volumeMounts"]), ["config", "run"]);
-    assert_eq!(names(&daemonset.pointer(pod).unwrap()["volumes"]), ["config", "run"]);
+    assert_eq!(names(&containers[0]["volumeMounts"]), ["config", "run", "journal"]);
+    assert_eq!(names(&daemonset.pointer(pod).unwrap()["volumes"]), ["config", "run", "journal"]);
     let data = object(&objects, "ConfigMap", "podgate")["data"].clone();
     assert_eq!(data.as_object().unwrap().len(), 1, "{data}");
     let config = config_of(data["config.yaml"].as_str().unwrap());
     assert_eq!(config.enforcer, Enforcer::Nftables);
+}
+
+#[test]
+fn a_pod_monitor_scrapes_each_switch_by_its_address() {
+    let mut values = values();
+    values["metrics"]["podMonitor"]["enabled"] = json!(true);
+    values["metrics"]["podMonitor"]["labels"] = json!({"release": "p"});
+    validate(&values).unwrap();
+    let monitor = object(&render(&values, "network"), "PodMonitor", "podgate");
+    assert_eq!(monitor["metadata"]["labels"], json!({"release": "p"}));
+    let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
+    assert_eq!(endpoint["honorLabels"], true);
+    assert_eq!(endpoint["authorization"]["credentials"]["name"], "podgate-scraper");
+    let relabelings = endpoint["relabelings"].as_array().unwrap();
+    assert!(relabelings.iter().any(|it| it["replacement"] == "$1:9471"), "{relabelings:?}");
 }
