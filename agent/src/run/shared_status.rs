@@ -113,6 +113,10 @@ pub struct PublishedState {
     pub faults: Vec<String>,
     /// Number of faults in the source's objects.
     pub faults_count: usize,
+    /// Policies that are not enforced as written, since they have faults.
+    pub closed_policies: Vec<String>,
+    /// Files that cannot be read; their last readable versions are in force.
+    pub refused_files: Vec<String>,
     /// The source of objects.
     pub source: SourceInfo,
     /// Networks of this node's pods.
@@ -351,8 +355,17 @@ pub(super) mod tests {
 
     /// A switch with one worker, whose state is below `folder`.
     pub(in crate::run) fn started(folder: &Path) -> SharedStatus {
+        started_with(folder, |_| {})
+    }
+
+    /// A switch with one worker, whose state is below `folder`, with these options as well.
+    pub(in crate::run) fn started_with(
+        folder: &Path,
+        set: impl FnOnce(&mut Options),
+    ) -> SharedStatus {
         let state_dir = Some(folder.to_owned());
-        let options = Options { state_dir, workers: Some(1), ..Options::default() };
+        let mut options = Options { state_dir, workers: Some(1), ..Options::default() };
+        set(&mut options);
         let config = Config::resolve(options, "node-a", &BTreeSet::new()).unwrap();
         let (memory, frames) = dataplane::Memory::heap(2048, 64);
         let broker = EventBroker::new("node-a", 1);
@@ -365,12 +378,12 @@ pub(super) mod tests {
     fn a_stuck_source_shows_in_status_and_health() {
         let folder = testkit::TempDir::new("stuck");
         let shared = started(folder.path());
-        assert_eq!(Status::of(&shared).unhealthy_reasons, Vec::<String>::new());
+        assert_eq!(Status::of(&shared).problems, Vec::<String>::new());
         shared.set_source_stuck(true);
         let status = Status::of(&shared);
-        assert!(status.unhealthy_reasons[0].contains("is stuck"), "{:?}", status.unhealthy_reasons);
+        assert!(status.problems[0].contains("is stuck"), "{:?}", status.problems);
         assert!(status.to_string().contains("is stuck"), "{status}");
         shared.set_source_stuck(false);
-        assert_eq!(Status::of(&shared).unhealthy_reasons, Vec::<String>::new());
+        assert_eq!(Status::of(&shared).problems, Vec::<String>::new());
     }
 }

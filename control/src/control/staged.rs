@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{Acl, Control};
+use crate::Object;
 use crate::cache::Store;
 use crate::configurator::{ClusterWide, Policies};
 use crate::model::{
@@ -84,6 +85,26 @@ impl Control {
     /// Whether a policy in no namespace is enforced.
     pub(super) fn is_enforced(&self, staging: &Staging) -> bool {
         staging.stage(self.stage) == Stage::Enforced
+    }
+
+    /// Every known object, without the policies that are staged.
+    pub fn enforced_objects(&self) -> impl Iterator<Item = Object> {
+        self.objects().filter(|object| match object {
+            Object::NetworkPolicy(policy) => {
+                let entry = self.cache.namespaces().get(&policy.key.namespace);
+                let stage = entry.and_then(|entry| entry.stage).unwrap_or(self.stage);
+                policy.staging.stage(stage) == Stage::Enforced
+            }
+            Object::ClusterNetworkPolicy(policy) => self.is_enforced(&policy.staging),
+            Object::ClusterEgressFirewall(firewall) => self.is_enforced(&firewall.staging),
+            Object::ClusterHostFirewall(firewall) => self.is_enforced(&firewall.staging),
+            Object::Namespace(_)
+            | Object::Pod(_)
+            | Object::Node(_)
+            | Object::Service(_)
+            | Object::EndpointSlice(_)
+            | Object::NodeAddresses(_) => true,
+        })
     }
 
     /// The enforced policies that select a pod, in order.

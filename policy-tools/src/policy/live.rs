@@ -10,10 +10,14 @@ use observe::verdicts::{End, workload};
 
 use super::matrix::around;
 use super::picture::{INTERNET, NodeKind, PictureOptions, picture};
+use super::xml;
 use crate::input::Manifests;
 
 /// Maximum number of pods that are drawn; more would take too long and be unreadable.
 const MOST_PODS: usize = 5_000;
+
+/// The place of the banner in `live.html`.
+const BANNER: &str = "<div id=\"banner\" role=\"alert\"></div>";
 
 /// A page, and the names of its nodes.
 #[derive(Debug, Default)]
@@ -78,6 +82,13 @@ impl Drawing {
             nets: outside.iter().filter_map(|name| name.parse().ok()).collect(),
             outside: rest.map(|name| (*name).to_owned()),
         })
+    }
+
+    /// The page with lines of text above the picture.
+    pub fn with_banner(&self, lines: &[String]) -> String {
+        let (empty, end) = (BANNER, "</div>");
+        let begin = empty.trim_end_matches(end);
+        self.html.replacen(empty, &format!("{begin}{}{end}", xml(&lines.join("\n"))), 1)
     }
 
     /// The name of an end: its workload, its node or its address.

@@ -29,7 +29,8 @@ pub struct Args {
     wait: Option<Span>,
 
     /// Repeat at this interval
-    #[arg(long, short, value_name = "INTERVAL", num_args = 0..=1, default_missing_value = "2s")]
+    #[arg(long, short_alias = 'w', value_name = "INTERVAL", num_args = 0..=1)]
+    #[arg(default_missing_value = "2s")]
     watch: Option<Span>,
 
     /// Output format; JSON is one line a sample
@@ -63,7 +64,7 @@ pub(super) fn run(args: &Args) -> Ended {
 }
 
 fn is_well(status: &Status) -> bool {
-    status.ready && status.unhealthy_reasons.is_empty()
+    status.ready && status.healthy
 }
 
 fn ask(args: &Args) -> Result<Status, ExitCode> {

@@ -79,7 +79,7 @@ async fn show(switches: &Switches, output: Format) -> Result<bool, Failure> {
             .and_then(|value: Value| Ok((serde_json::from_value::<Status>(value.clone())?, value)));
         match read {
             Ok((status, value)) => {
-                notes.extend(status.unhealthy_reasons.iter().map(|why| format!("{node}: {why}")));
+                notes.extend(status.problems.iter().map(|why| format!("{node}: {why}")));
                 notes.extend(status.faults.iter().map(|why| format!("{node}: {why}")));
                 rows.push(row(&status, node, &switch.pod));
                 whole.push(value);
@@ -127,7 +127,7 @@ fn once(notes: Vec<String>) -> Vec<String> {
 }
 
 fn row(status: &Status, node: &str, pod: &str) -> Vec<Value> {
-    let is_well = status.ready && status.unhealthy_reasons.is_empty();
+    let is_well = status.ready && status.healthy;
     let generation = match status.generation == status.generation_in_force {
         true => status.generation.to_string(),
         false => format!("{} ({} in force)", status.generation, status.generation_in_force),

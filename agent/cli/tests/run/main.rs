@@ -82,7 +82,7 @@ fn pods_policies_and_verdicts() {
     db.expects(&syn(WEB, DB, 6382), DB);
 
     let status = node.status();
-    assert!(status.ready && status.unhealthy_reasons.is_empty());
+    assert!(status.ready && status.problems.is_empty());
     let names: Vec<&str> = status.ports.iter().map(|port| port.name.as_str()).collect();
     assert_eq!(names, ["host", "default/api", "default/db", "default/web"]);
     assert!(status.ports.iter().all(|port| port.mode == "memory" && !port.closed));

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::process::Command;
 
+use control::model::Stage;
 use local_api::{Request, TraceAdd};
 use serde_json::Value;
 use testkit::TempDir;
@@ -110,6 +111,34 @@ fn the_page_has_the_picture_and_what_the_switch_decides() {
     files.remove("policy.yaml");
     until(|| live()["drawing"].as_u64().unwrap() > before);
     drop(pods);
+}
+
+#[test]
+fn the_page_shows_staged_policies_as_not_enforced() {
+    let files = NodeFiles::new("page-staged");
+    files.manifest("cluster.yaml", &cluster(&["db", "web", "api"]));
+    files.manifest("policy.yaml", POLICY);
+    let node = Node::start_with(&files, |config| {
+        (config.web_page, config.default_stage) = (true, Stage::Staged);
+    });
+    until(|| node.http("GET /page HTTP/1.1").0 == 200);
+    let (_, page) = node.http("GET /page HTTP/1.1");
+    let banner = "<div id=\"banner\" role=\"alert\">stage-all is on: no policy without \
+                  podgate.io/stage=enforced is enforced, 1 staged</div>";
+    assert!(page.contains(banner), "{page}");
+    // Without an enforced policy every pod is drawn as open.
+    assert!(page.contains("open: no ingress policy"), "{page}");
+    let (_, live) = node.http("GET /page/live.json HTTP/1.1");
+    let live: Value = serde_json::from_str(&live).unwrap();
+    assert_eq!(live["not_enforced"][0]["reason"], "stage-all");
+    let (_, metrics) = node.http("GET /metrics HTTP/1.1");
+    assert!(metrics.contains("podgate_not_enforced{reason=\"stage-all\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("podgate_not_enforced{reason=\"policy-closed\"} 0\n"), "{metrics}");
+    let (code, health) = node.http("GET /readyz HTTP/1.1");
+    assert_eq!(code, 200, "{health}");
+    assert!(health.starts_with("ok\nnot enforced: stage-all is on"), "{health}");
+    let status = node.status();
+    assert!(status.healthy && status.problems[0].starts_with("stage-all"), "{status}");
 }
 
 #[test]

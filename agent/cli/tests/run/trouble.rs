@@ -104,7 +104,7 @@ fn hostile_requests_end_nothing() {
         assert!(answer.contains("\"error\""), "{answer}");
     }
     let _db = node.attach("db", DB);
-    assert!(node.status().unhealthy_reasons.is_empty());
+    assert!(node.status().problems.is_empty());
 }
 
 #[test]

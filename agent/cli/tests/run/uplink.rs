@@ -1,7 +1,9 @@
 //! The uplink: what the kernel and the program in front of it are given, and which tunnel packets count.
 
 use linux_net::filter::Rules;
-use testkit::packet::{Packet, udp};
+use local_api::Verdict;
+use observe::verdicts::Protocol;
+use testkit::packet::{Packet, ping, udp};
 
 use crate::DB;
 use crate::kernel::Kernel;
@@ -54,7 +56,7 @@ fn the_kernel_is_given_what_it_must_not_route_and_the_uplink_what_to_take() {
 #[test]
 fn an_address_that_the_kernel_and_the_node_object_have_is_shown_once() {
     let kernel = Kernel::default();
-    for own in ["192.0.2.1", "198.51.100.9"] {
+    for own in ["198.51.100.9", "192.0.2.1"] {
         kernel.add_address(own.parse().unwrap());
     }
     let files = NodeFiles::new("once");
@@ -66,6 +68,8 @@ fn an_address_that_the_kernel_and_the_node_object_have_is_shown_once() {
     let count = |own: &str| shown().iter().filter(|it| **it == *own).count();
     until(|| count("198.51.100.9") == 1);
     assert_eq!(count("192.0.2.1"), 1, "{:?}", shown());
+    // Verdicts name pods on the host network by the first.
+    assert_eq!(shown()[0], "192.0.2.1", "that of the Node object");
 }
 
 /// A tunnel packet of the other node's pod.
@@ -106,6 +110,27 @@ fn tunnel_packets_have_passed_no_router_unless_the_route_leads_by_one() {
         uplink.send(&tunnel(port, 64));
         db.wire.receive().is_some()
     });
+}
+
+#[test]
+fn a_ping_into_a_tunnel_is_observed_as_an_echo_request() {
+    let (files, kernel) = (NodeFiles::new("ping"), Kernel::default());
+    let other = OTHER.parse().unwrap();
+    kernel.route(other, other);
+    files.manifest("far.yaml", &remote_pod("far", "10.2.0.9"));
+    let node = start(&files, kernel);
+    let (db, uplink) = (node.attach("db", DB), node.kernel.pod("eth0"));
+    let mut sequence = 0;
+    until(|| {
+        sequence += 1;
+        db.send(&ping(DB, "10.2.0.9", sequence, 1));
+        uplink.wire.receive().is_some_and(|frame| frame.len() > 80)
+    });
+    let event = node.wait_for_event(|event| event.verdict == Verdict::Forward);
+    assert_eq!((event.icmp_type, event.protocol), (Some(8), Some(Protocol(1))), "{event:?}");
+    // Sessions name pods of other nodes as verdicts do.
+    let sessions = node.show("sessions").unwrap();
+    assert!(sessions.contains("default/far"), "{sessions}");
 }
 
 /// A pod of another node that is replaced while this switch is away does not get its sessions, whatever

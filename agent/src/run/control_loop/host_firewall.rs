@@ -6,6 +6,7 @@ use std::sync::Arc;
 use control::View;
 use nftables::Failsafe;
 
+use super::HOST_FIREWALL;
 use super::kernel_filter::VERIFY;
 use crate::run::error::StartError;
 use crate::run::kernel::{HostNetwork, Programmer};
@@ -40,7 +41,7 @@ impl HostFirewallReconciler {
     ) -> Result<Self, StartError> {
         let apply =
             move |desired: &Desired| network.host_firewall(&desired.view, &desired.failsafe);
-        let programmer = Programmer::start("host-firewall", VERIFY, apply);
+        let programmer = Programmer::start(HOST_FIREWALL, VERIFY, apply);
         Ok(Self { programmer: programmer?, failsafe })
     }
 

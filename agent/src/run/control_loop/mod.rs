@@ -72,7 +72,7 @@ mod uplink;
 mod uplink_filter;
 mod warnings;
 
-pub(super) use publish_status::NFTABLES;
+pub(super) use publish_status::{HOST_FIREWALL, NFTABLES};
 pub use socket_policies::load as load_socket_policies;
 
 use std::collections::VecDeque;
@@ -184,7 +184,9 @@ impl ControlLoop {
                 let _ = reply.send(is_known.then(source));
             }
             // The thread that requested them may have ended.
-            Event::Objects(reply) => drop(reply.send(self.effects.control.objects().collect())),
+            Event::Objects(reply) => {
+                drop(reply.send(self.effects.control.enforced_objects().collect()));
+            }
             Event::KeepLabels(reply) => {
                 let directory = self.effects.shared.broker.directory();
                 if !directory.keeps_labels() {

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use nftables::{Attachment, Enforcer, Locator, Renderer, Site};
 use parking_lot::Mutex;
 
+use super::NFTABLES;
 use crate::config::Config;
 use crate::run::error::StartError;
 use crate::run::kernel::{KernelError, Programmer};
@@ -77,7 +78,7 @@ impl NftablesReconciler {
             departed: Arc::clone(&departed),
         };
         let apply = move |desired: &Desired| kernel.apply(desired);
-        let programmer = Programmer::start("nftables", VERIFY, apply);
+        let programmer = Programmer::start(NFTABLES, VERIFY, apply);
         Ok(Self { programmer: programmer?, attachments, moved, departed })
     }
 

@@ -1,11 +1,11 @@
 //! Publishes the shared status: ports and their names, pending attachments, faults.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use control::View;
+use control::{Fault, View};
 use dataplane::wire::vxlan::Vxlan;
 use dataplane::{PortId, Snapshot, Underlay};
 
@@ -22,6 +22,9 @@ use snapshot::{HOST, NodePort, PortRole, UPLINK};
 
 /// The mode of pods whose policies nftables enforces.
 pub(in crate::run) const NFTABLES: &str = "nftables";
+
+/// The part of the kernel's configuration that ClusterHostFirewalls are.
+pub(in crate::run) const HOST_FIREWALL: &str = "host-firewall";
 
 /// Maximum of faults shown.
 const MOST_FAULTS: usize = 200;
@@ -79,6 +82,7 @@ impl ControlLoop {
         };
         let counts = control.counts().into_iter();
         let (faults, faults_count) = self.faults();
+        let (closed_policies, refused_files) = self.refused();
         let own = self.effects.own_object();
         shared.set_state(PublishedState {
             snapshot,
@@ -90,6 +94,8 @@ impl ControlLoop {
             skipped: input.skipped.clone(),
             faults,
             faults_count,
+            closed_policies,
+            refused_files,
             source: input.info.clone(),
             pod_networks: own.map_or_else(Vec::new, |node| node.pod_cidrs.clone()),
             pod_mtu: self.uplink.as_ref().and_then(|uplink| self.pod_mtu(uplink.port.mtu())),
@@ -118,6 +124,22 @@ impl ControlLoop {
             faults.push(format!("and {more} more"));
         }
         (faults, count)
+    }
+
+    /// The policies that are not enforced as written, and the files without a readable version, each once.
+    fn refused(&self) -> (Vec<String>, Vec<String>) {
+        let Effects { control, input, .. } = &self.effects;
+        let faults = input.faults.iter().chain(control.host_network_faults());
+        let (mut policies, mut files) = (BTreeSet::new(), BTreeSet::new());
+        for Fault { object, file, .. } in faults {
+            match (object, file) {
+                (Some(object), _) if object.kind.closes() => drop(policies.insert(object)),
+                (None, Some(file)) => drop(files.insert(file)),
+                _ => {}
+            }
+        }
+        let files = files.iter().map(|file| file.display().to_string());
+        (policies.iter().map(ToString::to_string).collect(), files.collect())
     }
 
     /// The snapshot with the rules in force: the workers', or where nftables enforces, one with a port for

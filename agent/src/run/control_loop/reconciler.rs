@@ -105,10 +105,11 @@ impl Effects {
         [&config.node_addresses, &self.gateways, kernel].concat()
     }
 
-    /// All of the node's addresses.
+    /// All of the node's addresses, those of its object first: others know it by them.
     pub(super) fn own_addresses(&self) -> Vec<IpAddr> {
-        let mut addresses = self.node_addresses();
-        addresses.extend(self.own_object().iter().flat_map(|node| node.addresses.clone()));
+        let own = self.own_object();
+        let mut addresses = own.map_or_else(Vec::new, |node| node.addresses.clone());
+        addresses.extend(self.node_addresses());
         let mut seen = HashSet::new();
         addresses.retain(|address| seen.insert(*address));
         addresses

@@ -12,7 +12,8 @@ use telemetry::{Scrape, process_metrics};
 use crate::run::shared_status::SharedStatus;
 use crate::run::source::{Restored, WatchState};
 use crate::run::status::{
-    EncryptionStatus, FlowOffloadStatus, FramesStatus, PortStatus, SocketPoliciesStatus, Status,
+    EncryptionStatus, FlowOffloadStatus, FramesStatus, PortStatus, Reason, SocketPoliciesStatus,
+    Status,
 };
 
 /// Renders all metrics as of now.
@@ -23,6 +24,15 @@ pub(super) fn text(shared: &SharedStatus) -> String {
     page.sample(&[("version", &status.version)], 1);
     page.family("ready", "gauge", "Whether pods can be attached.");
     page.sample(&[], u8::from(status.ready));
+    page.family(
+        "not_enforced",
+        "gauge",
+        "Things that are not enforced or weaken what is, by reason; podgate status says what.",
+    );
+    for reason in Reason::ALL {
+        let found = status.not_enforced.iter().find(|it| it.reason == reason.name());
+        page.sample(&[("reason", reason.name())], found.map_or(0, |it| it.count));
+    }
     page.family("packets_total", "counter", "Packets by what became of them, and why.");
     for outcome in Outcome::ALL {
         let count: u64 = shared.switch.counters().map(|worker| worker.of(*outcome)).sum();
@@ -386,7 +396,7 @@ fn nodes(page: &mut Page, shared: &SharedStatus) {
         page.family(name, "counter", help);
         for node in Node::ALL {
             let sum: u64 = shared.switch.counters().map(|worker| read(worker.node(node))).sum();
-            page.sample(&[("node", node.name())], sum);
+            page.sample(&[("graph_node", node.name())], sum);
         }
     }
 }

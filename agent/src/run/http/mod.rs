@@ -12,6 +12,7 @@ use telemetry::{Page, Pages};
 
 use crate::run::events::Event;
 use crate::run::shared_status::SharedStatus;
+use crate::run::status::NotEnforced;
 use page::LivePage;
 
 pub use remote::{AUDIENCE, FOLDER};
@@ -40,15 +41,22 @@ impl Pages for SwitchPages {
 
     fn page(&self, path: &str, _query: &str) -> Option<Page> {
         let shared = &self.shared;
-        let unhealthy =
-            || Some(shared.unhealthy_reasons().join("\n")).filter(|text| !text.is_empty());
-        let answer = |fault: Option<String>| match fault {
-            None => Page::new(200, "ok\n"),
-            Some(text) => Page::new(503, text + "\n"),
+        let health = |unready: Option<&'static str>, is_readiness: bool| {
+            let found = NotEnforced::all(shared);
+            let of_rules = found.iter().filter(|it| is_readiness && it.is_failure());
+            let mut faults: Vec<String> =
+                shared.unhealthy_reasons().into_iter().map(str::to_owned).collect();
+            faults.extend(unready.filter(|_| faults.is_empty()).map(str::to_owned));
+            faults.extend(of_rules.map(ToString::to_string));
+            if !faults.is_empty() {
+                return Page::new(503, faults.join("\n") + "\n");
+            }
+            let notes = found.iter().map(|it| format!("not enforced: {it}\n"));
+            Page::new(200, "ok\n".to_owned() + &notes.collect::<String>())
         };
         match path {
-            "/healthz" => Some(answer(unhealthy())),
-            "/readyz" => Some(answer(unhealthy().or_else(|| shared.unready().map(str::to_owned)))),
+            "/healthz" => Some(health(None, false)),
+            "/readyz" => Some(health(shared.unready(), true)),
             "/metrics" => Some(Page::new(200, metrics::text(shared))),
             "/" => {
                 let page = if self.live.is_some() { "/page\n" } else { "" };

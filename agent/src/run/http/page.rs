@@ -29,7 +29,7 @@ use telemetry::Page;
 use crate::run::events::Event as LoopEvent;
 use crate::run::pairs::{PairOfEnds, pairs_of_ends};
 use crate::run::shared_status::SharedStatus;
-use crate::run::status::Status;
+use crate::run::status::{NotEnforced, Status};
 use crate::run::thread::Thread;
 
 /// The page's state.
@@ -77,6 +77,7 @@ struct Live {
     at_ms: u64,
     node: String,
     generation: u64,
+    not_enforced: Vec<NotEnforced>,
     /// The number of the last picture.
     drawing: u64,
     flows: Vec<Flow>,
@@ -148,7 +149,11 @@ impl LivePage {
         match (&drawn.problem, drawn.number) {
             (Some(problem), _) => Page::new(503, format!("{problem}\n")),
             (None, 0) => Page::html(503, WAIT),
-            (None, _) => Page::html(200, drawn.drawing.html.clone()),
+            (None, _) => {
+                let found = NotEnforced::all(&self.shared);
+                let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
+                Page::html(200, drawn.drawing.with_banner(&lines))
+            }
         }
     }
 
@@ -171,7 +176,7 @@ impl LivePage {
 
     fn look(&self, drawing: &Drawing, number: u64) -> Live {
         let shared = &self.shared;
-        let Status { node, generation, ports, .. } = Status::of(shared);
+        let Status { node, generation, ports, not_enforced, .. } = Status::of(shared);
         let ports = ports.into_iter().map(|it| Port {
             name: it.name,
             received: it.received,
@@ -197,6 +202,7 @@ impl LivePage {
             at_ms: u64::try_from(shared.uptime().as_millis()).unwrap_or(u64::MAX),
             node,
             generation,
+            not_enforced,
             drawing: number,
             flows: flows(&self.lately(now), drawing),
             ports: ports.collect(),

@@ -3,6 +3,7 @@
 use cli_runtime::counted;
 
 use super::Status;
+use super::not_enforced::ENFORCING;
 
 /// Reasons shown of the drops.
 const MOST_REASONS: usize = 5;
@@ -13,8 +14,8 @@ impl Status {
     /// One line each; empty if nothing needs attention.
     pub fn attention(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.contradictions.iter().map(ToString::to_string).collect();
-        lines.extend(self.unhealthy_reasons.iter().cloned());
-        if !self.ready && self.unhealthy_reasons.is_empty() {
+        lines.extend(self.problems.iter().cloned());
+        if !self.ready && self.healthy {
             lines.push("not ready: pods cannot be attached".to_owned());
         }
         let in_memory = self.in_memory.iter();
@@ -32,16 +33,11 @@ impl Status {
             let faults = counted(self.faults.len(), "fault");
             lines.push(format!("{faults} in objects, the first: {}", self.faults[0]));
         }
-        let kernel = self.kernel.iter().filter_map(|it| Some((&it.part, it.error.as_ref()?)));
-        lines.extend(kernel.map(|(part, error)| format!("kernel's {part}: {error}")));
-        lines.extend(self.encryption.troubles());
-        let sockets = &self.socket_policies;
-        let troubles = sockets.reason.iter().chain(&sockets.not_ended);
-        lines.extend(troubles.map(|why| format!("socket policies: {why}")));
-        if let Some(first) = sockets.missing.first() {
-            let pods = counted(sockets.missing.len(), "pod");
-            lines.push(format!("{pods} without socket policies, the first: {first}"));
-        }
+        let kernel = self.kernel.iter().filter(|it| !ENFORCING.contains(&it.part.as_str()));
+        let failed = kernel.filter_map(|it| Some((&it.part, it.error.as_ref()?)));
+        lines.extend(failed.map(|(part, error)| format!("kernel's {part}: {error}")));
+        let not_ended = self.socket_policies.not_ended.iter();
+        lines.extend(not_ended.map(|why| format!("socket policies: {why}")));
         let sessions = &self.sessions;
         // From here on a pod that has its share opens connections in the place of its own.
         if sessions.used >= sessions.capacity / 2 {

@@ -113,13 +113,4 @@ impl EncryptionStatus {
             self.decrypted
         )
     }
-
-    /// Lines for the section "Attention".
-    pub(super) fn troubles(&self) -> Vec<String> {
-        let reason = self.reason.iter().map(|why| format!("encryption: {why}"));
-        let without = self.without_peer.iter();
-        let without =
-            without.map(|(node, why)| format!("encryption: nothing is sent to Node {node}: {why}"));
-        reason.chain(without).collect()
-    }
 }

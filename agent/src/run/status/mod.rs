@@ -3,6 +3,7 @@
 mod attention;
 mod encryption;
 mod flow_offload;
+mod not_enforced;
 mod socket_policies;
 mod source;
 mod text;
@@ -28,6 +29,7 @@ use crate::config::rx_mode_name;
 
 pub use encryption::{EncryptionStatus, PeerStatus};
 pub use flow_offload::FlowOffloadStatus;
+pub(super) use not_enforced::{NotEnforced, Reason};
 pub use socket_policies::SocketPoliciesStatus;
 pub use source::{AggregateStatus, SourceStatus, WatchStatus};
 pub(super) use text::port_and_frames_table;
@@ -41,9 +43,15 @@ pub struct Status {
     pub version: String,
     /// Whether pods can be attached.
     pub ready: bool,
-    /// The unhealthy parts; empty if the switch is healthy.
-    #[serde(rename = "ailments")]
-    pub unhealthy_reasons: Vec<String>,
+    /// Whether every part makes progress.
+    #[serde(default = "healthy")]
+    pub healthy: bool,
+    /// The unhealthy parts, then what is not enforced, in words.
+    #[serde(default)]
+    pub problems: Vec<String>,
+    /// What is not enforced.
+    #[serde(default)]
+    pub not_enforced: Vec<NotEnforced>,
     /// Decisions of the tables that are not those of their rules, if there are any.
     #[serde(default)]
     pub contradictions: Option<Contradictions>,
@@ -143,6 +151,11 @@ impl FramesStatus {
         let kernel: u32 = self.kernel.values().sum();
         self.total.saturating_sub(self.free + kernel as usize)
     }
+}
+
+/// A switch that does not say so is of a version that said it by problems alone.
+const fn healthy() -> bool {
+    true
 }
 
 /// Decisions of the tables that are not those of their rules.
@@ -335,6 +348,8 @@ impl Status {
     /// As of now.
     pub fn of(shared: &SharedStatus) -> Self {
         let (state, switch, config) = (shared.state(), &shared.switch, &shared.config);
+        let (unhealthy, not_enforced) = (shared.unhealthy_reasons(), NotEnforced::all(shared));
+        let unenforced = not_enforced.iter().map(ToString::to_string);
         let workers = switch.counters().enumerate().map(|(worker, counters)| WorkerStatus {
             worker,
             core: config.cores.get(worker).copied(),
@@ -346,7 +361,9 @@ impl Status {
             node: config.node_name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ready: shared.is_ready(),
-            unhealthy_reasons: shared.unhealthy_reasons().into_iter().map(str::to_owned).collect(),
+            healthy: unhealthy.is_empty(),
+            problems: unhealthy.into_iter().map(str::to_owned).chain(unenforced).collect(),
+            not_enforced,
             contradictions: Contradictions::of(&shared.switch),
             started: utc(shared.started_at),
             uptime_s: shared.uptime().as_secs(),

@@ -11,11 +11,7 @@ use observe::time::uptime;
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let health = match (self.unhealthy_reasons.as_slice(), self.ready) {
-            ([], true) => "ready".to_owned(),
-            ([], false) => "not ready".to_owned(),
-            (unhealthy_reasons, _) => unhealthy_reasons.join("; "),
-        };
+        let health = self.health();
         let uptime = uptime(Duration::from_secs(self.uptime_s));
         let cores: Vec<String> =
             self.workers.iter().filter_map(|worker| worker.core).map(|c| c.to_string()).collect();
@@ -87,7 +83,7 @@ impl fmt::Display for Status {
             writeln!(f, "Verdicts not observable: {}", self.verdicts_lost)?;
         }
         writeln!(f)?;
-        f.write_str(&port_table(&self.ports).to_string())?;
+        f.write_str(&narrow_table(&self.ports).to_string())?;
         let mut list = |title: &str, lines: Vec<String>| -> fmt::Result {
             if !lines.is_empty() {
                 writeln!(f, "\n{title}:")?;
@@ -109,6 +105,54 @@ impl fmt::Display for Status {
     }
 }
 
+impl Status {
+    /// Whether the switch is ready and healthy, and what it does not enforce.
+    fn health(&self) -> String {
+        let unhealthy = self.problems.len().saturating_sub(self.not_enforced.len());
+        let state = match (self.healthy, self.ready) {
+            (true, true) => "ready".to_owned(),
+            (true, false) => "not ready".to_owned(),
+            (false, _) => self.problems[..unhealthy].join("; "),
+        };
+        let reasons: Vec<&str> = self.not_enforced.iter().map(|it| it.reason.as_str()).collect();
+        if reasons.is_empty() {
+            state
+        } else {
+            format!("{state}; not enforced: {}", reasons.join(", "))
+        }
+    }
+}
+
+/// Ports as a table that fits a terminal; `podgate show ports` has the other columns.
+fn narrow_table(ports: &[PortStatus]) -> Table {
+    let mut table =
+        Table::new(&["name", "address", "mode", "rx", "tx", "lost", "sessions", "state"]);
+    for port in ports {
+        table.add(vec![
+            port.name.as_str().into(),
+            port.addresses.join(",").into(),
+            port.mode.as_str().into(),
+            port.received.into(),
+            port.sent.into(),
+            (port.refused + port.missed).into(),
+            port.sessions.into(),
+            state(port).into(),
+        ]);
+    }
+    table
+}
+
+/// Whether a port is served, in a word.
+fn state(port: &PortStatus) -> &'static str {
+    if port.is_down() {
+        "down"
+    } else if port.closed {
+        "closed"
+    } else {
+        "up"
+    }
+}
+
 /// Ports as a table.
 pub(in crate::run) fn port_table(ports: &[PortStatus]) -> Table {
     let mut table = Table::new(&[
@@ -126,11 +170,6 @@ pub(in crate::run) fn port_table(ports: &[PortStatus]) -> Table {
         "state",
     ]);
     for port in ports {
-        let state = match port.closed {
-            _ if port.is_down() => "down",
-            true => "closed",
-            false => "up",
-        };
         table.add(vec![
             port.id.into(),
             port.name.as_str().into(),
@@ -143,7 +182,7 @@ pub(in crate::run) fn port_table(ports: &[PortStatus]) -> Table {
             port.refused.into(),
             port.missed.into(),
             port.sessions.into(),
-            state.into(),
+            state(port).into(),
         ]);
     }
     table
@@ -165,7 +204,6 @@ fn frames(places: &BTreeMap<String, u32>) -> String {
     used.map(|(place, count)| format!("{place} {count}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Workers, with the queues that each serves if there are several: `0 (queues 0-2), 1 (queue 3)`.
 /// Sessions that made room for new ones, if there were any.
 fn made_room(evicted: &EvictedStatus) -> String {
     let of = evicted.by_state().into_iter().filter(|(_, count)| *count > 0);
@@ -176,6 +214,7 @@ fn made_room(evicted: &EvictedStatus) -> String {
     }
 }
 
+/// Workers, with the queues that each serves if there are several: `0 (queues 0-2), 1 (queue 3)`.
 fn workers(parts: &[PartStatus]) -> Option<String> {
     let several = parts.iter().map(|part| part.queues.len()).sum::<usize>() > 1;
     let text = |part: &PartStatus| match part.queues.as_slice() {
@@ -226,7 +265,9 @@ mod tests {
             node: "node-a".into(),
             version: "0.1.0".into(),
             ready: true,
-            unhealthy_reasons: vec![],
+            healthy: true,
+            problems: vec![],
+            not_enforced: vec![],
             contradictions: None,
             started: "2026-11-21T02:25:35.123Z".into(),
             uptime_s: 65,
@@ -308,9 +349,9 @@ Offload:    unavailable: Linux 5.4: load the programs
 Journal:    13 kB since 2026-11-25T09:00Z
 Privileges: NET_ADMIN BPF, no new privileges, seccomp filter, confined files
 
-PORT  NAME         INTERFACE  MODE                    WORKER  ADDRESS   RX  TX  REFUSED  MISSED  SESSIONS  STATE
-1     default/db   pg1        native, copy            0       10.1.0.2  5   6   0        0       2         up
--     default/web  pg1        failed: no such device  -       10.1.0.2  5   6   0        0       2         down
+NAME         ADDRESS   MODE                    RX  TX  LOST  SESSIONS  STATE
+default/db   10.1.0.2  native, copy            5   6   0     2         up
+default/web  10.1.0.2  failed: no such device  5   6   0     2         down
 
 Source:
   state not saved: disk full
@@ -319,6 +360,7 @@ Faults in objects:
   a.yaml: document 1: is no YAML
 ";
         assert_eq!(text, expected);
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
         let part = |worker, queues: std::ops::Range<usize>| {
             let queues = queues.collect();
             PartStatus { worker, queues, received: 1, sent: 1 }
@@ -330,7 +372,8 @@ Faults in objects:
         let last = "10.1.0.2 to 10.1.0.3".to_owned();
         let wrong = Status {
             contradictions: Some(Contradictions { count: 2, last }),
-            unhealthy_reasons: vec!["a worker has ended".into()],
+            healthy: false,
+            problems: vec!["a worker has ended".into()],
             ..status.clone()
         };
         let first = "Attention:\n  2 decisions are not those of the rules, please report it: 10.1.0.2 to \

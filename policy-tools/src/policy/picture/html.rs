@@ -23,14 +23,18 @@ section:target{display:block;outline:none}body:not(:has(section:target)) section
 [data-verdict=allowed] :is(path.denied,.live.drop,tr.denied,tr.drop){display:none}\
 [data-verdict=denied] :is(.edge:not(.denied),.live.forward,tr.allowed,tr.forward){display:none}\
 table{border-collapse:collapse}td,th{padding:2px 10px;text-align:left;border-bottom:1px solid #e2e8f0}\
-tr.denied td{color:#dc2626}summary{cursor:pointer}";
+tr.denied td{color:#dc2626}summary{cursor:pointer}#missing:empty{display:none}\
+@media (max-width:640px){body{margin:8px}table{display:block;overflow-x:auto}#find{width:100%}}\
+@media (prefers-color-scheme:dark){body{background:#0f172a;color:#e2e8f0}section{background:#fff}a{color:#93c5fd}\
+td,th{border-color:#334155}tr.denied td{color:#f87171}}";
 
 const CONTROLS: &str = "\
-<div class=\"controls\"><input id=\"find\" list=\"names\" size=\"32\" placeholder=\"Find NAMESPACE/WORKLOAD\">\
-<select id=\"verdict\"><option value=\"\">Allowed and denied</option><option value=\"allowed\">Allowed</option>\
+<div class=\"controls\"><input id=\"find\" list=\"names\" size=\"32\" placeholder=\"Find a part of NAMESPACE/WORKLOAD\" \
+aria-label=\"Find a workload\"><select id=\"verdict\" aria-label=\"Verdicts shown\"><option value=\"\">Allowed and denied</option><option value=\"allowed\">Allowed</option>\
 <option value=\"denied\">Denied</option></select>\
-<button type=\"button\" id=\"in\">+</button><button type=\"button\" id=\"out\">\u{2212}</button>\
-<button type=\"button\" id=\"fit\">Fit</button></div>\n";
+<button type=\"button\" id=\"in\" aria-label=\"Zoom in\">+</button>\
+<button type=\"button\" id=\"out\" aria-label=\"Zoom out\">\u{2212}</button>\
+<button type=\"button\" id=\"fit\">Fit</button></div>\n<p id=\"missing\" role=\"status\"></p>\n";
 const SCRIPT: &str = include_str!("page.js");
 
 /// A picture of more nodes is shown collapsed at first.
@@ -39,9 +43,10 @@ const MOST: usize = 40;
 const MOST_WHOLE: usize = 300;
 
 const LIVE_STYLE: &str = "\
-.live{fill:none;pointer-events:stroke}.live.forward{stroke:#16a34a}.live.drop{stroke:#dc2626}\
+.live{fill:none;pointer-events:stroke}.live.forward{stroke:#16a34a}.live.drop{stroke:#dc2626;stroke-dasharray:6 4}\
 .live.traced{stroke:#2563eb;stroke-linecap:round;opacity:.3}\
-tbody tr.drop td{color:#dc2626}tbody tr.chosen td{background:#dbeafe}tr[tabindex]{cursor:pointer}\
+tbody tr.drop td{color:#dc2626}tbody tr.chosen td{background:#dbeafe;color:#1e293b}tr[tabindex]{cursor:pointer}\
+#banner:not(:empty){background:#fef3c7;color:#1e293b;border:1px solid #d97706;padding:8px 12px;margin:12px 0;white-space:pre-line}\
 .columns{display:flex;gap:48px;flex-wrap:wrap;align-items:start}ol{flex:1 1 320px;margin:0}li.drop b{color:#dc2626}li.forward b{color:#16a34a}";
 const LIVE_STATE: &str = include_str!("live.html");
 const LIVE_TABLES: &str = include_str!("tables.html");
@@ -68,6 +73,7 @@ impl Picture {
         };
         let mut text = format!(
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
              <title>What policies allow</title>\n<style>{STYLE}{style}</style>\n</head>\n\
              <body{drawing}>\n<h1>What policies allow</h1>\n"
         );

@@ -131,7 +131,9 @@ const render = () => {
     pressed: () => { traced = it.n; render(); },
   })), 'no packets are traced: podgate trace add N');
   path(latest.trace.lines.find(it => it.n === traced));
+  document.title = `${latest.node}: what policies allow`;
   byId('state').textContent = `${latest.node}, snapshot ${latest.generation}, ${latest.time}`;
+  byId('banner').textContent = latest.not_enforced.map(it => it.what).join('\n');
   draw();
 };
 

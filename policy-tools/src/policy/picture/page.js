@@ -38,13 +38,17 @@ addEventListener('wheel', event => {
 
 byId('verdict').onchange = event => { document.body.dataset.verdict = event.target.value; };
 
-// The drawing that has a workload, `NAMESPACE/NAME`, or the one of its namespace.
-const find = wanted => {
+// The drawing that has a workload, `NAMESPACE/NAME`, or the one of its namespace. A part of a name finds the first workload
+// that has it.
+const find = text => {
   document.querySelectorAll('.found').forEach(g => g.classList.remove('found'));
+  const names = [...byId('names').options].map(it => it.value);
+  const wanted = names.includes(text) ? text : names.find(it => it.includes(text)) ?? text;
   const own = section => section && [...section.querySelectorAll('[data-name]')].find(g => g.dataset.name === wanted);
   const space = byId('ns-' + wanted.split('/')[0]);
   const section = own(shown()) ? shown() : space;
-  if (!section) return;
+  byId('missing').textContent = section || !text ? '' : `No workload or namespace has "${text}" in its name.`;
+  if (!section || !text) return;
   location.hash = section.id;
   const g = own(section);
   g?.classList.add('found');
