@@ -52,11 +52,11 @@ pub enum Masquerade {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RxMode {
-    /// All the time: the lowest latency, a whole core a worker
+    /// busy-polls: lowest latency, one whole core for each worker
     Polling,
-    /// All the time while packets come, then the kernel wakes it
+    /// busy-polls under load, else sleeps until an interrupt
     Adaptive,
-    /// Whenever the kernel wakes it
+    /// sleeps until an interrupt
     Interrupt,
 }
 
@@ -95,11 +95,11 @@ pub enum Encryption {
 /// Use of huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum HugePages {
-    /// If there are enough of them
+    /// if enough are free
     Auto,
-    /// Yes; without them the switch does not start
+    /// always; the switch does not start without them
     On,
-    /// No
+    /// never
     Off,
 }
 
@@ -107,15 +107,15 @@ pub enum HugePages {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogLevel {
-    /// Faults
+    /// errors
     Error,
-    /// Faults and warnings
+    /// errors and warnings
     Warn,
-    /// Events as well
+    /// errors, warnings and events
     Info,
-    /// Reasons as well
+    /// errors, warnings, events and details
     Debug,
-    /// Everything
+    /// everything
     Trace,
 }
 

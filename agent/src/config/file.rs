@@ -19,11 +19,11 @@ pub(super) fn parse(text: &str) -> Result<Options, String> {
         return Ok(Options::default());
     }
     let options = serde_saphyr::options! { with_snippet: false };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| words(&error))
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| words(text, &error))
 }
 
-/// Rewords a parser's error for users.
-fn words(error: &Error) -> String {
+/// Rewords a parser's error for users: names the option, and the form of its value.
+fn words(text: &str, error: &Error) -> String {
     let problem = match error.without_snippet() {
         Error::SerdeUnknownField { field, expected, .. } => {
             let near = expected.iter().map(|it| (strsim::osa_distance(field, it), it)).min();
@@ -42,10 +42,51 @@ fn words(error: &Error) -> String {
             "one value belongs here".to_owned()
         }
         Error::DuplicateMappingKey { key: Some(key), .. } => format!("{key}: is given twice"),
-        other => return other.to_string().split_whitespace().collect::<Vec<_>>().join(" "),
+        other => other.to_string().split_whitespace().collect::<Vec<_>>().join(" "),
     };
-    let place = error.location().map(|it| format!(" (line {}, column {})", it.line(), it.column()));
-    problem + &place.unwrap_or_default()
+    let Some(at) = error.location() else { return problem };
+    let place = format!(" (line {}, column {})", at.line(), at.column());
+    let Some((option, value)) = option_at(text, at.line() as usize) else {
+        return problem + &place;
+    };
+    if problem.starts_with(option) {
+        problem + &place
+    } else if SENTENCES.iter().any(|it| problem.contains(it)) {
+        format!("{option}: '{}' is not {}{place}", value.escape_debug(), form(option))
+    } else {
+        format!("{option}: {problem}{place}")
+    }
+}
+
+/// What serde and parsers of the standard library say, in terms of types.
+const SENTENCES: [&str; 5] =
+    ["invalid type", "invalid value", "invalid socket address", "invalid IP", "invalid digit"];
+
+/// The option that a line belongs to, and what stands behind it.
+fn option_at(text: &str, line: usize) -> Option<(&str, &str)> {
+    let before: Vec<&str> = text.lines().take(line).collect();
+    let (option, value) = before.iter().rev().find_map(|line| {
+        let begins = line.starts_with(|it: char| it.is_ascii_alphanumeric());
+        line.split_once(':').filter(|_| begins)
+    })?;
+    Some((option.trim(), value.trim()))
+}
+
+/// The form of an option's value, for people.
+fn form(option: &str) -> String {
+    let command = Options::augment_args(clap::Command::new(""));
+    let argument = command.get_arguments().find(|it| it.get_long() == Some(option));
+    let name = argument.and_then(|it| it.get_value_names()?.first().cloned());
+    match name.as_deref() {
+        Some("N") => "a number".to_owned(),
+        Some("PORT") => "a port".to_owned(),
+        Some("BYTES") => "a number of bytes".to_owned(),
+        Some("CIDR") => "a network such as 10.0.0.0/8".to_owned(),
+        Some("ADDRESS") => "an IP address".to_owned(),
+        Some("TIME") => "a time such as 90s".to_owned(),
+        Some(form) => form.to_owned(),
+        None => "a value of this option".to_owned(),
+    }
 }
 
 /// Returns the option whose flag has this alias.

@@ -235,6 +235,14 @@ fn faults_name_their_place() {
         ("flow-export: /", "flow-export: names no file"),
         ("flow-export-max-size-mb: 0", "flow-export-max-size-mb: 0 is not between"),
         ("host-port: perhaps", "neither on nor off"),
+        // The option and the form are named, and not a parser's types.
+        ("listen: here", "listen: 'here' is not ADDRESS:PORT"),
+        ("workers: many", "workers: 'many' is not a number"),
+        ("vxlan-port: 70000", "vxlan-port: '70000' is not a port"),
+        ("node-addresses: [here]", "node-addresses: '[here]' is not an IP address"),
+        ("pod-networks:\n- ten", "pod-networks: '' is not a network"),
+        ("rx-mode: sometimes", "rx-mode: \"sometimes\" is none of"),
+        ("socket-policies: maybe", "socket-policies: 'maybe' is none of"),
     ];
     for (text, expected) in cases {
         let fault = fault(text);

@@ -1,5 +1,6 @@
 //! Starts the server of the Hubble Observer API.
 
+use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
@@ -22,7 +23,8 @@ pub(super) fn start(shared: &Arc<SharedStatus>) -> Result<Option<Server>, StartE
     let failed = |error| StartError::Failed(format!("hubble-listen: {address}: {error}"));
     let endpoint = match address {
         HubbleAddress::Unix(path) => {
-            Endpoint::Unix(socket::listen(path).map_err(failed)?, path.clone())
+            let listener = socket::listen(path).map_err(|error| failed(explained(error, config)));
+            Endpoint::Unix(listener?, path.clone())
         }
         HubbleAddress::Tls(address) => {
             let guard = guard(config).map_err(StartError::Input)?;
@@ -31,6 +33,19 @@ pub(super) fn start(shared: &Arc<SharedStatus>) -> Result<Option<Server>, StartE
     };
     let observer = Observer::new(Arc::clone(&shared.broker), &config.node_name);
     Server::start(endpoint, observer).map(Some).map_err(failed)
+}
+
+/// Names the folders that the switch may write to, where a socket is in none of them.
+fn explained(error: io::Error, config: &Config) -> io::Error {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return error;
+    }
+    let (socket, state) = (config.socket.parent(), Some(config.state_dir.as_path()));
+    let mut folders: Vec<String> =
+        [socket, state].into_iter().flatten().map(|it| it.display().to_string()).collect();
+    folders.dedup();
+    let folders = folders.join(" or ");
+    io::Error::new(error.kind(), format!("{error}; the switch makes sockets below {folders} alone"))
 }
 
 /// Admission to an address: by certificate, by token, or by either.

@@ -41,6 +41,7 @@ mod dns;
 mod durations;
 mod encryption;
 mod error;
+mod errors;
 mod events;
 mod http;
 mod hubble;
@@ -48,6 +49,7 @@ mod identities;
 mod input;
 mod journal;
 mod kernel;
+mod memory;
 mod names;
 mod other_switch;
 mod owners;
@@ -84,6 +86,7 @@ use thread::Thread;
 
 pub use control_loop::load_socket_policies;
 pub use error::StartError;
+pub use errors::all_errors;
 pub use http::{AUDIENCE, FOLDER};
 pub use input::Input;
 pub use kernel::{

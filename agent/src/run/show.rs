@@ -9,11 +9,13 @@ use std::time::SystemTime;
 use acl::{Action, End, Origin, PortRange, Rule};
 use dataplane::graph::{self, Node};
 use dataplane::session::{Found, Tuples};
-use dataplane::{AclBinding, Outcome, PortKind, Snapshot};
+use dataplane::{AclBinding, PortKind, Snapshot};
 use flow_offload::OffloadState;
 use serde_json::Value;
 
+use super::errors::errors;
 use super::events::Event;
+use super::memory::memory;
 use super::shared_status::SharedStatus;
 use super::table::{Selection, Table};
 use super::{identities, session_rules, status};
@@ -23,23 +25,21 @@ use observe::time::utc;
 use observe::verdicts::Protocol;
 
 /// The tables and their descriptions.
-pub const TABLES: [(&str, &str); 14] = [
+pub const TABLES: [(&str, &str); 15] = [
     ("ports", "ports with their interfaces, modes, counters and frames"),
-    ("runtime", "cost of each graph node, and the packets that flow offload left to it"),
-    ("errors", "packet outcomes, with their meaning"),
-    ("sessions", "connections that were allowed"),
-    ("names", "addresses that DNS gave for domain names of policies"),
-    ("graph", "the graph, in Graphviz' language"),
+    ("runtime", "clock cycles and packets of each graph node"),
+    ("errors", "packets by outcome, with its meaning"),
+    ("sessions", "open connections"),
+    ("names", "domain names of policies, with the addresses that DNS returned"),
+    ("graph", "the packet graph, in the language of Graphviz"),
     ("tables", "the rules in force for each pod"),
-    ("identities", "sets of addresses that no rule tells apart, with the rules that name them"),
-    ("addresses", "identities of an ADDRESS, or of all addresses that have a name"),
-    ("peer-sets", "peers of rules that an ADDRESS is among, or all, with the rules"),
-    (
-        "policies",
-        "policies: stage, generation in force, connections that their rules decided about",
-    ),
+    ("identities", "sets of addresses that every rule treats alike, and the rules that use them"),
+    ("addresses", "identities of ADDRESS, or of all addresses with a name"),
+    ("peer-sets", "peer sets that contain ADDRESS, and the rules that use them"),
+    ("policies", "policies: stage, generation in force, connections decided by their rules"),
     ("staged", "connections that staged policies would deny or allow"),
-    ("session-rules", "verdicts for an L4 stack, of a POD or of all"),
+    ("session-rules", "session rules for an L4 proxy, of POD or of all pods"),
+    ("memory", "packet buffers, sessions, ports and verdicts: used, and how many fit"),
     ("config", "options and their values"),
 ];
 
@@ -56,16 +56,20 @@ pub(crate) fn show(
     events: &Sender<Event>,
     wanted: &Show,
 ) -> Result<Value, ApiError> {
-    let Show { what, pod, filters, sort, limit } = wanted;
+    let Show { what, pod, filters, sort, limit, all } = wanted;
     let bad = |text: String| ApiError::new(ErrorKind::BadRequest, text);
     if pod.is_some() && !matches!(what.as_str(), "session-rules" | "addresses" | "peer-sets") {
         return Err(bad(format!("'{}' is not shown for one pod", what.escape_debug())));
+    }
+    if *all && what != "errors" {
+        return Err(bad("all: goes with errors alone".to_owned()));
     }
     let limit = limit.map_or(MOST_ROWS, |limit| limit as usize);
     let selection = Selection::new(filters, sort.as_deref(), limit).map_err(bad)?;
     let table = match what.as_str() {
         "sessions" => sessions(shared, &selection).map_err(bad)?,
         "graph" => return Ok(Value::String(graph::draw())),
+        "errors" => errors(shared, *all).select(&selection).map_err(bad)?,
         _ => whole(shared, events, what, pod.as_deref())?.select(&selection).map_err(bad)?,
     };
     serde_json::to_value(table)
@@ -83,7 +87,6 @@ fn whole(
         "session-rules" => session_rules::table(events, pod)?,
         "ports" => status::port_and_frames_table(&status::ports(shared)),
         "runtime" => runtime(shared),
-        "errors" => errors(shared),
         "names" => shared.names.show(&shared.state().snapshot),
         "tables" => tables_of(&shared.state().rules, None),
         "identities" => identities::identities(shared),
@@ -91,6 +94,7 @@ fn whole(
         "peer-sets" => identities::peer_sets(shared, address(pod)?),
         "policies" => policies(shared),
         "staged" => staged(shared)?,
+        "memory" => memory(shared),
         "config" => config(shared),
         other => {
             let names: Vec<&str> = TABLES.iter().map(|(name, _)| *name).collect();
@@ -202,22 +206,6 @@ fn tenths(value: f64) -> Value {
     ((value * 10.0).round() / 10.0).into()
 }
 
-fn errors(shared: &SharedStatus) -> Table {
-    let mut table = Table::new(&["verdict", "reason", "packets", "meaning"]);
-    for outcome in Outcome::ALL {
-        let count: u64 = shared.switch.counters().map(|worker| worker.of(*outcome)).sum();
-        if count > 0 {
-            table.add(vec![
-                outcome.verdict().name().into(),
-                outcome.name().into(),
-                count.into(),
-                outcome.meaning().into(),
-            ]);
-        }
-    }
-    table
-}
-
 /// Columns of the sessions. The ends are those that policies decide about; seconds count from now, and
 /// packets and bytes have values where they are counted.
 const SESSION_COLUMNS: [&str; 19] = [
@@ -251,7 +239,12 @@ fn sessions(shared: &SharedStatus, selection: &Selection) -> Result<Table, Strin
             port.addresses.iter().map(|address| (address.to_ip(), port.name.to_string()))
         })
         .collect();
-    let name = |address: IpAddr| names.get(&address).cloned().unwrap_or_default();
+    // Those of other nodes are named as verdicts name them.
+    let directory = shared.broker.directory();
+    let name = |address: IpAddr| {
+        let elsewhere = || directory.pod_at(address).map(|pod| pod.to_string());
+        names.get(&address).cloned().or_else(elsewhere).unwrap_or_default()
+    };
     let (sessions, now_s) = (shared.switch.sessions(), shared.switch.now().seconds());
     let counts = sessions.counts_packets();
     let flow_offload = shared.flow_offload();

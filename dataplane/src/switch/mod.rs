@@ -367,7 +367,7 @@ impl Switch {
     }
 
     /// Frames there are, and free ones among them, as of the last second. The others are with the
-    /// kernel ([`PortCounters::held`](crate::counters::PortCounters::ring_frames)) or on their way
+    /// kernel ([`ring_frames`](Self::ring_frames)) or on their way
     /// through the workers.
     pub fn frames(&self) -> (usize, usize) {
         let kept: u64 = self.counters().map(|worker| worker.free.value()).sum();

@@ -41,6 +41,8 @@ pub enum Request {
     TraceShow,
     /// Ends the trace and deletes it, `{}`.
     TraceClear,
+    /// Sets the level of the switch's log until its end, `{}`.
+    LogLevel(LogLevel),
     /// Begins to rotate the key of encryption between nodes: `{}`. The status says when it has changed.
     RotateKey,
     /// A stream of the packets that pass a port: a [`CaptureStarted`](super::CaptureStarted), one
@@ -89,6 +91,21 @@ pub struct Show {
     /// Rows at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
+    /// Also rows without a count, of `errors`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub all: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// A level of the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLevel {
+    /// `error`, `warn`, `info`, `debug` or `trace`.
+    pub level: String,
 }
 
 /// A trace: filter and number of packets.
@@ -146,6 +163,7 @@ impl Request {
             "trace-show" => Self::TraceShow,
             "trace-clear" => Self::TraceClear,
             "rotate-key" => Self::RotateKey,
+            "log-level" => Self::LogLevel(typed(&raw.method, params)?),
             "capture" => Self::Capture(typed(&raw.method, params)?),
             other => {
                 let other: String = other.chars().take(40).collect();
@@ -201,11 +219,13 @@ mod tests {
                 filters: vec!["action=deny".into()],
                 sort: Some("pod".into()),
                 limit: Some(7),
+                all: true,
             }),
             Request::TraceAdd(TraceAdd { count: 50, filter: "in=default/web".into() }),
             Request::TraceShow,
             Request::TraceClear,
             Request::RotateKey,
+            Request::LogLevel(LogLevel { level: "debug".into() }),
             Request::FollowSessionRules,
             Request::Capture(Capture {
                 port: "default/web".into(),

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
@@ -10,7 +10,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::writer::MakeWriterExt;
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::{Layer, Registry, fmt};
+use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 /// Format of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,34 +41,52 @@ const LIBRARIES: [&str; 6] = ["h2", "hyper", "mio", "rustls", "tokio", "tower"];
 /// Callers log each of them with kind and cause.
 const SILENT: &str = "kube";
 
+/// Sets the level of the running log.
+type SetLevel = Box<dyn Fn(Level) + Send + Sync>;
+static SET_LEVEL: OnceLock<SetLevel> = OnceLock::new();
+
 /// Logs events of `level` and above to standard error. A second call changes nothing.
 pub fn start(level: Level, format: Format) {
+    let (subscriber, set_level) = subscriber(level, format, std::io::stderr);
     // It fails only if the process logs already.
-    let _ = tracing::subscriber::set_global_default(subscriber(level, format, std::io::stderr));
+    if tracing::subscriber::set_global_default(subscriber).is_ok() {
+        let _ = SET_LEVEL.set(set_level);
+    }
+}
+
+/// Sets the level of the log that [`start`] began; `false` if there is none.
+pub fn set_level(level: Level) -> bool {
+    SET_LEVEL.get().map(|set| set(level)).is_some()
 }
 
 /// Logs as [`start`] does, to a file, and with `also` to standard error too.
 pub fn start_in(file: File, also: bool, level: Level, format: Format) {
     let file = Arc::new(file);
     let _ = match also {
-        true => tracing::subscriber::set_global_default(subscriber(
-            level,
-            format,
-            file.and(std::io::stderr),
-        )),
-        false => tracing::subscriber::set_global_default(subscriber(level, format, file)),
+        true => tracing::subscriber::set_global_default(
+            subscriber(level, format, file.and(std::io::stderr)).0,
+        ),
+        false => tracing::subscriber::set_global_default(subscriber(level, format, file).0),
     };
 }
 
-fn subscriber<W>(level: Level, format: Format, writer: W) -> impl tracing::Subscriber
+fn filter(level: Level) -> Targets {
+    let libraries = LIBRARIES.map(|name| (name, LevelFilter::WARN));
+    Targets::new().with_default(level).with_targets(libraries).with_target(SILENT, LevelFilter::OFF)
+}
+
+/// A subscriber, and what sets its level.
+fn subscriber<W>(
+    level: Level,
+    format: Format,
+    writer: W,
+) -> (impl tracing::Subscriber + Send + Sync, SetLevel)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let libraries = LIBRARIES.map(|name| (name, LevelFilter::WARN));
-    let filter = Targets::new()
-        .with_default(level)
-        .with_targets(libraries)
-        .with_target(SILENT, LevelFilter::OFF);
+    let (reloaded, handle) = reload::Layer::new(filter(level));
+    // It fails only once the subscriber is gone.
+    let set_level = Box::new(move |level| drop(handle.reload(filter(level))));
     // A closed standard error is no reason to end the process.
     let layer = fmt::layer()
         .with_writer(writer)
@@ -79,7 +97,7 @@ where
         Format::Text => layer.boxed(),
         Format::Json => layer.json().flatten_event(true).with_current_span(false).boxed(),
     };
-    Registry::default().with(layer.with_filter(filter))
+    (Registry::default().with(layer.with_filter(reloaded)), set_level)
 }
 
 #[cfg(test)]
@@ -105,7 +123,7 @@ mod tests {
     fn logged(level: Level, format: Format, events: impl FnOnce()) -> String {
         let sink = Sink::default();
         let writer = sink.clone();
-        let subscriber = subscriber(level, format, move || writer.clone());
+        let (subscriber, _) = subscriber(level, format, move || writer.clone());
         tracing::subscriber::with_default(subscriber, events);
         String::from_utf8(sink.0.lock().unwrap().clone()).unwrap()
     }
@@ -143,6 +161,23 @@ mod tests {
         });
         assert!(!text.contains("pooling") && !text.contains("failed with error"), "{text}");
         assert!(text.contains("certificate expires") && text.contains("ours"), "{text}");
+    }
+
+    #[test]
+    fn the_level_changes_while_it_runs() {
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let (subscriber, set_level) = subscriber(Level::INFO, Format::Text, move || writer.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            for (n, level) in [Level::INFO, Level::DEBUG, Level::WARN].into_iter().enumerate() {
+                set_level(level);
+                tracing::info!("event {n}");
+                tracing::debug!("detail {n}");
+            }
+        });
+        let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        let shown: Vec<&str> = text.lines().filter_map(|line| line.get(34..)).collect();
+        assert_eq!(shown, ["event 0", "event 1", "detail 1"], "{text}");
     }
 
     #[test]

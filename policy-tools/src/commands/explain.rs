@@ -27,11 +27,11 @@ use cli_runtime::{NO, Output};
 
 Exit code: 0 if the connection may be opened, 1 if not, 2 if the input cannot be used.")]
 pub struct Explain {
-    /// The end that opens the connection: NS/POD, an IP address, node/NAME or internet; NS/LABEL=VALUE[,...] is a
-    /// pod that could exist with these labels, any-pod one without any in another namespace
+    /// Source: NS/POD, an IP address, node/NAME or internet; NS/LABEL=VALUE[,...] stands for a pod with these labels,
+    /// any-pod for one without labels in another namespace
     #[arg(value_name = "FROM", value_parser = |text: &str| Side::read(text, false))]
     from: Side,
-    /// The end that it is opened to: the same, service/NS/NAME or a domain name
+    /// Destination, in the same forms; also service/NS/NAME or a domain name
     #[arg(value_name = "TO", value_parser = |text: &str| Side::read(text, true))]
     to: Side,
     #[command(flatten)]

@@ -17,9 +17,9 @@ use cli_runtime::{UNUSABLE, fail};
 #[command(after_help = "\
 Examples:
   podgate policy picture --manifests deploy/ -o svg > policies.svg
-  podgate policy picture --manifests deploy/ -o html -f policies.html
+  podgate policy picture --manifests deploy/ -o html -w policies.html
   podgate policy picture --manifests deploy/ --collapse '*' -o dot | dot -Tpdf > overview.pdf
-  podgate policy picture --manifests deploy/ --observed live -o html -f policies.html
+  podgate policy picture --manifests deploy/ --observed live -o html -w policies.html
   podgate policy picture --manifests deploy/ --focus shop/db > db.svg
 
 Workloads are nodes, grouped by namespace; the ports of a node are where edges end. Between two ends that no
@@ -34,8 +34,8 @@ pub struct Draw {
     #[arg(short, long, value_enum, default_value = "svg")]
     output: Format,
     /// Write to this file instead of stdout
-    #[arg(short, long, value_name = "FILE")]
-    file: Option<PathBuf>,
+    #[arg(short, long, alias = "file", short_alias = 'f', value_name = "FILE")]
+    write: Option<PathBuf>,
     /// Only connections of this protocol
     #[arg(long, value_enum, ignore_case = true)]
     protocol: Option<Protocol>,
@@ -71,7 +71,7 @@ impl Draw {
     /// Runs the command.
     pub(super) fn run(&self) -> Ended {
         let text = self.text()?;
-        let Some(file) = &self.file else { return Ok(print(&text, 0)) };
+        let Some(file) = &self.write else { return Ok(print(&text, 0)) };
         Ok(match fs::write(file, text) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(UNUSABLE, format_args!("{}: {error}", file.display())),

@@ -19,8 +19,8 @@ use super::Ended;
 /// Arguments of `podgate admission`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The API server asks at /validate before it takes a NetworkPolicy or a cluster-wide policy. Speaks \
-against it: what of the object cannot be read, and a statement of podgate policy prove that holds now and would not.
+    after_help = "The API server asks at /validate before it accepts a NetworkPolicy or a cluster-wide policy. Denies a change \
+if a field cannot be parsed, or if it breaks an invariant that holds now.
 
 Example:
   podgate admission --cert-file tls.crt --key-file tls.key --invariants invariants.yaml --mode deny

@@ -21,7 +21,7 @@ use agent::run::Status;
 the switch is ready: a runtime that finds it starts pods. host-local without ranges gets one for each \
 pod network of the Node; a missing mtu becomes the uplink's, less the tunnel.
 
-A chain with the plugin bandwidth is refused: packets of the switch pass no queue of the kernel.
+A chain with the plugin bandwidth is refused: its shaping would have no effect: switch traffic bypasses the kernel's qdiscs.
 
 Example:
   podgate install-cni

@@ -12,6 +12,7 @@ pub mod completion;
 pub mod connectivity_test;
 pub(crate) mod filters;
 pub mod install_cni;
+pub mod log_level;
 pub mod manual;
 pub mod observe;
 pub mod policy;
@@ -24,6 +25,7 @@ pub mod status;
 pub mod top;
 pub mod trace;
 pub mod uninstall;
+pub mod version;
 mod view;
 
 use std::process::ExitCode;
@@ -67,6 +69,8 @@ pub enum Command {
     Trace(trace::Command),
     /// Rotate this node's key of encryption between nodes
     RotateKey(rotate_key::Args),
+    /// Set the level of the running switch's log
+    LogLevel(log_level::Args),
     /// Install the CNI plugin and its configuration
     InstallCni(install_cni::Args),
     /// Remove Podgate from this node
@@ -78,6 +82,8 @@ pub enum Command {
     /// Write manual pages of all commands
     #[command(hide = true)]
     Manual(manual::Args),
+    /// Print the versions of this program and of the running switch
+    Version(version::Args),
     /// Generate a shell completion script
     Completion(completion::Args),
     /// Replay a capture through the switch of a node
@@ -106,11 +112,13 @@ impl Cli {
             Command::Show(args) => show::run(&args),
             Command::Trace(command) => trace::run(&command),
             Command::RotateKey(args) => rotate_key::run(&args),
+            Command::LogLevel(args) => log_level::run(&args),
             Command::InstallCni(args) => install_cni::run(&args),
             Command::Uninstall(args) => uninstall::run(&args),
             Command::Bundle(args) => bundle::run(&args),
             Command::ConnectivityTest(args) => connectivity_test::run(&args),
             Command::Manual(args) => manual::run(&args),
+            Command::Version(args) => version::run(&args),
             Command::Completion(args) => completion::run(&args),
             Command::Replay(args) => Ok(replay::run(&args)),
             Command::Policy(command) => policy::run(&command),
@@ -131,6 +139,44 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// The parts of `-o`, `-f` and `-w`, each with the option that it is short for in every command.
+    const LETTERS: [(char, &[&str]); 3] =
+        [('o', &["output"]), ('f', &["follow"]), ('w', &["write"])];
+
+    /// Calls `check` with every command without subcommands, and with its path.
+    fn each(command: &clap::Command, path: &str, check: &mut impl FnMut(&clap::Command, &str)) {
+        let path = format!("{path} {}", command.get_name());
+        if !command.has_subcommands() {
+            check(command, path.trim());
+        }
+        command.get_subcommands().for_each(|inner| each(inner, &path, check));
+    }
+
+    #[test]
+    fn help_is_wrapped_once_at_80_columns() {
+        let mut wrong = Vec::new();
+        each(&Cli::command(), "", &mut |command, path| {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            // An indented line is an example or a row: the terminal must not wrap it again.
+            let long =
+                after.lines().filter(|line| line.starts_with(' ') && line.chars().count() > 80);
+            wrong.extend(long.map(|line| format!("{path}: {line}")));
+        });
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn one_letter_means_one_thing() {
+        each(&Cli::command(), "", &mut |command, path| {
+            for (letter, meanings) in LETTERS {
+                let mut arguments = command.get_arguments();
+                let with = arguments.find(|it| it.get_short() == Some(letter));
+                let long = with.and_then(clap::Arg::get_long).unwrap_or(meanings[0]);
+                assert!(meanings.contains(&long), "{path}: -{letter} is --{long}");
+            }
+        });
     }
 
     #[test]

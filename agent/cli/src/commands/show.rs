@@ -4,7 +4,7 @@ use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
 use super::{Ended, view};
-use agent::run::{Condition, Selection, TABLES, Table};
+use agent::run::{Condition, Selection, TABLES, Table, all_errors};
 use cli_runtime::{NO, Output, Socket, UNUSABLE, fail, no_answer, print};
 use local_api::{Request, Show};
 
@@ -33,6 +33,10 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
 
+    /// With errors: every reason, with its meaning and what to do
+    #[arg(long, conflicts_with = "view")]
+    all: bool,
+
     /// Show counters since the view NAME was created; a new name creates a view
     #[arg(long, value_name = "NAME", value_parser = view::name)]
     view: Option<String>,
@@ -53,7 +57,7 @@ fn after_help() -> String {
     let tables: Vec<String> =
         TABLES.iter().map(|(name, meaning)| format!("  {name:15}{meaning}")).collect();
     format!(
-        "Tables:\n{}\n\nExamples:\n  podgate show runtime\n  podgate show session-rules default/db -o json\n  podgate show addresses 10.1.2.3\n  podgate show sessions --filter to=default/db --filter state=established\n  podgate show sessions --filter 'from=shop/*' --sort bytes --limit 20\n  podgate show errors --view mine --reset",
+        "Tables:\n{}\n\nExamples:\n  podgate show runtime\n  podgate show session-rules default/db -o json\n  podgate show addresses 10.1.2.3\n  podgate show sessions --filter to=default/db --filter state=established\n  podgate show sessions --filter 'from=shop/*' --sort bytes --limit 20\n  podgate show errors --view mine --reset\n  podgate show errors --all",
         tables.join("\n")
     )
 }
@@ -69,8 +73,13 @@ pub(super) fn run(args: &Args) -> Ended {
             filters: args.filters.clone(),
             sort: args.sort.clone(),
             limit: args.limit,
+            all: args.all,
         },
     };
+    if args.all && args.what == "errors" && args.socket.connect().is_err() {
+        // The reasons are known without a switch; their packets are not.
+        return show(args, all_errors(), args.output);
+    }
     let value: Value = args.socket.call(&Request::Show(request))?;
     match (value, args.output) {
         (Value::String(text), Output::Text) => Ok(print(&text)),

@@ -8,7 +8,7 @@ use control::api_server::{node_of, pods_with};
 use serde_json::json;
 
 use super::output::{self, Format};
-use super::{Cluster, Failure, Scope, answers, page, warn, write};
+use super::{At as _, Cluster, Failure, Scope, answers, page, warn, write};
 use agent::run::Table;
 
 /// Arguments of `kubectl podgate explain`.
@@ -48,12 +48,12 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
         Some(pod) => {
             let usual = namespace.unwrap_or_default();
             let (namespace, name) = pod.split_once('/').unwrap_or((&usual, pod));
-            let node = node_of(&connection, namespace, name).await?;
+            let node = node_of(&connection, namespace, name).await.at(&connection)?;
             vec![(format!("{namespace}/{name}"), node)]
         }
         None => {
             let selector = args.scope.selector.as_deref().unwrap_or_default();
-            pods_with(&connection, namespace.as_deref(), selector).await?
+            pods_with(&connection, namespace.as_deref(), selector).await.at(&connection)?
         }
     };
     let mut by_node: BTreeMap<String, Vec<String>> = BTreeMap::new();

@@ -114,7 +114,8 @@ impl Scope {
     /// The pods with the labels, `NAMESPACE/NAME`, if labels choose some.
     async fn pods(&self, connection: &Connection) -> Result<Option<BTreeSet<String>>, Failure> {
         let Some(selector) = &self.selector else { return Ok(None) };
-        let pods = pods_with(connection, self.namespace(connection).as_deref(), selector).await?;
+        let pods = pods_with(connection, self.namespace(connection).as_deref(), selector).await;
+        let pods = pods.at(connection)?;
         Ok(Some(pods.into_iter().map(|(name, _)| name).collect()))
     }
 }
@@ -136,6 +137,19 @@ impl<E: fmt::Display> From<E> for Failure {
     }
 }
 
+/// Answers of the API server, whose failures name its address.
+trait At<T> {
+    /// Names the API server in a failure.
+    fn at(self, connection: &Connection) -> Result<T, Failure>;
+}
+
+impl<T, E: fmt::Display> At<T> for Result<T, E> {
+    fn at(self, connection: &Connection) -> Result<T, Failure> {
+        let server = &connection.server;
+        self.map_err(|error| Failure::Failed(format!("API server {server}: {error}")))
+    }
+}
+
 impl Cluster {
     async fn connect(&self) -> Result<Connection, Failure> {
         let (kubeconfig, context) = (self.kubeconfig.clone(), self.context.clone());
@@ -150,7 +164,7 @@ impl Cluster {
         node_labels: Option<&str>,
     ) -> Result<Switches, Failure> {
         let nodes = match node_labels {
-            Some(selector) => Some(nodes_with(connection, selector).await?),
+            Some(selector) => Some(nodes_with(connection, selector).await.at(connection)?),
             None => None,
         };
         self.switches_of(connection, nodes.as_deref()).await
@@ -170,7 +184,7 @@ impl Cluster {
             port_name: "metrics".to_owned(),
             port: self.podgate_port,
         };
-        let switches = Switches::find(connection, deployment, nodes).await?;
+        let switches = Switches::find(connection, deployment, nodes).await.at(connection)?;
         match switches.all().is_empty() {
             false => Ok(switches),
             true => Err(Failure::Failed(format!(

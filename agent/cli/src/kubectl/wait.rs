@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::output::{self, Format};
-use super::{Cluster, Failure, page, write};
+use super::{At as _, Cluster, Failure, page, write};
 
 /// Arguments of `kubectl podgate wait`.
 #[derive(Debug, clap::Args)]
@@ -60,7 +60,7 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
     let namespace = args.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
     let namespace = kind.is_namespaced().then(|| namespace.into());
     let policy = ObjectRef { kind, namespace, name: name.into() };
-    let wanted = generation(&connection, &policy).await?;
+    let wanted = generation(&connection, &policy).await.at(&connection)?;
     let switches = args.cluster.switches(&connection, None).await?;
     let place = policy.place();
     let query = utf8_percent_encode(&place, NON_ALPHANUMERIC);

@@ -38,3 +38,23 @@ fn an_error_names_the_program_once() {
         }
     }
 }
+
+#[test]
+fn kubectl_podgate_names_the_address_that_it_could_not_reach() {
+    let folder = testkit::TempDir::new("unreachable");
+    let plugin = folder.path().join("kubectl-podgate");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_podgate"), &plugin).unwrap();
+    let config = folder.path().join("config");
+    // Nothing listens at port 1.
+    let text = "{apiVersion: v1, kind: Config, current-context: c, users: [{name: u, user: {}}], \
+                clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], \
+                contexts: [{name: c, context: {cluster: c, user: u}}]}";
+    std::fs::write(&config, text).unwrap();
+    for command in [&["status"][..], &["explain", "db"], &["wait", "networkpolicy/db"]] {
+        let mut plugin = Command::new(&plugin);
+        let output = plugin.args(command).arg("--kubeconfig").arg(&config).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {errors}");
+        assert!(errors.contains("http://127.0.0.1:1"), "{command:?}: {errors}");
+    }
+}

@@ -11,6 +11,7 @@ mod host_ends;
 mod install;
 mod konnectivity;
 mod konnectivity_arguments;
+mod links;
 mod memory;
 mod pipelines;
 mod policy;

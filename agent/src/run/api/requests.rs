@@ -108,8 +108,24 @@ fn answer(request: Request, shared: &Shared) -> Answer {
             status.clear_trace();
             Answer::Result(json!({}))
         }
+        Request::LogLevel(wanted) => match wanted.level.parse::<tracing::Level>() {
+            Ok(level) if telemetry::log::set_level(level) => {
+                tracing::info!("log-level: {level}");
+                Answer::Result(json!({}))
+            }
+            Ok(_) => ApiError::new(ErrorKind::Conflict, "log-level: there is no log").into(),
+            Err(_) => {
+                let text = format!("log-level: '{}' is no level", wanted.level.escape_debug());
+                ApiError::new(ErrorKind::BadRequest, text).into()
+            }
+        },
         Request::RotateKey => match &status.encryption {
             None => ApiError::new(ErrorKind::Conflict, "encryption is off").into(),
+            Some(_) if status.config.api_server.is_none() => {
+                let text = "rotate-key: objects come from manifests, so nobody would publish the next key; \
+                            it needs an API server";
+                ApiError::new(ErrorKind::Conflict, text).into()
+            }
             Some(encryption) => match encryption.rotate_key() {
                 Ok(()) => Answer::Result(json!({})),
                 Err(error) => error.into(),

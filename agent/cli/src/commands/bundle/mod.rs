@@ -32,12 +32,12 @@ lists what could not be collected. Without a running switch the rest is written.
 
 Example:
   podgate bundle
-  podgate bundle --output /tmp/node-a.tar.gz --file /var/log/podgate.log"
+  podgate bundle -w /tmp/node-a.tar.gz --file /var/log/podgate.log"
 )]
 pub struct Args {
     /// Output file, .tar.gz [default: podgate-NODE.tar.gz]
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    #[arg(short, long, alias = "output", short_alias = 'o', value_name = "FILE")]
+    write: Option<PathBuf>,
 
     /// Log or other file to include (its last 10 MB); may be repeated
     #[arg(long, value_name = "FILE")]
@@ -95,7 +95,7 @@ pub(super) fn run(args: &Args) -> Ended {
         let last = path.file_name().unwrap_or_default().to_string_lossy();
         parts.add(&format!("files/{n}-{last}"), file(path));
     }
-    let path = args.output.clone().unwrap_or_else(|| {
+    let path = args.write.clone().unwrap_or_else(|| {
         let node = node.unwrap_or_else(agent::config::host_name);
         format!("podgate-{node}.tar.gz").into()
     });

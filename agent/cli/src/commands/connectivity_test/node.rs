@@ -128,6 +128,23 @@ impl Node {
         Ok(node)
     }
 
+    /// The families of which every pod has an address: those that the CNI configuration assigns.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(super) fn families(&self) -> Result<Vec<Family>, Failure> {
+        let has_all = |family: &Family| {
+            self.pods.iter().all(|pod| pod.addresses.iter().any(|it| family.is_of(*it)))
+        };
+        let families: Vec<Family> = Family::ALL.into_iter().filter(has_all).collect();
+        if families.is_empty() {
+            return Err(
+                "the CNI configuration gives pods no address of a family that all have".into()
+            );
+        }
+        Ok(families)
+    }
+
     /// The address of a pod.
     pub(super) fn address(&self, pod: &str, family: Family) -> Result<IpAddr, Failure> {
         let pod = self.pod(pod)?;
