@@ -295,6 +295,8 @@ static __always_inline int by_entry(struct __sk_buff *skb, const struct settings
 		if (mark < 0)
 			return REASON_TUNNEL;
 		arrival.mark = mark;
+	} else if (!comes_from(skb, entry->ingress_mac)) {
+		return REASON_WRONG_MAC;
 	}
 	reason = find_fault(entry, &packet, set, now);
 	if (reason >= 0)

@@ -22,6 +22,17 @@ static __always_inline int is_same_mac(const __u8 *a, const __u8 *b)
 	return !((x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2]));
 }
 
+/* Whether a frame has this source, where it is not zero. */
+static __always_inline int comes_from(struct __sk_buff *skb, const __u8 *mac)
+{
+	struct ethhdr *ethernet = (void *)(long)skb->data;
+	const __u16 *words = (const __u16 *)mac;
+
+	return !(words[0] | words[1] | words[2]) ||
+	       ((void *)(ethernet + 1) <= (void *)(long)skb->data_end &&
+		is_same_mac(ethernet->h_source, mac));
+}
+
 static __always_inline int is_same_address(const __u8 *a, const __u8 *b)
 {
 	const __u64 *x = (const __u64 *)a, *y = (const __u64 *)b;

@@ -48,6 +48,8 @@ struct NextHop<'a> {
     mtu: u16,
     /// The tunnel that they leave in and others arrive in.
     tunnel: Option<Ends<'a>>,
+    /// The MAC address, if it is that of the last packet from there.
+    returns_to: Option<Mac>,
 }
 
 /// A tunnel.
@@ -91,7 +93,9 @@ pub fn entries(snapshot: &Snapshot, tuples: &Tuples, node: &NodeContext<'_>) -> 
     if from_id == to_id || !has_pod {
         return None;
     }
-    let services = if tuples.is_translated() { GUARD_SERVICES } else { GUARD_NONE };
+    // What the destination of a datagram means is decided anew when services change.
+    let depends = tuples.is_translated() || initiator.protocol == protocol::UDP;
+    let services = if depends { GUARD_SERVICES } else { GUARD_NONE };
     let guards = [Kernel::guard_of(from_id), Kernel::guard_of(to_id), services];
     let generations = guards.map(node.generation);
     let has_host = matches!((&from, &to), (End::Host(..), _) | (_, End::Host(..)));
@@ -128,7 +132,8 @@ fn end<'a>(snapshot: &'a Snapshot, flow: &Flow, return_mac: Mac) -> Option<End<'
     let destination: Address = flow.destination;
     if return_mac != Mac::default() {
         let uplink = snapshot.uplink()?;
-        return Some(End::Remote(uplink, NextHop::of(snapshot.port(uplink)?, return_mac)));
+        let next_hop = NextHop::of(snapshot.port(uplink)?, return_mac);
+        return Some(End::Remote(uplink, NextHop { returns_to: Some(return_mac), ..next_hop }));
     }
     if let Some((id, pod)) = snapshot.pod_of(destination) {
         return Some(End::Pod(id, pod));
@@ -160,7 +165,7 @@ fn end<'a>(snapshot: &'a Snapshot, flow: &Flow, return_mac: Mac) -> Option<End<'
 
 impl NextHop<'_> {
     fn of(port: &PortState, mac: Mac) -> Self {
-        Self { mac, own_mac: port.own_mac, mtu: port.mtu, tunnel: None }
+        Self { mac, own_mac: port.own_mac, mtu: port.mtu, tunnel: None, returns_to: None }
     }
 }
 
@@ -197,9 +202,11 @@ impl End<'_> {
                 let tunnel = ends.of(snapshot, enters, node);
                 Some((key.in_tunnel(), FlowEntry { tunnel, ..entry }))
             }
-            Self::Remote(_, NextHop { tunnel: None, .. }) => {
+            Self::Remote(_, hop @ NextHop { tunnel: None, .. }) => {
                 let is_spoofed =
                     snapshot.is_local(enters.source) || snapshot.arrives_in_tunnels_only(enters);
+                // From another MAC address the switch has to see it: replies return there then.
+                let entry = FlowEntry { ingress_mac: hop.returns_to.unwrap_or_default(), ..entry };
                 (!is_spoofed).then_some((key, entry))
             }
             Self::Host(_, hop) => {

@@ -20,8 +20,6 @@ const WORLD: &str = "203.0.113.9";
 const SERVICE: &str = "10.96.0.1";
 const OVERLAY: Vxlan = Vxlan { network: 7, port: 4789, group: false };
 const MAC: Mac = [2, 0, 0, 0, 0, 9];
-/// The guard of a connection that no service translates, and of others.
-const SERVICES: [u32; 2] = [0, 1];
 
 fn address(text: &str) -> Address {
     text.parse::<IpAddr>().unwrap().into()
@@ -111,6 +109,8 @@ fn nothing_enters_outside_of_tunnels_that_belongs_inside_or_is_from_here() {
             Tuples { return_mac: MAC, ..Tuples::plain(flow(client, POD, 80, protocol::TCP)) };
         let [inward, outward] = both(&tuples).expect("answers leave by an entry");
         assert_eq!(inward.is_some(), enters, "{client}");
+        // Another MAC address is for the switch to see.
+        assert!(inward.is_none_or(|(_, entry)| entry.ingress_mac == MAC));
         let (_, outward) = outward.unwrap();
         // The switch sees the end of what the programs see half of.
         assert_eq!(outward.takes_fin, u8::from(enters), "{client}");
@@ -122,8 +122,13 @@ fn a_translated_connection_depends_on_the_services() {
     let plain = flow(POD, OTHER_POD, 80, protocol::TCP);
     let translated =
         Tuples { initiator: flow(POD, SERVICE, 80, protocol::TCP), ..Tuples::plain(plain) };
-    for (tuples, guard) in [Tuples::plain(plain), translated].iter().zip(SERVICES) {
-        for (_, entry) in both(tuples).unwrap().into_iter().flatten() {
+    // The destination of a datagram may be a service's later.
+    let datagram = Tuples::plain(flow(POD, OTHER_POD, 80, protocol::UDP));
+    let (none, services) = (0, 1);
+    for (tuples, guard) in
+        [(Tuples::plain(plain), none), (translated, services), (datagram, services)]
+    {
+        for (_, entry) in both(&tuples).unwrap().into_iter().flatten() {
             let [of_pod, of_other, of_services] = entry.guards;
             assert_eq!((of_pod, of_other, of_services), (2, 3, guard));
         }

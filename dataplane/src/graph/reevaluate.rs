@@ -5,7 +5,7 @@
 
 use super::Context;
 use super::owner::owner;
-use super::service::has_lost_its_backend;
+use super::service::is_outdated;
 use crate::packet::Packet;
 use crate::policy::{self, PolicyBatch};
 use crate::session::{Found, Tuples};
@@ -87,8 +87,7 @@ fn add<'a>(
         pods = [policy_flow.source, policy_flow.destination].map(|it| snapshot.pod_of(it));
     } else {
         policy_flow = if found.forward { *flow } else { flow.reversed() };
-        let may_be_over = context.sessions.any_departed() || !snapshot.services().is_empty();
-        if may_be_over && is_over(context, found, &Tuples::plain(policy_flow)) {
+        if is_over(context, found, &Tuples::plain(policy_flow)) {
             return State::Left;
         }
         let Ok((found_adjacency, port)) = context.route(packet, flow) else { return State::Left };
@@ -114,5 +113,5 @@ fn add<'a>(
 
 /// Whether a session may not go on, whatever the policies say.
 fn is_over(context: &Context<'_>, found: &Found, tuples: &Tuples) -> bool {
-    context.sessions.has_departed(found, tuples) || has_lost_its_backend(context, tuples)
+    context.sessions.has_departed(found, tuples) || is_outdated(context.snapshot, tuples)
 }

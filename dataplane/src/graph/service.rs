@@ -40,21 +40,44 @@ pub(super) fn admits(snapshot: &Snapshot, flow: &Flow) -> bool {
     admitted(flow.source) || own().is_some_and(admitted)
 }
 
-/// Whether a connection to a service may not go on with its backend.
-pub(super) fn has_lost_its_backend(context: &Context<'_>, tuples: &Tuples) -> bool {
-    let Flow { destination: address, destination_port: port, protocol, .. } = tuples.responder;
-    if !admits(context.snapshot, &tuples.initiator) {
+/// Whether a session of an earlier generation may not go on because of what its addresses mean now: its service does
+/// not admit the client any more, or the next packet of the UDP flow would open another connection. (A TCP client
+/// detects that its endpoint is gone, and opens another one itself.)
+pub(super) fn is_outdated(snapshot: &Snapshot, tuples: &Tuples) -> bool {
+    if !admits(snapshot, &tuples.initiator) {
         return true;
     }
-    // A TCP client detects that its endpoint is gone, and opens another connection.
-    if protocol != protocol::UDP
-        || (tuples.initiator.destination, tuples.initiator.destination_port) == (address, port)
-    {
-        return false;
-    }
-    let Some(entry) = context.snapshot.service(&tuples.initiator) else { return true };
+    tuples.initiator.protocol == protocol::UDP
+        && (leads_elsewhere(snapshot, tuples) || leaves_otherwise(snapshot, tuples))
+}
+
+/// Whether the destination of a flow means another end now: a service came, went or lost the flow's endpoint.
+fn leads_elsewhere(snapshot: &Snapshot, tuples: &Tuples) -> bool {
+    let Flow { destination: address, destination_port: port, .. } = tuples.responder;
+    let Flow { destination, destination_port, .. } = tuples.initiator;
+    let Some(entry) = snapshot.service(&tuples.initiator) else {
+        let was_of_service = (destination, destination_port) != (address, port);
+        return was_of_service || snapshot.services().is_claimed(destination);
+    };
     let lists = [entry.backends(false), entry.backends(true)];
     !lists.iter().any(|backends| backends.list().binary_search(&Backend { address, port }).is_ok())
+}
+
+/// Whether the flow of a pod is masqueraded and would not be now, or the other way round: its destination has
+/// another route.
+fn leaves_otherwise(snapshot: &Snapshot, tuples: &Tuples) -> bool {
+    let Tuples { initiator, responder, .. } = tuples;
+    let client = initiator.source;
+    if snapshot.pod_of(client).is_none() {
+        return false;
+    }
+    // A pod that reaches itself through a service is seen as the service.
+    let is_masqueraded = ![client, initiator.destination].contains(&{ responder.source });
+    let masquerades = snapshot.node_address(client).is_some()
+        && snapshot
+            .route(responder.destination)
+            .is_ok_and(|adjacency| snapshot.masquerades(client, adjacency));
+    is_masqueraded != masquerades
 }
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {

@@ -105,7 +105,25 @@ fn translated<const FIRST: bool>(context: &mut Context<'_>, packet: &mut Packet)
         return look::<FIRST>(context, packet);
     }
     packet.translation = place as u16;
+    if came_another_way(context, packet, &context.translations[place]) {
+        let (hash, flow) = (packet.hash, &packet.headers.flow);
+        let (origin, now_s) = (TupleOrigin::Entering, context.now.seconds());
+        if let Some(found) = context.sessions.find_at(packet.candidate, hash, flow, origin, now_s) {
+            context.sessions.return_to(&found, packet.headers.source_mac.bytes());
+        }
+    }
     pass(context, packet, adjacency)
+}
+
+/// Whether a packet of the initiator came from another MAC address than the one that its replies return to: the
+/// gateway or the client has another one by now.
+#[inline]
+fn came_another_way(context: &Context<'_>, packet: &Packet, translation: &Translation) -> bool {
+    let Translation { return_mac, returns, .. } = *translation;
+    !returns
+        && return_mac != Mac::default()
+        && packet.headers.source_mac != return_mac.into()
+        && context.snapshot.uplink() == Some(packet.in_port)
 }
 
 #[inline(never)]
@@ -188,7 +206,11 @@ pub(super) fn go_on(
             }
         }
         if found.translated {
-            context.translate(packet, translation_of(found, &tuples));
+            let translation = translation_of(found, &tuples);
+            if came_another_way(context, packet, &translation) {
+                context.sessions.return_to(found, packet.headers.source_mac.bytes());
+            }
+            context.translate(packet, translation);
         }
     }
     let known = found.adjacency();
@@ -234,17 +256,20 @@ pub(super) fn route(context: &Context<'_>, packet: &Packet) -> Result<Adjacency,
 }
 
 /// Re-evaluates a session under the current snapshot. Refuses it while the policies do not permit it,
-/// and ends it if one of its addresses has changed its pod, or if it is a UDP flow to an endpoint that its
-/// service no longer has.
+/// and ends it if one of its addresses has changed its pod, or if it is a UDP flow whose addresses mean
+/// something else now: its packet opens another one then.
 fn reevaluate(
     context: &mut Context<'_>,
     packet: &mut Packet,
     found: &Found,
     tuples: &Tuples,
 ) -> Result<(), Next> {
-    if context.sessions.has_departed(found, tuples) {
+    let has_departed = context.sessions.has_departed(found, tuples);
+    if has_departed || service::is_outdated(context.snapshot, tuples) {
         context.sessions.end(found);
+        // A reply to the initiator of before opens nothing.
         let may_open = packet.headers.role == Role::Opens
+            && (has_departed || found.forward)
             && !matches!(packet.headers.fragment, Fragment::Later(_));
         return Err(match may_open {
             true => opens(context, packet),
@@ -258,14 +283,6 @@ fn reevaluate(
         return Err(match outcome {
             Outcome::PolicyDenied => reject::session(context, packet, found, tuples),
             outcome => Next::End(outcome),
-        });
-    }
-    if service::has_lost_its_backend(context, tuples) {
-        context.sessions.end(found);
-        let starts_over = found.forward && !matches!(packet.headers.fragment, Fragment::Later(_));
-        return Err(match starts_over {
-            true => Next::Node(Node::Service),
-            false => Next::End(Outcome::NoSession),
         });
     }
     Ok(())

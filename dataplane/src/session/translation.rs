@@ -16,7 +16,7 @@ pub struct Tuples {
     pub initiator: Flow,
     /// The reply tuple reversed, as the responder receives it.
     pub responder: Flow,
-    /// MAC address that the initiator's packets came from, if replies return to it (connections
+    /// MAC address that the initiator's last packet came from, if replies return to it (connections
     /// from outside the cluster); else zero.
     pub return_mac: Mac,
 }
@@ -58,9 +58,7 @@ unsafe impl Cells for Translation {}
 impl Translation {
     /// Writes it; the caller has exclusive use of the record.
     pub(super) fn write(&self, initiator: &Flow, return_mac: Mac) {
-        let [a, b, c, d, e, f] = return_mac;
-        let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
-        let values = Words::of(initiator).values().into_iter().chain([mac]);
+        let values = Words::of(initiator).values().into_iter().chain([mac_word(return_mac)]);
         for (word, value) in self.0.iter().zip(values) {
             word.store(value, Ordering::Relaxed);
         }
@@ -73,9 +71,18 @@ impl Translation {
         Words::from_values([value(0), value(1), value(2), value(3), value(4)])
     }
 
+    /// Replaces the MAC address of replies; the caller holds the session.
+    pub(super) fn set_return_mac(&self, mac: Mac) {
+        self.0[5].store(mac_word(mac), Ordering::Relaxed);
+    }
+
     /// The MAC address of replies; as above.
     pub(super) fn return_mac(&self) -> Mac {
         let [.., a, b, c, d, e, f] = self.0[5].load(Ordering::Relaxed).to_be_bytes();
         [a, b, c, d, e, f]
     }
+}
+
+fn mac_word([a, b, c, d, e, f]: Mac) -> u64 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }

@@ -42,6 +42,13 @@ impl MacWord {
         Self(u64::from_le_bytes(last) >> 16)
     }
 
+    /// Its bytes in the order of the wire.
+    #[inline]
+    pub fn bytes(self) -> Mac {
+        let [a, b, c, d, e, f, _, _] = self.0.to_le_bytes();
+        [a, b, c, d, e, f]
+    }
+
     /// Whether it is a group's address, which no frame may come from.
     #[inline]
     pub(crate) fn is_multicast(self) -> bool {

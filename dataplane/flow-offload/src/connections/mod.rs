@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ahash::AHashMap;
 use dataplane::PortId;
 use dataplane::session::{Found, Owner, SessionId, TupleOrigin, Tuples};
-use dataplane::wire::{Flow, protocol};
+use dataplane::wire::{Flow, Mac, protocol};
 
 use crate::connection::{Connection, ConnectionFilter};
 use crate::context::Context;
@@ -263,14 +263,20 @@ impl Connections {
         interfaces: &AHashMap<PortId, u32>,
         found: &Found,
     ) -> Option<Candidate> {
-        let is_current =
-            |it: &Installed| it.generations == it.guards.map(|guard| published.generation(guard));
+        let sessions = context.switch.sessions();
+        let returns_elsewhere = |known: Mac| {
+            let now = || sessions.tuples(found).map(|tuples| tuples.return_mac);
+            known != Mac::default() && now() != Some(known)
+        };
+        let is_current = |it: &Installed| {
+            it.generations == it.guards.map(|guard| published.generation(guard))
+                && !returns_elsewhere(it.tuples.return_mac)
+        };
         if self.installed.get(&found.id).is_some_and(is_current)
             || !found.is_of(published.snapshot.generation)
         {
             return None;
         }
-        let sessions = context.switch.sessions();
         let tuples = sessions.tuples(found)?;
         let node = NodeContext {
             interface: &|port| interfaces.get(&port).copied(),

@@ -2,6 +2,7 @@
 
 use dataplane::port::af_xdp::{UplinkFilter, UplinkService};
 use dataplane::wire::protocol;
+use flow_offload::layout::FlowEntry;
 use flow_offload::{Hook, Kernel, Outcome};
 use testkit::packet;
 
@@ -71,6 +72,26 @@ fn the_switchs_packets_are_taken_and_others_pass() {
     }
     let cut = packet::cut(to("192.0.2.9:1", "10.1.0.2:2").vlan(0).vlan(0).vlan(0).build(), 30);
     assert_eq!(run(&cut), Outcome::Dropped, "not to be read to its end");
+}
+
+/// Replies follow the initiator's packets, of which the switch sees the first one from elsewhere.
+#[test]
+fn a_packet_from_another_mac_address_is_left_to_the_switch_where_replies_return_to_it() {
+    testkit::requires_root!();
+    let kernel = Kernel::load(16).unwrap();
+    kernel.beat(ALWAYS).unwrap();
+    let case = Case { path: Path::In(None), ..Case::plain(true) };
+    let (key, entry) = of_case(&case, &case.snapshot(), &sessions());
+    assert_eq!(entry.ingress_mac, [0; 6]);
+    let (frame, mut other) = (case.frame(), case.frame());
+    other[6..12].copy_from_slice(&[2, 7, 7, 7, 7, 7]);
+    let run = |frame: &[u8]| kernel.run(Hook::Uplink, LOOPBACK, frame, None).unwrap();
+    let mac: [u8; 6] = frame[6..12].try_into().unwrap();
+    for (ingress_mac, is_taken) in [([0; 6], true), (mac, false)] {
+        kernel.put_flows(&[key], &[FlowEntry { ingress_mac, ..entry }]);
+        assert!(matches!(run(&frame), Outcome::Redirected(_)));
+        assert_eq!(matches!(run(&other), Outcome::Redirected(_)), is_taken);
+    }
 }
 
 /// Packets outside of an entry: changes of one inside.

@@ -19,7 +19,7 @@
 //!   session.
 //!
 //! The original tuple of a translated session is in [`super::translation`], under the same
-//! sequence.
+//! sequence; the MAC address beside it is written while the session is held.
 
 mod read;
 mod words;
@@ -241,6 +241,14 @@ impl Record {
             false => forwarding_word(generation, known(16), adjacency),
         };
         word.store(new, Ordering::Relaxed);
+    }
+
+    /// Calls `write` while the session `sequence` is held, unless it has ended.
+    #[cold]
+    pub(super) fn while_held(&self, sequence: u64, write: impl FnOnce()) {
+        if let Some(_held) = self.hold(sequence) {
+            write();
+        }
     }
 
     /// Records a packet; the next packet repairs an update lost to another worker's.

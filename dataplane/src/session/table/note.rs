@@ -6,6 +6,7 @@ use super::{Candidate, Sessions};
 use crate::Adjacency;
 use crate::session::record::life_word;
 use crate::session::{ConnectionState, Found, Owner, SessionId, Usage};
+use crate::wire::Mac;
 
 impl Sessions {
     /// Records a packet of the session.
@@ -84,6 +85,14 @@ impl Sessions {
         if found.state().is_refused() {
             self.allow(found.id);
         }
+    }
+
+    /// Sends replies to this MAC address from now on; the session's replies return to one already.
+    #[cold]
+    pub fn return_to(&self, found: &Found, mac: Mac) {
+        let translation = &self.translations[found.id.index as usize];
+        let record = &self.records[found.id.index as usize];
+        record.while_held(found.id.sequence, || translation.set_return_mac(mac));
     }
 
     /// Notes that a policy denied the session's packet. It stays for a while, with what it was: if it is

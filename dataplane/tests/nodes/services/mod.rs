@@ -1,5 +1,6 @@
 //! Services: connections that look different at their two ends.
 
+mod datagrams;
 mod outside;
 
 use std::collections::BTreeMap;
@@ -75,6 +76,11 @@ fn cluster(at: &[(&str, u8, u16)], port: ServicePort) -> Services {
         services.claim(ip(address).into());
     }
     services
+}
+
+/// A table without a rule permits nothing.
+fn denies_everything() -> AclBinding {
+    AclBinding::Table(Arc::new(Table::compile([].into(), &Arc::new(AddressMap::default()))))
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use acl::{Action, AddressMapBuilder, Block, End, PeerSetId, Rule, Table};
 use dataplane::services::{Backends, Entry, Scope, ServicePort, Services};
-use dataplane::wire::{self, protocol};
+use dataplane::wire::{self, Flow, protocol};
 use dataplane::{AclBinding, Outcome, Parts};
 use testkit::packet::{icmp_error, ping, tcp, udp};
 
@@ -41,6 +41,37 @@ fn a_client_outside_reaches_a_local_pod_as_itself_and_is_answered_the_way_it_cam
         assert_is(&back, &tcp(at, client).syn_ack().build());
         assert_eq!((&back[..6], &back[6..12]), (&mac[..], &[2, 0, 0, 0, 0, 1][..]));
     }
+}
+
+/// Another router took over, or the client has another interface.
+#[test]
+fn answers_go_where_the_newest_packet_came_from() {
+    let (near, far) = ("192.0.2.1:30001", "192.0.2.1:30002");
+    let client = "198.51.100.9:5000";
+    let macs = [[2, 9, 9, 9, 9, 9], [2, 9, 9, 9, 9, 8], [2, 9, 9, 9, 9, 7]];
+    let mut rig = Rig::new(parts(node_port()));
+    for at in [near, far] {
+        let egress = if at == near { SERVER } else { UPLINK };
+        let mut seen = String::new();
+        for (n, mac) in macs.into_iter().enumerate() {
+            let packet = if n == 0 { tcp(client, at).syn() } else { tcp(client, at).data(b"x") };
+            let there = rig.pass(UPLINK, packet.from_mac(mac).build(), egress);
+            let Flow { source, source_port, .. } = wire::parse(&there).unwrap().flow;
+            seen = format!("{}:{source_port}", source.to_ip());
+            let (from, server) =
+                if at == near { (SERVER, "10.1.0.3:8080") } else { (UPLINK, "10.2.0.9:8080") };
+            let back = rig.pass(from, tcp(server, &seen).data(b"y").build(), UPLINK);
+            assert_eq!(back[..6], mac, "{at}");
+            // Under the next snapshot too.
+            rig.publish(Parts { generation: n as u64 + 2, ..parts(node_port()) });
+        }
+        assert_ne!(seen, "");
+    }
+    // What the kernel sends under the client's address moves nothing.
+    let data = tcp(client, near).data(b"x").from_mac([2, 7, 7, 7, 7, 7]).build();
+    rig.pass(HOST, data, SERVER);
+    let back = rig.pass(SERVER, tcp("10.1.0.3:8080", client).data(b"y").build(), UPLINK);
+    assert_eq!(back[..6], macs[2]);
 }
 
 #[test]
