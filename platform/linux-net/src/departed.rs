@@ -1,17 +1,19 @@
-//! Deletes conntrack's entries of addresses whose pods are gone.
+//! Deletes entries of conntrack that outlive their reason.
 //!
-//! An entry records the initiator of a connection. A stale one applies to the next pod at the address: datagrams
-//! towards that pod pass as replies.
+//! An entry records the initiator of a connection, and its translation. A stale one applies to the next pod at the
+//! address: datagrams towards that pod pass as replies. Datagrams of a process keep the endpoint, or the lack of one,
+//! that the first of them found.
 //!
 //! ```text
-//!   ctnetlink ─ entries ─▶ an end in either tuple, translated or not, is departed ─▶ deleted
+//!   ctnetlink ─ entries ─┬▶ an end in either tuple, translated or not, is departed ─┬▶ deleted
+//!                        └▶ UDP, and leads elsewhere than the rules would by now  ──┘
 //! ```
 //!
 //! The messages are those of `linux/netfilter/nfnetlink_conntrack.h`.
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NlasIterator};
 use netlink_sys::protocols::NETLINK_NETFILTER;
@@ -35,18 +37,39 @@ pub fn delete_connections(addresses: &BTreeSet<IpAddr>) -> Result<usize, Error> 
     if addresses.is_empty() {
         return Ok(0);
     }
-    let delete = || {
-        let socket = raw_netlink::open(NETLINK_NETFILTER)?;
-        let request_all = message(GET_ENTRY, NLM_F_REQUEST | NLM_F_DUMP, &[0; GENERIC]);
-        let mut found = Vec::new();
-        list(&socket, &request_all, NEW_ENTRY, |body| {
-            found.extend(name_if_touched(body, addresses))
-        })?;
-        delete_each(&found, |entry| {
-            request(&socket, &message(DELETE_ENTRY, NLM_F_REQUEST | NLM_F_ACK, entry))
-        })
+    let is_touched = |original: &Tuple, reply: &Tuple| {
+        [original, reply].iter().flat_map(|it| &it.addresses).any(|end| addresses.contains(end))
     };
-    delete().map_err(|cause| Error::new("delete departed pods' connections from conntrack", cause))
+    delete_where(is_touched)
+        .map_err(|cause| Error::new("delete departed pods' connections from conntrack", cause))
+}
+
+/// Deletes the UDP entries whose datagrams, for the first address, are led to the second one, if `is_stale` says so of
+/// both. Returns the number of deleted entries.
+///
+/// # Errors
+/// As [`delete_connections`].
+pub(super) fn delete_flows(
+    is_stale: impl Fn(SocketAddr, SocketAddr) -> bool,
+) -> Result<usize, Error> {
+    let is_stale = |original: &Tuple, reply: &Tuple| {
+        let ends = original.destination().zip(reply.source());
+        original.protocol == libc::IPPROTO_UDP as u8
+            && ends.is_some_and(|(of, to)| is_stale(of, to))
+    };
+    delete_where(is_stale)
+        .map_err(|cause| Error::new("delete stale flows to services from conntrack", cause))
+}
+
+/// Deletes the entries that `test` chooses by both tuples.
+fn delete_where(test: impl Fn(&Tuple, &Tuple) -> bool) -> io::Result<usize> {
+    let socket = raw_netlink::open(NETLINK_NETFILTER)?;
+    let request_all = message(GET_ENTRY, NLM_F_REQUEST | NLM_F_DUMP, &[0; GENERIC]);
+    let mut found = Vec::new();
+    list(&socket, &request_all, NEW_ENTRY, |body| found.extend(name_if(body, &test)))?;
+    delete_each(&found, |entry| {
+        request(&socket, &message(DELETE_ENTRY, NLM_F_REQUEST | NLM_F_ACK, entry))
+    })
 }
 
 /// Returns the number of deleted entries, or an error if one was refused, which does not stop the others.
@@ -66,14 +89,16 @@ fn delete_each(
     refused.map_or(Ok(deleted), Err)
 }
 
-/// Returns the family, original tuple, number and zone of an entry that touches `addresses`, as the body of a request.
-fn name_if_touched(body: &[u8], addresses: &BTreeSet<IpAddr>) -> Option<Vec<u8>> {
+/// Returns the family, original tuple, number and zone of an entry that `test` chooses, as the body of a request.
+fn name_if(body: &[u8], test: impl Fn(&Tuple, &Tuple) -> bool) -> Option<Vec<u8>> {
     let (generic, attributes) = body.split_at_checked(GENERIC)?;
     let mut name = generic.to_vec();
-    let mut is_touched = false;
+    let [mut original, mut reply] = [const { Tuple::NONE }; 2];
     for it in NlasIterator::new(attributes).map_while(Result::ok) {
-        if matches!(it.kind(), ORIGINAL | REPLY) {
-            is_touched |= ends(it.value()).iter().any(|end| addresses.contains(end));
+        match it.kind() {
+            ORIGINAL => original = Tuple::read(it.value()),
+            REPLY => reply = Tuple::read(it.value()),
+            _ => {}
         }
         match it.kind() {
             ORIGINAL => name.extend(attribute(ORIGINAL | NESTED, it.value())),
@@ -81,24 +106,52 @@ fn name_if_touched(body: &[u8], addresses: &BTreeSet<IpAddr>) -> Option<Vec<u8>>
             _ => {}
         }
     }
-    is_touched.then_some(name)
+    test(&original, &reply).then_some(name)
 }
 
-/// Source and destination of a tuple: the addresses in its `CTA_TUPLE_IP`.
-fn ends(tuple: &[u8]) -> Vec<IpAddr> {
-    const ADDRESSES: u16 = 1;
-    let mut found = Vec::new();
-    for nested in NlasIterator::new(tuple).map_while(Result::ok) {
-        if nested.kind() != ADDRESSES {
-            continue;
+/// A tuple, as far as it could be read.
+struct Tuple {
+    /// Source and destination.
+    addresses: Vec<IpAddr>,
+    protocol: u8,
+    /// Of source and destination; 0 if the protocol has none.
+    ports: [u16; 2],
+}
+
+impl Tuple {
+    const NONE: Self = Self { addresses: Vec::new(), protocol: 0, ports: [0; 2] };
+
+    /// Reads `CTA_TUPLE_IP` and `CTA_TUPLE_PROTO`.
+    fn read(tuple: &[u8]) -> Self {
+        const ADDRESSES: u16 = 1;
+        const PROTOCOL: u16 = 2;
+        let mut read = Self::NONE;
+        for nested in NlasIterator::new(tuple).map_while(Result::ok) {
+            for it in NlasIterator::new(nested.value()).map_while(Result::ok) {
+                match (nested.kind(), it.kind(), it.value()) {
+                    (ADDRESSES, _, value) => {
+                        let v4 = value.try_into().map(|octets: [u8; 4]| IpAddr::from(octets));
+                        let v6 = || value.try_into().map(|octets: [u8; 16]| IpAddr::from(octets));
+                        read.addresses.extend(v4.or_else(|_| v6()));
+                    }
+                    (PROTOCOL, 1, [number]) => read.protocol = *number,
+                    (PROTOCOL, end @ (2 | 3), [high, low]) => {
+                        read.ports[usize::from(end == 3)] = u16::from_be_bytes([*high, *low]);
+                    }
+                    _ => {}
+                }
+            }
         }
-        for it in NlasIterator::new(nested.value()).map_while(Result::ok) {
-            let v4 = it.value().try_into().map(|octets: [u8; 4]| IpAddr::from(octets));
-            let v6 = || it.value().try_into().map(|octets: [u8; 16]| IpAddr::from(octets));
-            found.extend(v4.or_else(|_| v6()));
-        }
+        read
     }
-    found
+
+    fn source(&self) -> Option<SocketAddr> {
+        self.addresses.first().map(|address| SocketAddr::new(*address, self.ports[0]))
+    }
+
+    fn destination(&self) -> Option<SocketAddr> {
+        self.addresses.get(1).map(|address| SocketAddr::new(*address, self.ports[1]))
+    }
 }
 
 #[cfg(test)]
@@ -111,7 +164,21 @@ mod tests {
         addresses: &BTreeSet<IpAddr>,
         found: &mut Vec<Vec<u8>>,
     ) -> io::Result<bool> {
-        read_list(datagram, NEW_ENTRY, |body| found.extend(name_if_touched(body, addresses)))
+        let is_touched = |original: &Tuple, reply: &Tuple| {
+            [original, reply].iter().flat_map(|it| &it.addresses).any(|it| addresses.contains(it))
+        };
+        read_list(datagram, NEW_ENTRY, |body| found.extend(name_if(body, is_touched)))
+    }
+
+    #[test]
+    fn a_tuple_is_read_with_its_ports() {
+        let ports = [attribute(1, &[17]), attribute(2, &[0x12, 0x34]), attribute(3, &[0, 53])];
+        let addresses = [attribute(1, &[10, 0, 0, 1]), attribute(2, &[10, 96, 0, 1])].concat();
+        let nested = |kind, value: &[u8]| attribute(kind | NESTED, value);
+        let tuple = Tuple::read(&[nested(1, &addresses), nested(2, &ports.concat())].concat());
+        assert_eq!(tuple.protocol, 17);
+        assert_eq!(tuple.source(), Some("10.0.0.1:4660".parse().unwrap()));
+        assert_eq!(tuple.destination(), Some("10.96.0.1:53".parse().unwrap()));
     }
 
     #[test]

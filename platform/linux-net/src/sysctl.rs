@@ -1,4 +1,4 @@
-//! Per-interface settings under `/proc/sys/net`, of the calling thread's
+//! Settings under `/proc/sys/net`, most of them of one interface, of the calling thread's
 //! network namespace.
 //!
 //! In a container whose `/proc/sys` is read-only the same folder of the host is used, where it is
@@ -33,12 +33,28 @@ impl Family {
 /// Names the file; [`Error::is_not_found`] if the interface is gone or the
 /// kernel has no such setting (an IPv6 one where IPv6 is not built in).
 pub fn set(family: Family, interface: &str, setting: &str, value: &str) -> Result<(), Error> {
-    let path = path(family, interface, setting);
-    let written = fs::write(&path, value).or_else(|error| match error.kind() {
-        io::ErrorKind::ReadOnlyFilesystem => fs::write(on_host(&path), value).map_err(|_| error),
+    write(&path(family, interface, setting), value)
+}
+
+fn write(path: &Path, value: &str) -> Result<(), Error> {
+    let written = fs::write(path, value).or_else(|error| match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => fs::write(on_host(path), value).map_err(|_| error),
         _ => Err(error),
     });
     written.map_err(|cause| Error::new(format!("write '{value}' to {}", path.display()), cause))
+}
+
+/// Lets connection tracking translate TCP segments outside of the window as well, if it is there: the kernel would answer
+/// those with resets under the node's address, which end the connections of pods that it masquerades.
+///
+/// # Errors
+/// Names the file.
+pub(crate) fn track_segments_outside_of_windows() -> Result<(), Error> {
+    let path = Path::new("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal");
+    match fs::read_to_string(path).is_ok_and(|text| text.trim() == "0") {
+        true => write(path, "1"),
+        false => Ok(()),
+    }
 }
 
 /// Like [`set`], but a setting that does not exist is as good as switched off.

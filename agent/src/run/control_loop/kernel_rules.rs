@@ -83,7 +83,7 @@ impl KernelRules {
             nftables.reconcile(view, departed, source.decides());
         }
         if let Some(masquerade) = &mut self.masquerade {
-            masquerade.reconcile(view, node);
+            masquerade.reconcile(view, node, effects.services.redirects());
         }
         if let Some(filter) = &mut self.filter
             && published.has_host_port

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::run::error::StartError;
 use crate::run::kernel::{HostNetwork, Programmer};
 use linux_net::redirect::Redirects;
+use snapshot::SWITCH_ADDRESSES;
 
 /// Keeps the kernel's redirects in line with the services.
 pub(super) struct RedirectReconciler {
@@ -49,6 +50,7 @@ impl RedirectReconciler {
         let mut wanted = Redirects::clone(services);
         wanted.node = node.iter().copied().collect();
         wanted.bypass.clone_from(&api_server);
+        wanted.switch.extend(SWITCH_ADDRESSES);
         self.programmer.set(Some(wanted));
         self.made_of = Some((Arc::clone(services), node, api_server));
     }

@@ -1,9 +1,11 @@
 //! Tables of nftables, and connection tracking.
 
+use std::net::UdpSocket;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use linux_net::host_port::{self, HostPortConfig};
+use linux_net::redirect::{Redirector, Redirects};
 use linux_net::{filter, in_namespace, masquerade};
 use testkit::packet;
 
@@ -22,15 +24,62 @@ fn odd_tables_of_the_switchs_names_are_replaced_and_others_stay() {
         .exec(["nft", "add set inet podgate-filter odd { type ifname; elements = { \"x\" }; }"]);
     let pods: Vec<IpNet> = vec!["10.1.4.0/24".parse().unwrap()];
     let set = || {
-        let rules = masquerade::Rules { pods: pods.clone(), cluster: Vec::new() };
+        let rules = masquerade::Rules {
+            pods: pods.clone(),
+            cluster: Vec::new(),
+            taken: [[(17, 5060)].into(), [(6, 80)].into()],
+        };
         masquerade::Masquerader::default().set(&rules)?;
         let rules = filter::Rules { tunnel_port: Some(4789), pods: pods.clone() };
         filter::Filter::default().set(&rules)
     };
     in_namespace(namespace.path(), set).unwrap().unwrap();
+    in_namespace(namespace.path(), set).unwrap().unwrap();
+    // Without it the kernel resets connections that it masquerades.
+    let liberal = namespace.exec(words("sysctl -n net.netfilter.nf_conntrack_tcp_be_liberal"));
+    assert_eq!(liberal.trim(), "1");
     let tables = namespace.exec(words("nft list ruleset"));
     assert!(!tables.contains("odd") && !tables.contains("dormant"), "{tables}");
     assert!(tables.contains("masquerade") && tables.contains("table ip podgate"), "{tables}");
+}
+
+/// A process that never pauses, and a service that comes and goes.
+#[test]
+fn datagrams_of_a_process_follow_the_redirects() {
+    testkit::requires_root!();
+    let node = testkit::Namespace::new("redirect");
+    for line in [
+        "ip link set lo up",
+        "ip link add eth0 type dummy",
+        "ip address add 192.0.2.1/24 dev eth0",
+        "ip link set eth0 up",
+        "ip route add 169.254.1.2 dev eth0",
+    ] {
+        node.exec(words(line));
+    }
+    let of = |ports: &[u16]| Redirects {
+        node: ["192.0.2.1".parse().unwrap()].into(),
+        node_ports: ports
+            .iter()
+            .map(|port| (17, *port, ([169, 254, 1, 2], *port).into()))
+            .collect(),
+        switch: ["169.254.1.2".parse().unwrap()].into(),
+        ..Redirects::default()
+    };
+    let arrivals = in_namespace(node.path(), || {
+        let receiver = UdpSocket::bind("192.0.2.1:8125").unwrap();
+        receiver.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        let sender = UdpSocket::bind("192.0.2.1:5000").unwrap();
+        let mut redirector = Redirector::default();
+        let wanted = [of(&[]), of(&[9]), of(&[8125]), of(&[9, 8125]), of(&[9])];
+        wanted.map(|redirects| {
+            redirector.set(&redirects).unwrap();
+            // One that leaves by the interface may have no neighbour there.
+            let _ = sender.send_to(b"x", "192.0.2.1:8125");
+            receiver.recv(&mut [0; 9]).is_ok()
+        })
+    });
+    assert_eq!(arrivals.unwrap(), [true, true, false, false, true]);
 }
 
 #[test]
