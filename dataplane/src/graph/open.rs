@@ -2,10 +2,10 @@
 
 use super::owner::owner;
 use super::{Context, Next, Node, Translation, session};
-use crate::Outcome;
 use crate::packet::Packet;
 use crate::session::{Found, Opened, Opening, Owner, Refusal, Tuples};
 use crate::wire::{Flow, protocol};
+use crate::{Adjacency, Outcome};
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let mut tuples = context.tuples(packet);
@@ -20,9 +20,18 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         generation: context.snapshot.generation,
         tcp_flags: packet.headers.tcp_flags,
     };
-    let own =
-        tuples.responder.source != source && context.snapshot.is_own_node(tuples.responder.source);
-    // A pod's connection must not use a port of the kernel's own dynamic range.
+    // A connection that returns to the switch at the node's address must not use a port of the kernel's own dynamic
+    // range. A process of the node may have that address already.
+    let Flow { source: seen, destination, .. } = tuples.responder;
+    let returns_in_clear = || {
+        tuples.is_translated()
+            && context.snapshot.host() == Some(packet.in_port)
+            && context.snapshot.host().map(Adjacency::port) != Some(adjacency)
+            && context.snapshot.pod_of(destination).is_none()
+            && context.snapshot.replies_in_clear(destination)
+            && !context.snapshot.is_in_pod_networks(seen)
+    };
+    let own = context.snapshot.is_own_node(seen) && (seen != source || returns_in_clear());
     if !own {
         let opened = try_open(context, packet, &tuples, &opening);
         if !matches!(opened, Err(Refusal::Taken)) {
@@ -142,11 +151,11 @@ const LEAST_DIVIDED: u64 = 64;
 mod tests {
     use super::*;
     use crate::graph::icmp_error::RateLimiter;
-    use crate::graph::reject::Resets;
+    use crate::graph::reject::Extras;
     use crate::graph::waiting::Waiting;
     use crate::policy::PolicyBatch;
     use crate::session::{Sessions, Timeouts};
-    use crate::{AclBinding, Adjacency, Memory, Now, Parts, PortId, PortKind, PortState, Snapshot};
+    use crate::{AclBinding, Memory, Now, Parts, PortId, PortKind, PortState, Snapshot};
 
     /// Two workers take a packet of one new connection each and choose different backends. The
     /// second packet takes the first one's, in its addresses and in its way out.
@@ -193,7 +202,7 @@ mod tests {
             sessions: &sessions,
             waiting: &mut waiting,
             rate_limiter: &mut rate_limiter,
-            resets: &mut Resets::default(),
+            extras: &mut Extras::default(),
             translations: &mut translations,
             policy_batch: &mut policy_batch,
             stale: &mut Vec::new(),

@@ -120,28 +120,57 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             let frame = context.memory.bytes(&packet.frame);
             return_mac = frame[6..12].try_into().expect("checked by parse");
         }
-        // Another node would reply to the client directly, and drops packets that claim
-        // another node's pods.
-        let sends_on = outside || by_uplink;
-        if sends_on && context.snapshot.pod_of(backend.address).is_none() {
-            let Some(own) = context.snapshot.node_address(initiator.source) else {
+        let by_host = in_port.is_some_and(|port| port.kind == PortKind::Host);
+        let hides = match by_host {
+            true => hides_process(context.snapshot, &responder),
+            // Another node would reply to the client directly, and drops packets that claim
+            // another node's pods.
+            false => (outside || by_uplink) && context.snapshot.pod_of(backend.address).is_none(),
+        };
+        if hides {
+            let Some(source) = own_source(context.snapshot, &responder) else {
                 return Next::End(Outcome::NoRoute);
             };
-            // This node's kernel drops packets from its own addresses.
-            let of_switch = context.snapshot.switch_address(initiator.source);
-            responder.source = of_switch.filter(|_| is_own(backend.address)).unwrap_or(own);
+            responder.source = source;
         }
     }
     context.translate(packet, Translation::forward(responder, return_mac));
     Next::Node(Node::Policy)
 }
 
-/// Whether the packet is of a client to whom `externalTrafficPolicy` applies: one outside the cluster, or
-/// a process of another node, as kube-proxy has it.
+/// Whether a connection that the kernel sends to a backend needs an address of the switch's as its source, so that replies
+/// return to the switch: the backend is reached through the kernel again, or replies outside of tunnels.
+fn hides_process(snapshot: &Snapshot, responder: &Flow) -> bool {
+    match leaves_by(snapshot, responder.destination) {
+        Some(PortKind::Host) => true,
+        // Other nodes reply to addresses of pod networks, the host port's own among them, through the switch.
+        Some(PortKind::Uplink) => {
+            snapshot.replies_in_clear(responder.destination)
+                && (snapshot.is_outside(responder.destination)
+                    || !snapshot.is_in_pod_networks(responder.source))
+        }
+        Some(PortKind::Pod) | None => false,
+    }
+}
+
+/// The source of a connection that is not seen to come from its client: the node's address. Towards this node's kernel, which
+/// drops packets from its own addresses and masquerades what it forwards, it is that of the switch.
+fn own_source(snapshot: &Snapshot, responder: &Flow) -> Option<Address> {
+    let is_to_kernel = leaves_by(snapshot, responder.destination) == Some(PortKind::Host);
+    let of_switch = snapshot.switch_address(responder.source).filter(|_| is_to_kernel);
+    of_switch.or_else(|| snapshot.node_address(responder.source))
+}
+
+fn leaves_by(snapshot: &Snapshot, destination: Address) -> Option<PortKind> {
+    let (port, _) = snapshot.egress(snapshot.route(destination).ok()?)?;
+    snapshot.port(port).map(|port| port.kind)
+}
+
+/// Whether the packet is of a client to whom `externalTrafficPolicy` applies: one outside of this node, as upstream's
+/// tests have it. (A pod that asks a load balancer's address gets its endpoint from its own node.)
 fn is_external(snapshot: &Snapshot, packet: &Packet) -> bool {
     let source = packet.headers.flow.source;
-    let is_elsewhere = snapshot.owner(source).is_none() && !snapshot.is_own_node(source);
-    is_elsewhere && !snapshot.routes().is_pod(source)
+    snapshot.owner(source).is_none() && !snapshot.is_own_node(source)
 }
 
 /// Whether the packet comes from outside the cluster.

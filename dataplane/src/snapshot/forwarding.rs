@@ -60,7 +60,12 @@ impl Snapshot {
     #[inline]
     pub fn mtu(&self, adjacency: Adjacency) -> u16 {
         let Some((port, peer)) = self.egress(adjacency) else { return 0 };
-        let mtu = self.port(port).map_or(0, |port| port.mtu);
+        let of_path = peer.map_or(0, |peer| peer.mtu);
+        let mtu = match self.port(port).map_or(0, |port| port.mtu) {
+            0 => of_path,
+            mtu if of_path > 0 => mtu.min(of_path),
+            mtu => mtu,
+        };
         match (peer, &self.underlay) {
             (Some(peer), Underlay::Overlay(_)) if mtu > 0 => {
                 mtu.saturating_sub(Vxlan::overhead(peer.endpoint.is_v4()) as u16)
@@ -77,6 +82,12 @@ impl Snapshot {
         matches!(self.underlay, Underlay::Overlay(_))
             && self.routes.find(flow.source).is_some()
             && (self.routes.is_pod(flow.source) || is_for_pod())
+    }
+
+    /// Whether replies of what is behind the uplink to this node's own address arrive outside of tunnels: of this
+    /// node's traffic there, translated connections alone are the switch's.
+    pub(crate) fn replies_in_clear(&self, address: Address) -> bool {
+        !(matches!(self.underlay, Underlay::Overlay(_)) && self.routes.is_pod(address))
     }
 
     /// The group of a sender, for the header of a tunnel; 0 without group policies.

@@ -123,6 +123,8 @@ pub struct Snapshot {
     host: Option<PortId>,
     /// Whether any port replies to denials.
     rejects: bool,
+    /// Whether packets may take frames of their own: any port replies to denials, or does not take every packet.
+    needs_spare_frames: bool,
     /// Whether any port has staged ACLs.
     is_staged: bool,
     verify_every: u32,
@@ -169,6 +171,7 @@ impl Snapshot {
         let own_filter = own.fold(0, |filter, address| filter | filter_bit(*address));
         let rejects = ports.iter().flatten().any(|port| port.denied_reply != DeniedReply::Drop);
         let is_staged = ports.iter().flatten().any(|port| port.staged.is_some());
+        let ports_are_narrow = ports.iter().flatten().any(|port| port.mtu > 0);
         Self {
             generation,
             own_filter,
@@ -190,6 +193,7 @@ impl Snapshot {
             uplink,
             host,
             rejects,
+            needs_spare_frames: rejects || ports_are_narrow,
             is_staged,
             verify_every: parts.verify_every,
         }
@@ -248,6 +252,11 @@ impl Snapshot {
         self.rejects
     }
 
+    /// Whether packets may take frames of their own.
+    pub(crate) fn needs_spare_frames(&self) -> bool {
+        self.needs_spare_frames
+    }
+
     /// Whether any port has staged ACLs.
     pub fn is_staged(&self) -> bool {
         self.is_staged
@@ -298,6 +307,12 @@ impl Snapshot {
     #[inline]
     pub fn pod(&self, id: PortId) -> Option<&PortState> {
         self.port(id).filter(|port| port.kind == PortKind::Pod)
+    }
+
+    /// Whether an address is in the pod networks of this node, taken or not.
+    #[inline]
+    pub(crate) fn is_in_pod_networks(&self, address: Address) -> bool {
+        self.local_networks.contains(address)
     }
 
     /// The pod port behind which `address` is.

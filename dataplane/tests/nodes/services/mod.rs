@@ -2,6 +2,7 @@
 
 mod datagrams;
 mod outside;
+mod processes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

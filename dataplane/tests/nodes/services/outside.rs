@@ -75,8 +75,8 @@ fn answers_go_where_the_newest_packet_came_from() {
 }
 
 #[test]
-fn external_traffic_policy_local_holds_for_other_cluster_nodes_processes() {
-    // The endpoints elsewhere are for pods alone, on whatever node.
+fn external_traffic_policy_local_holds_for_other_cluster_nodes() {
+    // The endpoints elsewhere are for this node's own pods alone.
     let mut rig = Rig::new(parts(node_port()));
     let at = "192.0.2.1:30001";
     let there = rig.pass(UPLINK, tcp("192.0.2.2:5000", at).syn().build(), SERVER);
@@ -89,7 +89,8 @@ fn external_traffic_policy_local_holds_for_other_cluster_nodes_processes() {
     let mut rig = Rig::new(parts(services));
     let syn = |from: &str| tcp(from, "192.0.2.1:30003").syn().build();
     assert_eq!(rig.send(UPLINK, syn("192.0.2.2:5000")), Outcome::NoEndpoint);
-    assert_eq!(rig.send(UPLINK, syn("10.2.0.5:5000")), Outcome::NoPolicy, "a pod");
+    assert_eq!(rig.send(UPLINK, syn("10.2.0.5:5000")), Outcome::NoEndpoint, "a pod");
+    assert_eq!(rig.send(CLIENT, syn("10.1.0.2:5000")), Outcome::PolicyAllowed, "a pod here");
 }
 
 #[test]
@@ -130,6 +131,11 @@ fn a_client_outside_reaches_a_pod_elsewhere_as_the_cluster_node() {
     let back = rig.pass(UPLINK, tcp("10.2.0.9:8080", &own).syn_ack().build(), UPLINK);
     assert_is(&back, &tcp("192.0.2.1:30002", client).syn_ack().build());
     assert_eq!(back[..6], [2, 9, 9, 9, 9, 9]);
+    // A router on the way to the client: the endpoint's node takes nothing of others from here.
+    let left = tcp("192.0.2.1:30002", client).data(b"long");
+    let told = rig.pass(UPLINK, icmp_error("198.51.100.1", NODE, 3, 4, &left).build(), UPLINK);
+    let sent = tcp("10.2.0.9:8080", &own).data(b"long");
+    assert_is(&told, &icmp_error(NODE, "10.2.0.9", 3, 4, &sent).build());
     // Inside the cluster the same port leads to all endpoints, as the client itself.
     let there = rig.pass(CLIENT, tcp("10.1.0.2:4000", "192.0.2.1:30001").syn().build(), UPLINK);
     assert_is(&there, &tcp("10.1.0.2:4000", "10.2.0.9:8080").syn().build());
@@ -259,6 +265,33 @@ fn a_client_outside_reaches_the_cluster_node_itself_by_a_node_port() {
         assert_is(&back, &tcp(at, client).syn_ack().build());
         assert_eq!(back[..6], mac);
     }
+}
+
+/// An endpoint that is no pod's and no node's, as a managed control plane has.
+#[test]
+fn a_client_outside_reaches_an_endpoint_outside() {
+    let mut services = Services::default();
+    let endpoint = Arc::new(service(&[("203.0.113.9", 443)]));
+    services.add_node_port(false, protocol::TCP, 30_443, endpoint);
+    let switch_addresses = vec![ip("169.254.1.2")];
+    let kernel = Parts { switch_addresses, ..parts(services) };
+    let (client, server, at) = ("198.51.100.9:5000", "203.0.113.9:443", "192.0.2.1:30443");
+    let mac = [2, 9, 9, 9, 9, 9];
+    let syn = tcp(client, at).syn().from_mac(mac).build();
+    // The kernel drops what seems to come from itself, and masquerades what comes from the switch.
+    let mut rig = Rig::new(kernel.clone());
+    let there = rig.pass(UPLINK, syn.clone(), HOST);
+    assert_is(&there, &tcp("169.254.1.2:5000", server).syn().build());
+    let back = rig.pass(HOST, tcp(server, "169.254.1.2:5000").syn_ack().build(), UPLINK);
+    assert_is(&back, &tcp(at, client).syn_ack().build());
+    assert_eq!(back[..6], mac);
+    let translation_ports = Some(61_000..=61_999);
+    let mut rig = Rig::new(Parts { masquerade: true, translation_ports, ..kernel });
+    let there = rig.pass(UPLINK, syn, UPLINK);
+    let own = format!("{NODE}:{}", wire::parse(&there).unwrap().flow.source_port);
+    assert_is(&there, &tcp(&own, server).syn().build());
+    let back = rig.pass(UPLINK, tcp(server, &own).syn_ack().build(), UPLINK);
+    assert_is(&back, &tcp(at, client).syn_ack().build());
 }
 
 #[test]
