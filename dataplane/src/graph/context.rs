@@ -7,7 +7,7 @@ use super::decapsulate::Arrival;
 use super::encapsulate::Tunnel;
 use super::icmp_error::RateLimiter;
 use super::reevaluate::Stale;
-use super::reject::Resets;
+use super::reject::Extras;
 use super::staged::Difference;
 use super::verify::Verifier;
 use super::waiting::Waiting;
@@ -33,7 +33,7 @@ pub(crate) struct Context<'a> {
     pub(crate) sessions: &'a Sessions,
     pub(super) waiting: &'a mut Waiting,
     pub(super) rate_limiter: &'a mut RateLimiter,
-    pub(super) resets: &'a mut Resets,
+    pub(super) extras: &'a mut Extras,
     pub(super) translations: &'a mut Vec<Translation>,
     pub(super) policy_batch: &'a mut PolicyBatch<'static>,
     /// Sessions to re-evaluate, in the order of the packets on the session node's list.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::context::{LastTunnel, Translation};
 use super::icmp_error::RateLimiter;
 use super::reevaluate::Stale;
-use super::reject::Resets;
+use super::reject::Extras;
 use super::staged::Difference;
 use super::steps::{IN_ORDER, List, Step, Work};
 use super::trace::{Tracer, Tracing};
@@ -27,7 +27,7 @@ pub struct Graph {
     lists: [List; NODES],
     pub(crate) waiting: Waiting,
     rate_limiter: RateLimiter,
-    resets: Resets,
+    extras: Extras,
     translations: Vec<Translation>,
     policy_batch: PolicyBatch<'static>,
     stale: Vec<Stale>,
@@ -42,7 +42,7 @@ impl Default for Graph {
             lists: [List::EMPTY; NODES],
             waiting: Waiting::default(),
             rate_limiter: RateLimiter::default(),
-            resets: Resets::default(),
+            extras: Extras::default(),
             translations: Vec::with_capacity(VECTOR),
             policy_batch: PolicyBatch::default(),
             stale: Vec::with_capacity(VECTOR),
@@ -106,20 +106,25 @@ impl Graph {
         &self.staged
     }
 
-    /// Takes frames for the resets that denials need beside a packet's own frame.
-    pub fn stock_resets(&mut self, free: &mut FreeList) {
-        self.resets.stock(free);
+    /// Takes frames for resets and fragments beside a packet's own frame.
+    pub fn stock_extras(&mut self, free: &mut FreeList) {
+        self.extras.stock(free);
     }
 
-    /// The next such reset, which only has to be sent.
+    /// Number of such frames that are not in use.
+    pub(crate) fn spare_frames(&self) -> usize {
+        self.extras.spare_frames()
+    }
+
+    /// The next such packet, which only has to be sent.
     #[inline]
-    pub fn take_reset(&mut self) -> Option<Packet> {
-        self.resets.take_ready()
+    pub fn take_extra(&mut self) -> Option<Packet> {
+        self.extras.take_ready()
     }
 
-    /// Takes every packet that waits, and the frames for resets.
+    /// Takes every packet that waits, and the spare frames.
     pub fn take_all(&mut self) -> impl Iterator<Item = Packet> + use<'_> {
-        self.waiting.take_all().chain(self.resets.take_all())
+        self.waiting.take_all().chain(self.extras.take_all())
     }
 
     /// Runs the nodes over their lists of packets.
@@ -137,7 +142,7 @@ impl Graph {
             lists,
             waiting,
             rate_limiter,
-            resets,
+            extras,
             translations,
             policy_batch,
             stale,
@@ -153,7 +158,7 @@ impl Graph {
             sessions,
             waiting,
             rate_limiter,
-            resets,
+            extras,
             translations,
             policy_batch,
             stale,

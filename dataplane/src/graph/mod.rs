@@ -28,6 +28,7 @@ mod decapsulate;
 mod dispatch;
 mod dns;
 mod encapsulate;
+mod fragment;
 mod icmp_error;
 mod neighbour;
 mod open;

@@ -7,6 +7,8 @@
 //! | a packet of a refused TCP connection | its sender, whichever it is, receives a TCP reset | |
 //! | any other packet of a session | an ICMP error, if it is the sender | nothing |
 
+use std::collections::VecDeque;
+
 use acl::Address;
 
 use super::icmp_error::{Reply, reply, return_to_sender};
@@ -20,24 +22,31 @@ use crate::wire::icmp_error::{IcmpError, LONGEST, write_abort};
 use crate::wire::{self, Fragment, Headers, protocol};
 use crate::{Frame, FreeList, Outcome, PortId, Snapshot};
 
-/// Resets to the senders of packets whose frames have become resets to the other ends.
+/// Packets that take frames of their own beside those of the vector: resets to the senders of packets whose frames have
+/// become resets to the other ends, and fragments.
 #[derive(Default)]
-pub(crate) struct Resets {
-    spare: Vec<Frame>,
-    ready: Vec<Packet>,
+pub(crate) struct Extras {
+    pub(super) spare: Vec<Frame>,
+    /// They only have to be sent, in this order.
+    pub(super) ready: VecDeque<Packet>,
 }
 
-/// Frames kept for such resets. Beyond them the other end is reset at its own next packet.
-const SPARE: usize = 16;
+/// Frames kept for them: as many as the longest datagram has fragments of 1,450 bytes. Beyond them the other end is reset
+/// at its own next packet, and no packet is cut.
+const SPARE: usize = 48;
 
-impl Resets {
+impl Extras {
     pub(super) fn stock(&mut self, free: &mut FreeList) {
         let missing = SPARE.saturating_sub(self.spare.len());
         self.spare.extend(std::iter::from_fn(|| free.take()).take(missing));
     }
 
+    pub(super) fn spare_frames(&self) -> usize {
+        self.spare.len()
+    }
+
     pub(super) fn take_ready(&mut self) -> Option<Packet> {
-        self.ready.pop()
+        self.ready.pop_front()
     }
 
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = Packet> + use<'_> {
@@ -151,19 +160,19 @@ fn abort(
 
 /// Sends a packet's sender a reset in a spare frame; returns `None` if there is none, or its rate is spent.
 fn reset_sender(context: &mut Context<'_>, packet: &Packet) -> Option<()> {
-    let mut frame = context.resets.spare.pop()?;
+    let mut frame = context.extras.spare.pop()?;
     let mut text = [0; LONGEST];
     let fills = match reply(context, packet, IcmpError::Prohibited, &mut text) {
         Reply::Written(length) => context.memory.fill(&mut frame, &text[..length]),
         // A packet that resets the connection gets none.
         Reply::None => false,
         Reply::Limited => {
-            context.resets.spare.push(frame);
+            context.extras.spare.push(frame);
             return None;
         }
     };
     if !fills {
-        context.resets.spare.push(frame);
+        context.extras.spare.push(frame);
         return Some(());
     }
     let mut reset = Packet::new(frame, packet.in_port);
@@ -172,6 +181,6 @@ fn reset_sender(context: &mut Context<'_>, packet: &Packet) -> Option<()> {
     if return_to_sender(&mut reset) == Next::Node(Node::Encapsulate) {
         super::encapsulate::step(context, &mut reset);
     }
-    context.resets.ready.push(reset);
+    context.extras.ready.push_back(reset);
     Some(())
 }

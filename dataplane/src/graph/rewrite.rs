@@ -1,6 +1,6 @@
 //! Rewrites a packet that leaves: VLAN tags, time to live, checksums, addresses, MAC addresses.
 
-use super::{Context, Next, Node, Translation, dns};
+use super::{Context, Next, Node, Translation, dns, fragment};
 use crate::packet::Packet;
 use crate::snapshot::{Egress, Peer, PortId, PortLine};
 use crate::wire::{self, ETHERNET, Fragment, Headers, checksum, partial_checksum, protocol};
@@ -48,8 +48,7 @@ fn step_to_peer(context: &mut Context<'_>, packet: &mut Packet) -> Next {
 fn leave(context: &mut Context<'_>, packet: &mut Packet, exit: &Exit<'_>) -> Next {
     let headers = &packet.headers;
     if headers.end - headers.l3 > exit.most {
-        packet.outcome = Some(Outcome::TooBig);
-        return Next::Node(Node::IcmpError);
+        return leave_long(context, packet, exit);
     }
     let sender = packet.in_traits;
     if sender & PortLine::PARTIAL_CHECKSUMS != 0 {
@@ -68,15 +67,8 @@ fn leave(context: &mut Context<'_>, packet: &mut Packet, exit: &Exit<'_>) -> Nex
         forward_any(context, packet, exit.encapsulates);
         context.memory.bytes_mut(&mut packet.frame)
     };
-    frame[..12].copy_from_slice(&exit.port.ethernet);
-    if let Some(translation) = translation.filter(|it| it.returns) {
-        frame[..6].copy_from_slice(&translation.return_mac);
-    }
-    if let Some(peer) = exit.peer {
-        match &peer.next_hop {
-            Some(next_hop) => frame[..6].copy_from_slice(next_hop),
-            None => return Next::End(Outcome::NoNeighbour),
-        }
+    if let Err(outcome) = address(frame, exit, translation) {
+        return Next::End(outcome);
     }
     if !exit.encapsulates {
         packet.out_port = exit.port_id;
@@ -90,6 +82,52 @@ fn leave(context: &mut Context<'_>, packet: &mut Packet, exit: &Exit<'_>) -> Nex
         return Next::Node(Node::Encapsulate);
     }
     Next::End(packet.outcome.expect("decided by the node before"))
+}
+
+/// Writes the MAC addresses of the way out.
+#[inline(always)]
+fn address(
+    frame: &mut [u8],
+    exit: &Exit<'_>,
+    translation: Option<&Translation>,
+) -> Result<(), Outcome> {
+    frame[..12].copy_from_slice(&exit.port.ethernet);
+    if let Some(translation) = translation.filter(|it| it.returns) {
+        frame[..6].copy_from_slice(&translation.return_mac);
+    }
+    if let Some(peer) = exit.peer {
+        let next_hop = peer.next_hop.as_ref().ok_or(Outcome::NoNeighbour)?;
+        frame[..6].copy_from_slice(next_hop);
+    }
+    Ok(())
+}
+
+/// Sends a packet that is longer than the way out takes in fragments, if it may be cut; its sender learns of it
+/// otherwise. An answer of DNS that the graph has to read is not cut.
+#[cold]
+#[inline(never)]
+fn leave_long(context: &mut Context<'_>, packet: &mut Packet, exit: &Exit<'_>) -> Next {
+    let follows_names = (exit.port.traits | packet.in_traits) & PortLine::FOLLOWS_NAMES != 0;
+    if follows_names && dns::is_wanted(context, packet, exit.port)
+        || !fragment::is_divisible(context, packet)
+    {
+        packet.outcome = Some(Outcome::TooBig);
+        return Next::Node(Node::IcmpError);
+    }
+    if packet.in_traits & PortLine::PARTIAL_CHECKSUMS != 0 {
+        context.memory.complete_nested(&mut packet.frame, &packet.headers);
+    }
+    // No fragment has a checksum of its own that a port could complete.
+    forward_any(context, packet, true);
+    let translation = context.translation(packet);
+    let frame = context.memory.bytes_mut(&mut packet.frame);
+    if let Err(outcome) = address(frame, exit, translation) {
+        return Next::End(outcome);
+    }
+    if !exit.encapsulates {
+        packet.out_port = exit.port_id;
+    }
+    fragment::send(context, packet, exit.most)
 }
 
 #[inline(never)]

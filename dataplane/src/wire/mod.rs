@@ -9,6 +9,7 @@
 pub mod checksum;
 pub mod crc32c;
 pub(crate) mod datagram;
+pub(crate) mod fragment;
 mod icmp;
 pub mod icmp_error;
 mod ip;

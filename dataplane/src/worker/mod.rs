@@ -186,7 +186,7 @@ impl Worker {
 
     /// Free frames that this worker can take.
     pub fn free_frames(&self) -> usize {
-        self.free.len()
+        self.free.len() + self.graph.spare_frames()
     }
 
     /// The snapshot in use.
@@ -276,8 +276,8 @@ impl Worker {
     fn run_vector(&mut self, now: Now) {
         if !self.packets.is_empty() {
             let Self { graph, packets, free, snapshot, memory, sessions, counters, .. } = self;
-            if snapshot.rejects() {
-                graph.stock_resets(free);
+            if snapshot.needs_spare_frames() {
+                graph.stock_extras(free);
             }
             graph.run(packets, snapshot, memory, sessions, counters, now);
             self.enqueue_vector(now);
@@ -285,7 +285,7 @@ impl Worker {
         while self.resume(now) {
             self.enqueue_vector(now);
         }
-        self.send_resets();
+        self.send_extras();
         self.send();
     }
 

@@ -70,10 +70,10 @@ impl Worker {
         }
     }
 
-    /// Sends the resets that denials needed frames of their own for.
+    /// Sends resets and fragments that needed frames of their own.
     #[inline]
-    pub(super) fn send_resets(&mut self) {
-        while let Some(packet) = self.graph.take_reset() {
+    pub(super) fn send_extras(&mut self) {
+        while let Some(packet) = self.graph.take_extra() {
             if packet.leaves() {
                 self.enqueue_elsewhere(std::iter::once(packet.frame), packet.out_port);
             } else {

@@ -199,6 +199,29 @@ fn tunnels_over_the_largest_mtu_have_room_for_their_headers() {
     }
 }
 
+/// A packet over many frames needs few others.
+#[test]
+fn long_packets_are_cut_where_their_senders_permit_it() {
+    let mut parts = parts();
+    parts.ports[usize::from(SERVER)].as_mut().unwrap().mtu = 1400;
+    for size in [SMALL, 2048, LARGE] {
+        let mut rig = Rig::with_frames(parts.clone(), size);
+        for length in [1373, 1400, 5000, 30_000] {
+            let sent = udp("10.1.0.2:7", "10.96.0.1:80").payload(&payload(length)).ip_id(9);
+            rig.send(CLIENT, packet::divisible(sent.build()));
+            let whole = udp("10.1.0.2:7", "10.1.0.3:8080").payload(&payload(length)).build();
+            let mut data: Vec<u8> = Vec::new();
+            while let Some(fragment) = rig.receive(SERVER) {
+                let headers = wire::parse(&fragment).unwrap();
+                assert!(headers.end - headers.l3 <= 1400);
+                data.extend(&fragment[34..]);
+            }
+            // Frames for a few hundred bytes each are soon too few.
+            assert!(data == whole[34..] || size == SMALL && data.is_empty(), "{size} {length}");
+        }
+    }
+}
+
 #[test]
 fn fragments_of_them_pass() {
     let mut both = Both::new();

@@ -350,6 +350,11 @@ pub fn patch_ipv4(frame: impl Into<Vec<u8>>, offset: usize, bytes: &[u8]) -> Vec
     frame
 }
 
+/// The frame of an IPv4 packet that routers may cut.
+pub fn divisible(frame: impl Into<Vec<u8>>) -> Vec<u8> {
+    patch_ipv4(frame, 20, &[0])
+}
+
 fn echo(identifier: u16, sequence: u16) -> [u8; 4] {
     let ([a, b], [c, d]) = (identifier.to_be_bytes(), sequence.to_be_bytes());
     [a, b, c, d]
