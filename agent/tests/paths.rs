@@ -76,13 +76,31 @@ fn the_next_hop_is_found_out() {
         [("203.0.113.9", "192.0.2.2", "192.0.2.1"), ("2001:db8:f::9", "2001:db8::2", "2001:db8::1")]
     {
         let mut events = rig.events();
-        let unknown =
-            NextHop { link: rig.wire, source: Some(ip(own)), neighbour: ip(near), mac: None };
+        let unknown = NextHop {
+            link: rig.wire,
+            source: Some(ip(own)),
+            neighbour: ip(near),
+            mac: None,
+            mtu: None,
+        };
         assert_eq!(rig.next_hop(far), unknown);
         let found = PathEvent::Neighbour { link: rig.wire, address: ip(near), mac: ROUTER };
         wait_for(&mut events, |event| *event == found);
         assert_eq!(rig.next_hop(far), NextHop { mac: ROUTER, ..unknown });
         assert_eq!(rig.next_hop(near), NextHop { mac: ROUTER, ..unknown });
+    }
+}
+
+#[test]
+fn a_bound_of_the_route_is_found_out() {
+    testkit::requires_root!();
+    let mut rig = Rig::new("mtu");
+    for (family, far, near) in
+        [("-4", "203.0.113.0/24", "192.0.2.2"), ("-6", "2001:db8:f::/48", "2001:db8::2")]
+    {
+        run(&rig.node, &format!("{family} route add {far} via {near} mtu 1400"));
+        assert_eq!(rig.next_hop(far.split('/').next().unwrap()).mtu, Some(1400));
+        assert_eq!(rig.next_hop(near).mtu, None);
     }
 }
 

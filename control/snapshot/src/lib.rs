@@ -158,6 +158,8 @@ pub struct NextHop {
     pub mac: Option<Mac>,
     /// Whether it is a router: the other node is not on the uplink's link.
     pub is_router: bool,
+    /// Bytes of the longest packet that the route takes; 0 if the uplink's MTU alone decides.
+    pub mtu: u16,
 }
 
 /// Returns the other nodes that have an address; `next_hop` gives the next hop towards one.
@@ -176,6 +178,7 @@ pub fn peers(view: &View, node: &str, mut next_hop: impl FnMut(IpAddr) -> NextHo
             networks: other.pod_cidrs.clone(),
             endpoint: (*endpoint).into(),
             next_hop: hop.mac,
+            mtu: hop.mtu,
             least_hop_limit: if hop.is_router { 0 } else { HOP_LIMIT },
         })
     };

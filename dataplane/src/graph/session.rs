@@ -306,7 +306,7 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let hash = context.sessions.hash(&quoted);
     let now_s = context.now.seconds();
     let Some(found) = context.sessions.find(hash, &quoted, TupleOrigin::Quoted, now_s) else {
-        return refused;
+        return of_kernel(context, packet, &quoted);
     };
     let Some(tuples) = context.sessions.tuples(&found) else { return refused };
     if context.sessions.has_departed(&found, &tuples) {
@@ -344,14 +344,47 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
 }
 
+/// Forwards an ICMP error about a packet of this node's kernel, or to it, that no policy is about: it has no session here, and
+/// the kernel knows its own connections. As above, it arrives on the port which the packet left by.
+#[cold]
+fn of_kernel(context: &Context<'_>, packet: &mut Packet, quoted: &Flow) -> Next {
+    let (snapshot, flow) = (context.snapshot, &packet.headers.flow);
+    let ends = [quoted.source, quoted.destination];
+    let went = snapshot.route(quoted.destination).and_then(|adjacency| {
+        let (port, _) = snapshot.egress(adjacency).ok_or(Outcome::PortGone)?;
+        let is_by_tunnel = packet.from_peer != Adjacency::NONE;
+        Ok(port == packet.in_port && (!is_by_tunnel || packet.from_peer == adjacency))
+    });
+    if flow.destination != quoted.source
+        || !ends.iter().any(|end| snapshot.is_own_node(*end))
+        || ends.iter().any(|end| snapshot.pod_of(*end).is_some())
+        || went != Ok(true)
+    {
+        return Next::End(Outcome::NoSession);
+    }
+    match context.route(packet, flow) {
+        Err(outcome) => Next::End(outcome),
+        Ok((adjacency, _)) => {
+            packet.adjacency = adjacency;
+            packet.outcome = Some(Outcome::Related);
+            Next::Node(Node::Rewrite)
+        }
+    }
+}
+
 /// Translates an error about a translated packet back to its sender's tuple.
 fn related_translation(error: &Flow, forward: bool, tuples: Tuples) -> Translation {
     let (sent, left) = match forward {
         true => (tuples.initiator, tuples.responder),
         false => (tuples.responder.reversed(), tuples.initiator.reversed()),
     };
-    // A router's address stays; the far end has another address here.
-    let source = if error.source == left.destination { sent.destination } else { error.source };
+    // A router's address stays, unless the sender knows the other end by this node's address: its own node takes nothing
+    // else from here. The far end has another address here.
+    let is_hidden = !forward && tuples.initiator.source != tuples.responder.source;
+    let source = match error.source == left.destination || is_hidden {
+        true => sent.destination,
+        false => error.source,
+    };
     let to = Flow { source, destination: sent.source, ..*error };
     let (quoted, return_mac) = (Some(Box::new(sent)), tuples.return_mac);
     Translation { to, quoted, return_mac, returns: forward && return_mac != Mac::default() }

@@ -8,7 +8,7 @@ use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{self, checksum, protocol};
 use dataplane::{Outcome, Parts, Peer, Routes, Underlay};
 use proptest::prelude::*;
-use testkit::packet::{arp_request, ping, tcp, udp};
+use testkit::packet::{arp_request, divisible, icmp_error, ping, tcp, udp};
 
 use crate::nodes::rig::{Rig, assert_is, host, ip, left_open, pod, uplink};
 
@@ -265,6 +265,54 @@ fn packets_too_large_for_the_tunnel_say_so() {
     }
 }
 
+/// The kernel's route to the other node has a bound, or the kernel has learnt one.
+#[test]
+fn the_underlays_own_path_mtu_bounds_what_enters_a_tunnel() {
+    let parts = parts(1, false, Services::default());
+    let mut peers = parts.routes.peers().to_vec();
+    peers[0].mtu = 1400;
+    let mut one = Rig::new(Parts { routes: Arc::new(Routes::new(peers)), ..parts });
+    let of_length = |length: usize| udp("10.1.0.2:1", "10.2.0.2:53").payload(&vec![7; length - 28]);
+    let outside = one.pass(POD, of_length(1350).build(), UPLINK);
+    assert_eq!(outside.len(), 14 + 1400);
+    assert_eq!(one.send(POD, of_length(1351).build()), Outcome::TooBig);
+    let told = one.receive(POD).expect("too big");
+    assert_eq!(told[40..42], 1350_u16.to_be_bytes());
+}
+
+/// As routers do (RFC 1812, section 5.2.6), of tagged frames and of fragments too.
+#[test]
+fn long_datagrams_cross_in_fragments_where_their_senders_permit_it() {
+    let (mut one, mut two) = pair(false);
+    let bytes: Vec<u8> = (0..4000_u32).map(|n| (n / 7) as u8).collect();
+    let datagram = udp("10.1.0.2:1", "10.2.0.2:53").payload(&bytes).ip_id(77);
+    let whole = datagram.build();
+    let plain = divisible(whole.clone());
+    let tagged = [&plain[..12], &[0x81, 0, 0, 0], &plain[12..]].concat();
+    for frames in [vec![plain], vec![tagged], datagram.fragments(2000)] {
+        for frame in frames {
+            let outcome = one.send(POD, frame);
+            assert!(
+                matches!(outcome, Outcome::PolicyAllowed | Outcome::Session | Outcome::Fragment),
+                "{outcome}"
+            );
+        }
+        let mut data = vec![0; whole.len() - 34];
+        let mut length = 0;
+        while let Some(frame) = one.receive(UPLINK) {
+            assert!(frame.len() <= 1514, "{}", frame.len());
+            two.send(UPLINK, frame);
+            let there = two.receive(POD).expect("each fragment");
+            let place = usize::from(u16::from_be_bytes([there[20], there[21]]) & 0x1fff) * 8;
+            let end = usize::from(wire::parse(&there).unwrap().end);
+            data[place..place + end - 34].copy_from_slice(&there[34..end]);
+            length += end - 34;
+        }
+        assert_eq!(length, data.len());
+        assert!(data == whole[34..]);
+    }
+}
+
 #[test]
 fn an_answer_finds_its_way_back_through_the_tunnel() {
     let (mut one, mut two) = pair(false);
@@ -302,6 +350,88 @@ fn the_cluster_node_itself_reaches_pods_elsewhere_and_is_reached() {
     assert_eq!(two.send(POD, ask.clone()), Outcome::PolicyAllowed);
     assert_eq!(cross(&mut two, &mut one), Outcome::NoPolicy);
     assert_is(&one.receive(HOST).unwrap(), &ask);
+}
+
+/// A closed port of a pod elsewhere, a router on the way, and a closed port of this node.
+#[test]
+fn errors_reach_the_cluster_nodes_own_processes_and_come_from_them() {
+    let (mut one, mut two) = pair(false);
+    let ask = udp("192.0.2.1:4000", "10.2.0.2:53").payload(b"x");
+    one.send(HOST, ask.clone().build());
+    cross(&mut one, &mut two);
+    two.receive(POD).unwrap();
+    let closed = icmp_error("10.2.0.2", "192.0.2.1", 3, 3, &ask).build();
+    two.send(POD, closed.clone());
+    assert_eq!(cross(&mut two, &mut one), Outcome::Related);
+    assert_is(&one.receive(HOST).unwrap(), &closed);
+    one.send(HOST, ask.ttl(2).build());
+    assert_eq!(cross(&mut one, &mut two), Outcome::TtlExpired);
+    assert_eq!(cross(&mut two, &mut one), Outcome::Related);
+    assert!(one.receive(HOST).is_some());
+    let ask = udp("10.2.0.2:4000", "192.0.2.1:9").payload(b"x");
+    two.send(POD, ask.clone().build());
+    cross(&mut two, &mut one);
+    one.receive(HOST).unwrap();
+    let closed = icmp_error("192.0.2.1", "10.2.0.2", 3, 3, &ask).build();
+    one.send(HOST, closed.clone());
+    assert_eq!(cross(&mut one, &mut two), Outcome::Related);
+    assert_is(&two.receive(POD).unwrap(), &closed);
+}
+
+/// Nobody else's, and none about pods, which have sessions.
+#[test]
+fn errors_about_what_nobody_sent_reach_no_process() {
+    let (mut one, mut two) = pair(false);
+    for (from, to, quoted) in [
+        // A connection of the node with a pod here.
+        ("10.2.0.2", "192.0.2.1", udp("192.0.2.1:4000", "10.1.0.2:53")),
+        // One that does not lead there.
+        ("10.2.0.2", "192.0.2.1", udp("192.0.2.1:4000", "198.51.100.9:53")),
+        // Of others.
+        ("10.2.0.2", "192.0.2.1", udp("10.1.0.2:4000", "10.2.0.2:53")),
+        ("10.2.0.2", "10.1.0.2", udp("10.1.0.2:4000", "10.2.0.2:53")),
+    ] {
+        let error = icmp_error(from, to, 3, 3, &quoted.payload(b"x")).build();
+        two.send(POD, error.clone());
+        // The other switch may refuse it, or this one.
+        let tunnel = two.receive(UPLINK);
+        let ended = tunnel.map(|frame| one.send(UPLINK, frame));
+        assert!(ended.is_none_or(|it| it == Outcome::NoSession), "{from} {to}: {ended:?}");
+        let outcome = one.send(UPLINK, error);
+        assert!(matches!(outcome, Outcome::SpoofedAddress | Outcome::NoSession), "{outcome}");
+        assert!([POD, HOST].iter().all(|port| one.receive(*port).is_none()));
+    }
+}
+
+/// A pod replies through the tunnel, and a node's process past it.
+#[test]
+fn a_process_reaches_pods_and_processes_elsewhere_through_a_service() {
+    for (server, is_pod) in [("10.2.0.2:8080", true), ("192.0.2.2:8080", false)] {
+        let (address, _) = server.split_once(':').unwrap();
+        let backend = Backend { address: ip(address).into(), port: 8080 };
+        let port = ServicePort { internal: Backends::new(vec![backend]), ..ServicePort::default() };
+        let mut services = Services::default();
+        let entry = Entry { port: Arc::new(port), scope: Scope::Cluster };
+        services.add(ip("10.96.0.1").into(), protocol::TCP, 80, entry);
+        let translation_ports = Some(61_000..=61_999);
+        let mut one = Rig::new(Parts { translation_ports, ..parts(1, false, services) });
+        let mut two = Rig::new(parts(2, false, Services::default()));
+        let (client, vip) = ("192.0.2.1:4000", "10.96.0.1:80");
+        one.send(HOST, tcp(client, vip).syn().build());
+        cross(&mut one, &mut two);
+        let there = two.receive(if is_pod { POD } else { HOST }).unwrap();
+        let seen = format!("192.0.2.1:{}", wire::parse(&there).unwrap().flow.source_port);
+        assert_is(&there, &tcp(&seen, server).syn().build());
+        assert_eq!(seen == client, is_pod, "{seen}");
+        let answer = tcp(server, &seen).syn_ack().build();
+        if is_pod {
+            two.send(POD, answer);
+            cross(&mut two, &mut one);
+        } else {
+            one.send(UPLINK, answer);
+        }
+        assert_is(&one.receive(HOST).unwrap(), &tcp(vip, client).syn_ack().build());
+    }
 }
 
 #[test]

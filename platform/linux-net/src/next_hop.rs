@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteType, RouteVia,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteType,
+    RouteVia,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -25,6 +26,9 @@ pub struct NextHop {
     pub neighbour: IpAddr,
     /// Its Ethernet address; `None` while the kernel resolves it.
     pub mac: Option<MacAddress>,
+    /// Bytes of the longest packet that the kernel sends on that route, if it knows of a bound besides the interface's: one
+    /// of the route's, or one that path MTU discovery found.
+    pub mtu: Option<u32>,
 }
 
 impl Netlink {
@@ -48,10 +52,16 @@ impl Netlink {
             let why = format!("the kernel's route is of kind {:?}", route.header.kind);
             return Err(Error::invalid(what, why));
         }
-        let mut hop = NextHop { link: 0, source: None, neighbour: address, mac: None };
+        let mut hop = NextHop { link: 0, source: None, neighbour: address, mac: None, mtu: None };
         for attribute in &route.attributes {
             match attribute {
                 RouteAttribute::Oif(link) => hop.link = *link,
+                RouteAttribute::Metrics(metrics) => {
+                    hop.mtu = metrics.iter().find_map(|metric| match metric {
+                        RouteMetric::Mtu(mtu) => Some(*mtu).filter(|mtu| *mtu > 0),
+                        _ => None,
+                    });
+                }
                 RouteAttribute::PrefSource(source) => hop.source = ip(source),
                 RouteAttribute::Gateway(gateway) => hop.neighbour = ip(gateway).unwrap_or(address),
                 // A gateway of the other family (RFC 5549).

@@ -104,7 +104,8 @@ impl Offline {
         let mut node_context = NodeContext { services, underlay, ..NodeContext::default() };
         if matches!(node_context.underlay, Underlay::Overlay(_)) {
             // Captures hold no next hops of the underlay.
-            let peers = peers(view, node, |_| NextHop { mac: Some(SWITCH_MAC), is_router: true });
+            let peers =
+                peers(view, node, |_| NextHop { mac: Some(SWITCH_MAC), is_router: true, mtu: 0 });
             node_context.routes = Arc::new(Routes::new(peers));
         }
         let snapshot = snapshot(view, node, node_context, view.generation.max(1), &ports);

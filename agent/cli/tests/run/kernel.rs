@@ -335,7 +335,7 @@ impl HostNetwork for Kernel {
     fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, KernelError> {
         let neighbour = self.lock().routes.get(&address).copied();
         let neighbour = neighbour.ok_or_else(|| format!("there is no way to {address}"))?;
-        Ok(NextHop { link: 1, source: None, neighbour, mac: None })
+        Ok(NextHop { link: 1, source: None, neighbour, mac: None, mtu: None })
     }
 }
 

@@ -106,7 +106,8 @@ impl ControlLoop {
             ..NodeContext::default()
         };
         if let Some(uplink) = &mut self.uplink {
-            context.routes = uplink.routes(view, node);
+            let overhead = effects.shared.encryption.as_ref().map_or(0, |it| it.overhead());
+            context.routes = uplink.routes(view, node, overhead);
             context.underlay = network.underlay.clone();
             // Without a gateway the kernel routes to the world.
             let is_direct = network.masquerade == Masquerade::Direct;

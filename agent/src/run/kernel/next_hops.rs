@@ -30,6 +30,8 @@ pub(crate) struct Hop {
     pub(in crate::run) link: u32,
     pub(in crate::run) neighbour: IpAddr,
     pub(in crate::run) mac: Option<Mac>,
+    /// Bytes of the longest packet on the route; 0 if the interface alone decides.
+    pub(in crate::run) mtu: u16,
 }
 
 /// Interval of queries for a resolved next hop: entries that only the switch uses become stale in
@@ -122,8 +124,9 @@ fn run(
 
 fn ask(network: &mut dyn HostNetwork, destination: Destination) -> Option<Hop> {
     let mut ask = |address| match network.next_hop(address) {
-        Ok(hop) => {
-            Some(Hop { link: hop.link, neighbour: hop.neighbour, mac: hop.mac.map(|mac| mac.0) })
+        Ok(linux_net::NextHop { link, neighbour, mac, mtu, .. }) => {
+            let mtu = mtu.map_or(0, |mtu| mtu.try_into().unwrap_or(u16::MAX));
+            Some(Hop { link, neighbour, mac: mac.map(|mac| mac.0), mtu })
         }
         Err(error) => {
             tracing::debug!("next hop: {error}");
@@ -216,7 +219,12 @@ mod tests {
     }
 
     fn hop(n: u8, mac: Option<u8>) -> Hop {
-        Hop { link: 1, neighbour: IpAddr::from([192, 0, 2, n]), mac: mac.map(|last| [last; 6]) }
+        Hop {
+            link: 1,
+            neighbour: IpAddr::from([192, 0, 2, n]),
+            mac: mac.map(|last| [last; 6]),
+            mtu: 0,
+        }
     }
 
     fn schedule(now: Instant) -> Schedule {
