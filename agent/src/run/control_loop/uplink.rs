@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use control::{ClusterNode, View};
 use dataplane::Routes;
+use dataplane::port::af_xdp::UplinkFilter;
 use dataplane::services::Services;
 use dataplane::wire::Mac;
 use snapshot::{NextHop, NodePort, PortRole, UPLINK, peers};
@@ -35,9 +36,17 @@ pub(super) struct UplinkPort {
     made_for: Option<Arc<Nodes>>,
     /// Input of the filter set last.
     filters: Option<(Arc<Services>, Option<Arc<ClusterNode>>)>,
+    /// The filter itself, and the object of this node that it was made for.
+    filter: UplinkFilter,
+    own: Option<Arc<ClusterNode>>,
+    /// When connections to services that are gone are looked for again.
+    recheck: Option<Instant>,
     /// The retry timer of the filter.
     filter_retry: Backoff,
 }
+
+/// Interval of looks for connections to services that are gone.
+const RECHECK: Duration = Duration::from_secs(30);
 
 pub(super) type Nodes = BTreeMap<Arc<str>, Arc<ClusterNode>>;
 
@@ -64,6 +73,9 @@ impl UplinkPort {
             routes: Arc::default(),
             made_for: None,
             filters: None,
+            filter: UplinkFilter::default(),
+            own: None,
+            recheck: None,
             filter_retry: Backoff::default(),
         })
     }
@@ -110,8 +122,9 @@ impl UplinkPort {
         if self.port.retry.is_due(now) {
             ports.open(Owner::Uplink, &mut self.port, None);
         }
-        if self.filter_retry.is_due(now) {
+        if self.filter_retry.is_due(now) || self.recheck.is_some_and(|at| at <= now) {
             self.filter_retry.stop();
+            self.recheck = None;
             // The next snapshot sets the filter again.
             self.filters = None;
             ports.changed(Change::Snapshot);
@@ -131,9 +144,9 @@ impl UplinkPort {
         self.hops.get(&Destination::World)?.mac
     }
 
-    /// Returns the routes to the other nodes; computes them again if these or their next
-    /// hops changed.
-    pub(super) fn routes(&mut self, view: &View, node: &str) -> Arc<Routes> {
+    /// Returns the routes to the other nodes, whose packets get so many bytes longer behind the port; computes them
+    /// again if these nodes or their next hops changed.
+    pub(super) fn routes(&mut self, view: &View, node: &str, overhead: u16) -> Arc<Routes> {
         if self.made_for.as_ref().is_some_and(|known| Arc::ptr_eq(known, &view.nodes)) {
             return Arc::clone(&self.routes);
         }
@@ -142,6 +155,7 @@ impl UplinkPort {
             hop.map_or_else(NextHop::default, |hop| NextHop {
                 mac: hop.mac,
                 is_router: hop.neighbour != endpoint,
+                mtu: hop.mtu.saturating_sub(overhead),
             })
         });
         self.routes = Arc::new(Routes::new(peers));
@@ -151,7 +165,8 @@ impl UplinkPort {
         Arc::clone(&self.routes)
     }
 
-    /// Requests the filter of the interface, if its input changed.
+    /// Requests the filter of the interface, if its input changed. What it takes stays the switch's while connections
+    /// go on: ports of services that are gone, and everything where the node's own object is.
     fn set_filter(
         &mut self,
         services: &Arc<Services>,
@@ -163,7 +178,14 @@ impl UplinkPort {
             Arc::ptr_eq(known, services) && *node == own
         };
         if self.port.id().is_some() && !self.filters.as_ref().is_some_and(is_same) {
-            let filter = uplink_filter::filter(services, own.as_deref(), network);
+            if own.is_some() {
+                self.own.clone_from(&own);
+            }
+            let mut filter = uplink_filter::filter(services, self.own.as_deref(), network);
+            let in_use = || uplink_filter::in_use(ports.switch().sessions());
+            let keeps = uplink_filter::keep(&mut filter, &self.filter, in_use);
+            self.recheck = keeps.then(|| Instant::now() + RECHECK);
+            self.filter.clone_from(&filter);
             ports.request(Operation::SetUplinkFilter(filter));
             self.filters = Some((Arc::clone(services), own));
         }

@@ -1,10 +1,13 @@
 //! The filter of an uplink that the kernel uses as well: the packets that the switch takes.
 
+use std::collections::BTreeSet;
+
 use acl::Address;
 use control::ClusterNode;
 use dataplane::Underlay;
 use dataplane::port::af_xdp::{UplinkFilter, UplinkService};
 use dataplane::services::{Scope, Services};
+use dataplane::session::Sessions;
 use snapshot::SWITCH_ADDRESSES;
 
 use crate::config::Network;
@@ -40,4 +43,55 @@ pub(super) fn filter(
         filter.services.extend(addresses.into_iter().map(service));
     }
     filter
+}
+
+/// What connections from outside are for that a service has translated.
+pub(super) fn in_use(sessions: &Sessions) -> BTreeSet<UplinkService> {
+    let translated = sessions.iter().filter(|(found, _)| found.translated);
+    let destinations = translated.map(|(_, tuples)| UplinkService {
+        address: tuples.initiator.destination.to_ip(),
+        protocol: tuples.initiator.protocol,
+        port: tuples.initiator.destination_port,
+    });
+    destinations.collect()
+}
+
+/// Adds those of the filter set last whose services are gone, but not their connections: the kernel would reset these.
+/// Returns whether there are any.
+pub(super) fn keep(
+    filter: &mut UplinkFilter,
+    last: &UplinkFilter,
+    in_use: impl FnOnce() -> BTreeSet<UplinkService>,
+) -> bool {
+    let gone: BTreeSet<_> = last.services.difference(&filter.services).copied().collect();
+    if gone.is_empty() {
+        return false;
+    }
+    let before = filter.services.len();
+    filter.services.extend(gone.intersection(&in_use()));
+    filter.services.len() > before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_stays_the_switchs_while_it_has_connections() {
+        let service =
+            |port| UplinkService { address: "192.0.2.1".parse().unwrap(), protocol: 6, port };
+        let of = |ports: &[u16]| UplinkFilter {
+            services: ports.iter().map(|port| service(*port)).collect(),
+            ..UplinkFilter::default()
+        };
+        let kept = |wanted: &[u16], last: &[u16], in_use: &[u16]| {
+            let mut filter = of(wanted);
+            let any = keep(&mut filter, &of(last), || of(in_use).services);
+            (filter.services.iter().map(|it| it.port).collect::<Vec<_>>(), any)
+        };
+        assert_eq!(kept(&[1], &[1, 2, 3], &[1, 2, 9]), (vec![1, 2], true));
+        assert_eq!(kept(&[1], &[1, 2], &[9]), (vec![1], false));
+        assert_eq!(kept(&[1, 2], &[1, 2], &[9]), (vec![1, 2], false));
+        assert_eq!(kept(&[], &[], &[9]), (vec![], false));
+    }
 }
