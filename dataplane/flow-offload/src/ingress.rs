@@ -92,13 +92,6 @@ impl Ingress {
         }
     }
 
-    /// Whether a program is at an interface, behind others or not.
-    pub(crate) fn is_attached(&self, program: RawFd, ifindex: u32) -> bool {
-        let Ok(number) = number_of(program) else { return false };
-        tcx::attached(ifindex).unwrap_or_default().contains(&number)
-            || self.filters(ifindex).iter().any(|it| it.program == Some(number))
-    }
-
     /// Puts a program at the egress of an interface, in the place of one of an earlier process; nothing
     /// happens if it is there.
     pub(crate) fn attach_to_egress(
@@ -136,7 +129,14 @@ pub(crate) fn detach(ifindex: u32) {
     }
 }
 
-/// The same at the egress.
+/// Whether an interface has a program of ours of this name; if it is one of tcx, an earlier process's.
+pub(crate) fn has(name: &str, ifindex: u32) -> bool {
+    let filters = Netlink::open().and_then(|mut it| it.filters(ifindex, Direction::Ingress));
+    let is_it = |filter: &ProgramFilter| filter.is_own_of(name);
+    filters.is_ok_and(|filters| filters.iter().any(is_it)) || tcx::was_left(name, ifindex)
+}
+
+/// Takes programs of ours off the egress of an interface.
 pub(crate) fn detach_from_egress(ifindex: u32) {
     match Netlink::open() {
         Ok(mut netlink) => remove_filters(&mut netlink, ifindex, Direction::Egress),

@@ -22,6 +22,11 @@ pub(crate) fn recognize(interfaces: impl Iterator<Item = u32>) {
     OWN.recognize(interfaces.filter_map(|it| attached(it).ok()).flatten());
 }
 
+/// Whether an earlier process left a program of this name at an interface.
+pub(crate) fn was_left(name: &str, ifindex: u32) -> bool {
+    attached(ifindex).is_ok_and(|there| there.iter().any(|it| OWN.was_left_as(*it, name)))
+}
+
 /// Puts a program first at an interface, and removes those of an earlier process.
 pub(crate) fn attach(program: RawFd, ifindex: u32) -> io::Result<()> {
     let own = number_of(program)?;

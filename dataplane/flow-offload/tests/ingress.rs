@@ -156,6 +156,63 @@ fn the_program_of_the_host_port_stands_at_its_egress_beside_others() {
     });
 }
 
+/// A program in front of it that passes everything on to the kernel would take the switch's packets.
+#[test]
+fn the_program_of_the_uplink_goes_in_front_of_others() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("clang"), "clang is not installed");
+    let (namespace, index) = with_interface();
+    let link = namespace.exec(words("cat /sys/class/net/other/ifindex")).trim().parse().unwrap();
+    let folder = testkit::TempDir::new("passes");
+    std::fs::write(
+        folder.path().join("ok.c"),
+        "__attribute__((section(\"tc\"))) int ok(void *packet) { return 0; }\n",
+    )
+    .unwrap();
+    let other = "set -e; cd $0; clang -O2 -target bpf -c ok.c -o ok.o
+        tc filter add dev pod ingress pref 1 handle 1 bpf da obj ok.o sec tc";
+    namespace.enter(|| {
+        let kernel = Kernel::load(1).unwrap();
+        let steer = || {
+            kernel.set_uplink(index, link).unwrap();
+            kernel.steer_uplink().unwrap();
+        };
+        steer();
+        assert!(kernel.is_uplink_guarded());
+        namespace.exec(["sh", "-c", other, folder.path().to_str().unwrap()]);
+        assert!(!kernel.is_uplink_guarded(), "{}", filters(&namespace));
+        steer();
+        assert!(kernel.is_uplink_guarded(), "{}", filters(&namespace));
+    });
+}
+
+/// The address moved to a bridge, say, and the switch starts again there.
+#[test]
+fn the_program_at_a_former_uplink_goes() {
+    testkit::requires_root!();
+    let (namespace, index) = with_interface();
+    let link = namespace.exec(words("cat /sys/class/net/other/ifindex")).trim().parse().unwrap();
+    namespace.enter(|| {
+        let kernel = Kernel::load(1).unwrap();
+        add(&kernel, index);
+        assert!(!Kernel::release_former_uplink(index), "a pod's");
+        assert!(kernel.is_guarded(index));
+        Kernel::release(index);
+        for by_tcx in [false, true] {
+            if by_tcx {
+                namespace.exec(words("tc qdisc add dev pod clsact"));
+                namespace.exec(words("tc filter add dev pod ingress pref 1 u32 match u32 0 0"));
+            }
+            kernel.set_uplink(index, link).unwrap();
+            kernel.steer_uplink().unwrap();
+            flow_offload::recognize_programs([index]);
+            assert!(Kernel::release_former_uplink(index), "{}", filters(&namespace));
+            assert!(!kernel.is_uplink_guarded());
+            assert!(!Kernel::release_former_uplink(index), "it is gone");
+        }
+    });
+}
+
 /// A filter of a chain that Podgate does not use, so the kernel finds no such filter to delete.
 #[test]
 fn a_filter_that_the_kernel_keeps_keeps_no_other() {

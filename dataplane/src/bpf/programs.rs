@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "calls of libbpf")]
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,13 +16,14 @@ use super::result;
 #[derive(Debug)]
 pub struct OwnPrograms {
     names: &'static [&'static str],
-    known: Mutex<BTreeSet<u32>>,
+    /// With the names of those that an earlier process left.
+    known: Mutex<BTreeMap<u32, Option<String>>>,
 }
 
 impl OwnPrograms {
     /// Programs of ours have one of these names, as the kernel reports them.
     pub const fn new(names: &'static [&'static str]) -> Self {
-        Self { names, known: Mutex::new(BTreeSet::new()) }
+        Self { names, known: Mutex::new(BTreeMap::new()) }
     }
 
     /// Whether our programs have this name.
@@ -32,21 +33,26 @@ impl OwnPrograms {
 
     /// Notes programs that an earlier process of ours left.
     pub fn recognize(&self, programs: impl IntoIterator<Item = u32>) {
-        let is_ours = |number: &u32| name_of(*number).is_some_and(|name| self.have_name(&name));
-        self.known().extend(programs.into_iter().filter(is_ours));
+        let named = |number| (number, name_of(number).filter(|name| self.have_name(name)));
+        self.known().extend(programs.into_iter().map(named).filter(|(_, name)| name.is_some()));
     }
 
     /// Notes a program of this process.
     pub fn note(&self, number: u32) {
-        self.known().insert(number);
+        self.known().insert(number, None);
     }
 
     /// Whether a program is known to be ours.
     pub fn know(&self, number: u32) -> bool {
-        self.known().contains(&number)
+        self.known().contains_key(&number)
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+    /// Whether an earlier process left a program, under this name.
+    pub fn was_left_as(&self, number: u32, name: &str) -> bool {
+        self.known().get(&number).is_some_and(|known| known.as_deref() == Some(name))
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<u32, Option<String>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

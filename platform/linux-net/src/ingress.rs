@@ -58,6 +58,11 @@ impl ProgramFilter {
         self.name.starts_with(OWN)
     }
 
+    /// Returns whether Podgate has added it under this name.
+    pub fn is_own_of(&self, name: &str) -> bool {
+        self.name.strip_prefix(OWN) == Some(name)
+    }
+
     fn read(message: &TcMessage) -> Option<Self> {
         // A classifier without a filter.
         if message.header.handle == TcHandle::UNSPEC {

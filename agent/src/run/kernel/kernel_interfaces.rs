@@ -42,6 +42,8 @@ struct OpenUplink {
     index: u32,
     steering: Steering,
     filter: Option<UplinkFilter>,
+    /// Whether programs that an earlier process left at other interfaces were looked for.
+    is_alone: bool,
 }
 
 /// The program that picks the switch's packets.
@@ -114,9 +116,29 @@ impl KernelInterfaces {
     }
 }
 
+impl KernelInterfaces {
+    /// Takes the uplink's program of an earlier process off all interfaces but the uplink: it takes the switch's packets
+    /// from an interface that became a bridge's, or drops them.
+    fn release_former_uplinks(&mut self, uplink: u32) -> Result<(), KernelError> {
+        for link in self.netlink.links()?.iter().filter(|link| link.index != uplink) {
+            let name = &link.name;
+            let [by_filter, by_xdp] = [
+                flow_offload::Kernel::release_former_uplink(link.index),
+                Umem::release_former_uplink(link)?,
+            ];
+            if by_filter || by_xdp {
+                tracing::info!(
+                    "{name} is not the uplink any more: an earlier process's program there is removed"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
 impl OpenUplink {
     fn new(link: &Link, steering: Steering) -> Self {
-        Self { name: link.name.clone(), index: link.index, steering, filter: None }
+        Self { name: link.name.clone(), index: link.index, steering, filter: None, is_alone: false }
     }
 }
 
@@ -261,6 +283,10 @@ impl Interfaces for KernelInterfaces {
             }
         }
         uplink.filter = Some(filter.clone());
+        if !std::mem::replace(&mut uplink.is_alone, true) {
+            let index = uplink.index;
+            self.release_former_uplinks(index)?;
+        }
         Ok(())
     }
 

@@ -144,6 +144,11 @@ pub(super) fn recognize(links: &[Link]) {
     OWN.recognize(programs);
 }
 
+/// Whether an earlier process of ours left the uplink's program on an interface.
+pub(super) fn was_left_as_uplink(link: &Link) -> bool {
+    link.xdp_program.is_some_and(|number| OWN.was_left_as(number, "uplink"))
+}
+
 /// The number of the program that is attached to an interface. (libbpf reads all interfaces for it.)
 fn attached(index: u32) -> Option<u32> {
     Netlink::open().and_then(|mut netlink| netlink.link_of(index)).ok()?.xdp_program

@@ -95,6 +95,19 @@ impl Umem {
         Ok(program::foreign(index_of(interface)?))
     }
 
+    /// Takes the uplink's program that an earlier process left off an interface that is the uplink no more; returns
+    /// whether one was there.
+    ///
+    /// # Errors
+    /// If the kernel does not remove it.
+    pub fn release_former_uplink(link: &Link) -> Result<bool, AfXdpError> {
+        let was_left = program::was_left_as_uplink(link);
+        if was_left {
+            program::detach(&link.name, link.index)?;
+        }
+        Ok(was_left)
+    }
+
     /// Closes an interface: what arrives is dropped until a port is opened on it.
     pub fn close(interface: &str) -> Result<(), AfXdpError> {
         let index = index_of(interface)?;
