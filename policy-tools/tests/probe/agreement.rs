@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use acl::Origin;
 use dataplane::wire;
+use dataplane::wire::vxlan::Vxlan;
 use dataplane::{Outcome, PortId, Routes, SWITCH_MAC, Underlay};
 use policy_tools::input::Manifests;
 use policy_tools::policy::explain::explain;
@@ -29,6 +30,9 @@ struct Plan {
     policies: Vec<(usize, usize, bool)>,
     /// Label that the service selects, and its two traffic policies.
     service: (usize, bool, bool),
+    /// Whether a firewall for all denies what is in the pods' namespace.
+    has_firewall: bool,
+    underlay: Underlay,
 }
 
 const LABELS: [&str; 3] = ["app: a", "app: b", "app: c"];
@@ -46,7 +50,17 @@ fn plans() -> impl Strategy<Value = Plan> {
     let pods = prop::collection::vec((0..2_usize, 0..3_usize), 2..6);
     let policies = prop::collection::vec((0..3_usize, 0..PEERS.len(), any::<bool>()), 0..4);
     let service = (0..3_usize, any::<bool>(), any::<bool>());
-    (pods, policies, service).prop_map(|(pods, policies, service)| Plan { pods, policies, service })
+    let overlay = Vxlan { network: 4096, port: 4789, group: false };
+    let underlay = prop::sample::select(vec![Underlay::Routed, Underlay::Overlay(overlay)]);
+    (pods, policies, service, any::<bool>(), underlay).prop_map(
+        |(pods, policies, service, has_firewall, underlay)| Plan {
+            pods,
+            policies,
+            service,
+            has_firewall,
+            underlay,
+        },
+    )
 }
 
 fn address(n: usize, node: usize) -> String {
@@ -71,6 +85,11 @@ fn manifests(plan: &Plan) -> String {
             &format!("podSelector: {{matchLabels: {{{selector}}}}}, {rules}"),
         );
     }
+    if plan.has_firewall {
+        text += "---\napiVersion: podgate.io/v1alpha1\nkind: ClusterEgressFirewall\nmetadata: {name: f}\n\
+                 spec: {egress: [{action: Deny, to: [{namespaces: {matchLabels: \
+                 {kubernetes.io/metadata.name: a}}}]}]}\n";
+    }
     let (label, internal, external) = plan.service;
     let policy = |local| if local { "Local" } else { "Cluster" };
     text += &format!(
@@ -85,7 +104,7 @@ fn manifests(plan: &Plan) -> String {
     text
 }
 
-/// The switches of both nodes as they run: routed, all services, all backends.
+/// The switches of both nodes as they run: all services, all backends.
 struct Live {
     switches: BTreeMap<Arc<str>, Switch>,
     ports: BTreeMap<IpAddr, (Arc<str>, PortId)>,
@@ -93,7 +112,7 @@ struct Live {
 }
 
 impl Live {
-    fn new(prober: &Prober) -> Self {
+    fn new(prober: &Prober, underlay: &Underlay) -> Self {
         let view = prober.control().view();
         let (mut switches, mut places) = (BTreeMap::new(), BTreeMap::new());
         let mut makers = BTreeMap::new();
@@ -110,9 +129,9 @@ impl Live {
                 services: maker.services(&view, name),
                 routes: Arc::new(Routes::new(snapshot::peers(&view, name, |_| NextHop {
                     mac: Some(SWITCH_MAC),
-                    is_router: false,
+                    ..NextHop::default()
                 }))),
-                underlay: Underlay::Routed,
+                underlay: underlay.clone(),
                 ..NodeContext::default()
             };
             let snapshot = snapshot::snapshot(&view, name, around, view.generation, &ports);
@@ -208,7 +227,7 @@ proptest! {
         std::fs::write(&file, manifests(&plan)).unwrap();
         let found = Manifests::load(&[file]).unwrap();
         let mut prober = Prober::new(found, []).unwrap();
-        let mut live = Live::new(&prober);
+        let mut live = Live::new(&prober, &plan.underlay);
 
         let mut froms: Vec<(String, IpAddr, &str)> = vec![
             ("a/host".into(), "192.0.2.1".parse().unwrap(), "n1"),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use control::model::Direction;
 use control::{PodKey, View};
 use dataplane::wire::{self, Flow};
-use dataplane::{Outcome, Peer, PortId, Routes};
+use dataplane::{Outcome, Peer, PortId, Routes, SWITCH_MAC, Underlay};
 use ipnet::IpNet;
 use snapshot::{NodeContext, NodePort, ServiceMaker};
 
@@ -127,6 +127,8 @@ impl Cluster {
             let node_context = NodeContext {
                 services: Arc::new(services),
                 routes: Arc::clone(&self.routes),
+                // Its verdicts are those of tunnels too; packets on the uplink are the same as in them.
+                underlay: Underlay::Routed,
                 link_local_destinations: vec![snapshot::METADATA_SERVICE.into()],
                 ..NodeContext::default()
             };
@@ -320,8 +322,7 @@ impl Cluster {
     }
 }
 
-/// All nodes with the networks and pods behind them. (The underlay is plain: routes only
-/// distinguish clients in the cluster from those outside.)
+/// All nodes with the networks and pods behind them.
 fn routes(view: &View, names: &[Arc<str>], pods_of: &[Vec<(&PodKey, Vec<IpAddr>)>]) -> Routes {
     let peer = |(name, pods): (&Arc<str>, &Vec<(&PodKey, Vec<IpAddr>)>)| {
         let node = view.nodes.get(name)?;
@@ -341,6 +342,7 @@ fn routes(view: &View, names: &[Arc<str>], pods_of: &[Vec<(&PodKey, Vec<IpAddr>)
                 .collect(),
             more_addresses: gateways.map(Into::into).collect(),
             endpoint: (*node.addresses.first()?).into(),
+            next_hop: Some(SWITCH_MAC),
             ..Peer::default()
         })
     };
