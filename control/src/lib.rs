@@ -52,7 +52,9 @@ pub mod state;
 mod tables;
 mod view;
 
-pub use control::{Control, Figures, PodChange, PolicyChange, PolicyEvent, ResolvedRule, Scope};
+pub use control::{
+    Control, Figures, PodChange, PolicyChange, PolicyEvent, ResolvedRule, Scope, Uids,
+};
 pub use external_ips::RefusedIp;
 pub use failsafe::Failsafe;
 pub use fault::{Fault, FieldFault, Position};

@@ -165,6 +165,11 @@ fn the_clusters_own_addresses_are_nobodys_name() {
     control.apply(object(pod("x/new", "192.0.2.2", json!({}))));
     let view = control.commit().unwrap();
     assert!(!opens(&view, "x/a", "192.0.2.1") && !opens(&view, "x/a", "192.0.2.2"));
+    // This node's that are in no object, such as those of a docker0.
+    control.set_names(&[change("x/a", "www.example.org", &["172.17.0.1"], &[])]);
+    assert!(opens(&control.commit().unwrap(), "x/a", "172.17.0.1"));
+    control.set_node_addresses(vec![ip("172.17.0.1")]);
+    assert!(!opens(&control.commit().unwrap(), "x/a", "172.17.0.1"));
     // The same for a load balancer's, and the API server's endpoints.
     control.set_names(&[change("x/a", "www.example.org", &["192.0.2.3", "192.0.2.4"], &[])]);
     let view = control.commit().unwrap();

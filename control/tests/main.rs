@@ -4,6 +4,7 @@ mod access;
 mod admin_policies;
 mod aggregate;
 mod api_server;
+mod claims;
 mod combining;
 mod common;
 mod domain_names;

@@ -18,6 +18,11 @@ fn node(name: &str, addresses: &[&str], network: &str) -> Value {
         "spec": {"podCIDRs": [network]}, "status": {"addresses": addresses}})
 }
 
+fn on_n2(mut pod: Value) -> Value {
+    pod["spec"]["nodeName"] = "n2".into();
+    pod
+}
+
 fn published(name: &str, addresses: &[&str]) -> Value {
     json!({"apiVersion": "podgate.io/v1alpha1", "kind": "NodeAddresses",
         "metadata": {"name": name}, "spec": {"addresses": addresses}})
@@ -154,7 +159,7 @@ fn a_node_publishes_no_address_that_is_anothers() {
     assert!(opens(&view, "10.1.0.9") && opens(&view, "10.96.0.7"));
     assert!(!opens(&view, "10.2.0.1"), "its kernel's own address in its own pod network");
     // A pod that comes to the address takes it, and leaves it again.
-    let view = apply(&mut control, pod("x/c", "10.2.0.1", json!({})));
+    let view = apply(&mut control, on_n2(pod("x/c", "10.2.0.1", json!({}))));
     assert!(opens(&view, "10.2.0.1"));
     let gone =
         |kind, name: &str| ObjectRef { kind, namespace: Some("x".into()), name: name.into() };
@@ -173,7 +178,7 @@ fn what_counts_does_not_depend_on_the_order_of_events() {
         published("n2", &[SECOND, "10.1.0.5", "10.2.0.5", "198.51.100.3"]),
         pod("x/a", "10.1.0.5", json!({})),
         pod("x/b", "2001:db8:1::5", json!({})),
-        pod("x/c", "10.2.0.5", json!({})),
+        on_n2(pod("x/c", "10.2.0.5", json!({}))),
         json!({"apiVersion": "v1", "kind": "Service",
             "metadata": {"name": "s", "namespace": "x"},
             "spec": {"clusterIP": "10.96.0.7", "ports": [{"port": 443}]}}),

@@ -172,7 +172,7 @@ fn a_pod_bound_before_its_object_waits_and_is_then_judged_at_once() {
 }
 
 #[test]
-fn an_address_that_two_pods_claim_is_the_later_ones() {
+fn an_address_that_two_pods_claim_is_the_earlier_ones_until_that_is_deleted() {
     let spec = json!({"podSelector": {"matchLabels": {"app": "db"}},
         "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}]});
     let claiming = |name: &str, app: &str, created: &str| {
@@ -183,10 +183,21 @@ fn an_address_that_two_pods_claim_is_the_later_ones() {
     let db = pod("x/db", "10.0.0.1", json!({"app": "db"}));
     let old = claiming("x/old", "web", "2026-01-01T00:00:00Z");
     let new = claiming("x/new", "other", "2026-01-02T00:00:00Z");
+    let mut going = old.clone();
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-02T00:00:00Z");
+    let fault = "Pod x/new: status.podIPs: 10.0.0.2 is an address of Pod x/old; it is ignored";
     for order in [[&old, &new], [&new, &old]] {
+        let objects = [&db, order[0], order[1]].map(Clone::clone);
+        let control = control(objects.into_iter().chain([policy("x/p", spec.clone())]));
+        assert!(ingress(&control.view(), "10.0.0.2", "x/db", TCP, 80).0);
+        let faults: Vec<String> = control.claim_faults().map(|it| it.to_string()).collect();
+        assert_eq!(faults, [fault]);
+    }
+    for order in [[&going, &new], [&new, &going]] {
         let objects = [&db, order[0], order[1]].map(Clone::clone);
         let mut control = control(objects.into_iter().chain([policy("x/p", spec.clone())]));
         assert!(!ingress(&control.view(), "10.0.0.2", "x/db", TCP, 80).0);
+        assert_eq!(control.claim_faults().count(), 0, "one leaves it to the other");
         // The one that was bound here is the one that is here.
         control.bind_address(key("x/old"), None, vec!["10.0.0.2".parse().unwrap()]);
         control.commit();

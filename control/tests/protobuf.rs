@@ -103,7 +103,7 @@ fn decorated(mut object: Value, version: u32, finished: bool) -> Value {
     metadata["resourceVersion"] = version.to_string().into();
     metadata["creationTimestamp"] = format!("2026-01-01T00:00:{:02}Z", version % 60).into();
     metadata["annotations"] = json!({"podgate.io/stage": "staged", "other": "x",
-        "kubernetes.io/config.hash": "h", "podgate.io/denied-reply": "reject"});
+        "kubernetes.io/config.hash": "h", "kubernetes.io/config.mirror": "h", "podgate.io/denied-reply": "reject"});
     metadata["managedFields"] = json!([{"manager": "kubelet", "operation": "Update",
         "time": "2026-01-01T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {}}}]);
     metadata["ownerReferences"] = json!([{"kind": "ReplicaSet", "name": "r", "uid": "u",

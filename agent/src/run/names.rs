@@ -55,17 +55,12 @@ pub(crate) struct Names {
     pub(super) tap: Arc<DnsTap>,
     pub(super) table: Mutex<NameTable<PodKey>>,
     pub(super) pods: Mutex<Arc<FollowedPods>>,
-    /// Addresses that were ignored lately.
-    ignored: Mutex<BTreeSet<IpAddr>>,
     pub(crate) counters: NameCounters,
     pub(super) file: PathBuf,
     /// The file is out of date.
     pub(super) is_dirty: AtomicBool,
     pub(super) stop: AtomicBool,
 }
-
-/// Most ignored addresses remembered for `show`.
-const MOST_IGNORED: usize = 4096;
 
 impl Names {
     /// The names of a switch, with what an earlier process saved.
@@ -85,7 +80,6 @@ impl Names {
             tap,
             table: Mutex::new(table),
             pods: Mutex::default(),
-            ignored: Mutex::default(),
             counters: NameCounters::default(),
             file,
             is_dirty: AtomicBool::new(false),
@@ -115,16 +109,8 @@ impl Names {
     }
 
     /// Takes note of the cluster's own addresses among answers.
-    pub(super) fn note_ignored(&self, addresses: Vec<IpAddr>) {
-        if addresses.is_empty() {
-            return;
-        }
+    pub(super) fn note_ignored(&self, addresses: &[IpAddr]) {
         self.counters.ignored.fetch_add(addresses.len() as u64, Ordering::Relaxed);
-        let mut ignored = self.ignored.lock();
-        if ignored.len() > MOST_IGNORED {
-            ignored.clear();
-        }
-        ignored.extend(addresses);
     }
 
     /// Follows the names of these pods from now on, and no others.
@@ -178,7 +164,6 @@ impl Names {
     /// The addresses as a table.
     pub(super) fn show(&self, snapshot: &Snapshot) -> Table {
         let mut shown = Table::new(&["pod", "name", "address", "state", "ttl_left", "by"]);
-        let ignored = self.ignored.lock().clone();
         let mut policies: BTreeMap<(PodKey, IpAddr), String> = BTreeMap::new();
         let rows: Vec<_> = self.table.lock().rows(boot_time()).collect();
         for row in rows {
@@ -186,7 +171,8 @@ impl Names {
                 .entry((row.pod.clone(), row.address))
                 .or_insert_with(|| by(snapshot, &row.pod, row.address));
             let state = match row.left {
-                _ if ignored.contains(&row.address) && by.is_empty() => "ignored",
+                // An address of the cluster itself, or one that no rule permits any more.
+                _ if by.is_empty() => "ignored",
                 Some(_) => "open",
                 None => "lingering",
             };

@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 use crate::Kind;
 
 /// Annotations that are read.
-const ANNOTATIONS: [&str; 2] = ["kubernetes.io/config.hash", "k8s.io/initial-events-end"];
+const ANNOTATIONS: [&str; 3] =
+    ["kubernetes.io/config.hash", "kubernetes.io/config.mirror", "k8s.io/initial-events-end"];
 /// The group of this program's own annotations.
 const OWN: &str = "podgate.io/";
 
@@ -152,7 +153,8 @@ mod tests {
         let whole = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "7",
                 "labels": {"env": "x", "managedFields": "y", "volumes": "z"},
-                "annotations": {"kubernetes.io/config.hash": "h", "podgate.io/stage": "staged",
+                "annotations": {"kubernetes.io/config.hash": "h",
+                    "kubernetes.io/config.mirror": "h", "podgate.io/stage": "staged",
                     "kubectl.kubernetes.io/last-applied-configuration": "{}"},
                 "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:metadata": {}}}]},
             "spec": {"nodeName": "node", "hostNetwork": true, "volumes": [{"name": "v"}],

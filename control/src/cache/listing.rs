@@ -37,7 +37,7 @@ impl Cache {
                     all.extend(entry.policies.keys().map(|name| within(namespace, name)));
                 }
             }
-            Kind::Node => all.extend(self.nodes.keys().map(named)),
+            Kind::Node => all.extend(self.claimed_nodes.keys().map(named)),
             Kind::ClusterNetworkPolicy
             | Kind::AdminNetworkPolicy
             | Kind::BaselineAdminNetworkPolicy => {
@@ -80,7 +80,7 @@ impl Cache {
         let node_addresses = self.node_addresses.values();
         let (services, slices) = (self.services.values(), self.endpoint_slices.values());
         namespaces
-            .chain(self.nodes.values().map(|it| Object::Node(Arc::clone(it))))
+            .chain(self.claimed_nodes.values().map(|it| Object::Node(Arc::clone(it))))
             .chain(self.pods().map(|it| Object::Pod(Arc::clone(it))))
             .chain(policies.map(|it| Object::NetworkPolicy(Arc::clone(it))))
             .chain(cluster_policies.map(|it| Object::ClusterNetworkPolicy(Arc::clone(it))))
@@ -94,7 +94,7 @@ impl Cache {
     /// Number of objects by kind; kinds without any are left out.
     pub(crate) fn counts(&self) -> BTreeMap<Kind, usize> {
         let whole = [
-            (Kind::Node, self.nodes.len()),
+            (Kind::Node, self.claimed_nodes.len()),
             (Kind::Service, self.services.len()),
             (Kind::EndpointSlice, self.endpoint_slices.len()),
             (Kind::ClusterEgressFirewall, self.firewalls.len()),

@@ -10,6 +10,7 @@
 //! [`crate::objects`].
 
 mod bound;
+mod claims;
 mod listing;
 mod published;
 mod store;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 use bound::Bound;
+use claims::Claims;
 use published::Published;
 use store::Replaced;
 pub(crate) use store::Store;
@@ -35,7 +37,11 @@ use crate::{Kind, Object, ObjectRef, PodKey};
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
     namespaces: BTreeMap<Arc<str>, NamespaceEntry>,
+    /// The nodes with those of their addresses and networks that are no other one's.
     nodes: Store<Arc<str>, Node>,
+    /// The nodes as the source reported them.
+    claimed_nodes: Store<Arc<str>, Node>,
+    claims: Claims,
     /// By name, then kind: the order of equal priorities.
     cluster_policies: Store<(Arc<str>, Kind), ClusterNetworkPolicy>,
     firewalls: Store<Arc<str>, ClusterEgressFirewall>,
@@ -83,8 +89,8 @@ pub(crate) enum Change {
     NetworkPolicy(Option<Arc<NetworkPolicy>>, Option<Arc<NetworkPolicy>>),
     /// A cluster policy, before and after.
     ClusterNetworkPolicy(Option<Arc<ClusterNetworkPolicy>>, Option<Arc<ClusterNetworkPolicy>>),
-    /// A node came, went or changed.
-    Node(Arc<str>),
+    /// Nodes that came, went or changed, or have other addresses or networks.
+    Nodes(Vec<Arc<str>>),
     /// The addresses that a node publishes.
     NodeAddresses,
     /// An egress firewall, before and after.
@@ -152,8 +158,8 @@ impl Cache {
                 replaced.map(|(before, after)| Change::ClusterNetworkPolicy(before, after))
             }
             Object::Node(node) => {
-                let name = Arc::clone(&node.name);
-                self.nodes.apply(Arc::clone(&name), node).map(|_| Change::Node(name))
+                let replaced = self.claimed_nodes.apply(Arc::clone(&node.name), node);
+                replaced.map(|(before, after)| self.claim_node(before.as_deref(), after.as_deref()))
             }
             Object::NodeAddresses(addresses) => {
                 let name = Arc::clone(&addresses.node);
@@ -219,7 +225,10 @@ impl Cache {
                 let replaced = self.cluster_policies.delete(&(Arc::clone(name), reference.kind));
                 replaced.map(|(before, after)| Change::ClusterNetworkPolicy(before, after))
             }
-            Kind::Node => self.nodes.delete(name).map(|_| Change::Node(Arc::clone(name))),
+            Kind::Node => {
+                let replaced = self.claimed_nodes.delete(name);
+                replaced.map(|(before, after)| self.claim_node(before.as_deref(), after.as_deref()))
+            }
             Kind::ClusterEgressFirewall => {
                 let replaced = self.firewalls.delete(name);
                 replaced.map(|(before, after)| Change::ClusterEgressFirewall(before, after))
@@ -286,6 +295,7 @@ impl Cache {
     /// The same of a list of objects of the whole cluster, and of services.
     pub(crate) fn pack(&mut self) {
         self.nodes.pack();
+        self.claimed_nodes.pack();
         self.services.pack();
         self.endpoint_slices.pack();
     }
@@ -295,7 +305,7 @@ impl Cache {
         &self.namespaces
     }
 
-    /// All nodes, in order.
+    /// All nodes, in order, with those of their addresses and networks that are no other one's.
     pub(crate) fn nodes(&self) -> &Store<Arc<str>, Node> {
         &self.nodes
     }

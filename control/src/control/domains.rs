@@ -19,6 +19,8 @@ use crate::cache::Cache;
 #[derive(Debug)]
 pub(super) struct OwnAddresses {
     hosts: HashSet<IpAddr, RandomState>,
+    /// Those of this node that are in no object, such as its kernel's.
+    node: Vec<IpAddr>,
     networks: Vec<IpNet>,
     is_stale: bool,
     /// Collected anew since names were refreshed last.
@@ -27,7 +29,8 @@ pub(super) struct OwnAddresses {
 
 impl Default for OwnAddresses {
     fn default() -> Self {
-        Self { hosts: HashSet::default(), networks: Vec::new(), is_stale: true, is_new: false }
+        let (hosts, node) = (HashSet::default(), Vec::new());
+        Self { hosts, node, networks: Vec::new(), is_stale: true, is_new: false }
     }
 }
 
@@ -44,6 +47,7 @@ impl OwnAddresses {
         }
         self.is_new = true;
         self.hosts.clear();
+        self.hosts.extend(&self.node);
         self.networks.clear();
         for node in cache.nodes().values() {
             self.hosts.extend(&node.addresses);
@@ -64,6 +68,14 @@ impl OwnAddresses {
 }
 
 impl Control {
+    /// Sets the addresses of this node beyond those of its object: no name opens them.
+    pub fn set_node_addresses(&mut self, addresses: Vec<IpAddr>) {
+        if self.domains.node != addresses {
+            self.domains.node = addresses;
+            self.domains.changed();
+        }
+    }
+
     /// Sets the addresses of names, as the DNS of pods gave them. Returns those that are the
     /// cluster's own and count for nothing.
     pub fn set_names(&mut self, changes: &[Change<PodKey>]) -> Vec<IpAddr> {

@@ -14,9 +14,11 @@ mod policy_events;
 mod processor;
 mod resolved;
 mod staged;
+mod uids;
 
 pub use policy_events::{PolicyChange, PolicyEvent};
 pub use resolved::ResolvedRule;
+pub use uids::Uids;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -122,8 +124,11 @@ impl Control {
     /// An empty pipeline; its view is empty and has generation 0.
     pub fn new(scope: Scope) -> Self {
         Self {
+            cache: match &scope {
+                Scope::Node(name) => Cache::of_node(Arc::clone(name)),
+                Scope::All => Cache::default(),
+            },
             scope,
-            cache: Cache::default(),
             membership: Membership::default(),
             tables: Tables::default(),
             local: BTreeMap::new(),
@@ -179,6 +184,11 @@ impl Control {
         })
     }
 
+    /// Nodes and pods that claim what is another one's, as faults of their objects.
+    pub fn claim_faults(&self) -> impl Iterator<Item = Fault> {
+        self.cache.refused_claims().chain(self.membership.refused_claims(&self.cache))
+    }
+
     /// The addresses that nodes publish and that are not theirs, as faults of the objects.
     pub fn published_address_faults(&self) -> &[Fault] {
         self.cache.refused_addresses()
@@ -208,6 +218,12 @@ impl Control {
 
     /// The same; returns the pod that changed, if one did.
     pub(crate) fn applied(&mut self, object: Object) -> Option<PodChange> {
+        self.cache.begin_event();
+        self.apply_listed(object)
+    }
+
+    /// Applies an object of a list, or of an event.
+    fn apply_listed(&mut self, object: Object) -> Option<PodChange> {
         let change = self.cache.apply(object);
         let before = self.addresses_before(&change);
         // Another pod of the same name and address: one event replaced it.
@@ -249,12 +265,13 @@ impl Control {
     }
 
     fn replace(&mut self, mut stale: HashSet<ObjectRef, RandomState>, objects: Vec<Object>) {
+        self.cache.begin_event();
         let (mut last, mut packed) =
             (None::<Arc<str>>, HashSet::<Arc<str>, RandomState>::default());
         for object in objects {
             let reference = object.reference();
             stale.remove(&reference);
-            self.apply(object);
+            self.apply_listed(object);
             // A list is in the order of namespaces: what one does not need, the next one takes.
             if last != reference.namespace
                 && let Some(before) = std::mem::replace(&mut last, reference.namespace)
@@ -297,6 +314,7 @@ impl Control {
 
     /// Applies the events since the last commit. `Some` if the view changed.
     pub fn commit(&mut self) -> Option<Arc<View>> {
+        self.check_claims();
         self.check_published();
         let names = self.membership.take_changed_names();
         if !names.is_empty() {

@@ -71,7 +71,7 @@ impl Control {
             }
             Change::None
             | Change::Pod(..)
-            | Change::Node(_)
+            | Change::Nodes(_)
             | Change::NodeAddresses
             | Change::Service(_)
             | Change::Endpoints(_) => None,

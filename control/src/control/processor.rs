@@ -28,7 +28,7 @@ impl Control {
             | Change::ClusterEgressFirewall(..) => self.note_host_policies(),
             Change::None
             | Change::ClusterHostFirewall(..)
-            | Change::Node(_)
+            | Change::Nodes(_)
             | Change::NodeAddresses
             | Change::Service(_)
             | Change::Endpoints(_) => {}
@@ -115,18 +115,18 @@ impl Control {
                     })
                 });
             }
-            Change::Node(name) => {
+            Change::Nodes(names) => {
                 self.nodes_changed = true;
                 if self.cache.firewalls().values().any(|it| !it.nodes.is_everything()) {
                     self.outside.is_stale = true;
                     self.note_host_policies();
-                    self.mark(|pod, _| pod.node.as_ref() == Some(&name));
+                    self.mark(|pod, _| pod.node.as_ref().is_some_and(|node| names.contains(node)));
                 }
                 self.host_acls.is_stale = true;
                 self.services.surroundings_changed();
                 self.domains.changed();
                 self.cache.nodes_changed();
-                self.membership.node_changed(&self.cache, &name);
+                names.iter().for_each(|name| self.membership.node_changed(&self.cache, name));
             }
             Change::NodeAddresses => self.cache.nodes_changed(),
         }
@@ -140,6 +140,21 @@ impl Control {
             self.cache.nodes_changed();
         }
         self.services.service_changed(key);
+    }
+
+    /// Decides which pods are at addresses of other nodes, after changes of nodes.
+    pub(super) fn check_claims(&mut self) {
+        if !self.cache.take_claims_changed() {
+            return;
+        }
+        let moved = self.membership.check_foreign(&self.cache);
+        if matches!(self.scope, Scope::Node(_)) {
+            self.moved.extend(&moved);
+        }
+        self.services.pod_changed(&moved.iter().copied().collect());
+        self.cache.addresses_moved(&moved);
+        self.refresh_domains(&moved, &[]);
+        self.note_departed(moved);
     }
 
     /// Decides what counts of the addresses that nodes publish, after changes of whatever that depends

@@ -1,16 +1,19 @@
 //! Addresses of pods: the pod that each one belongs to, and its sets.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::PeerSetId;
+use ahash::RandomState;
 
 use super::Membership;
 use super::interests::Interest;
-use crate::PodKey;
 use crate::cache::Cache;
 use crate::model::Pod;
 use crate::objects::shared_sets;
+use crate::{Fault, FieldFault, Kind, ObjectRef, PodKey};
 
 impl Membership {
     /// The pod that an address is taken for.
@@ -42,6 +45,9 @@ impl Membership {
         for address in now.iter().filter(|address| !before.contains(address)) {
             self.claim(cache, *address, key);
         }
+        for address in now.iter().filter(|address| before.contains(address)) {
+            self.check_claim(cache, *address, key);
+        }
         for address in before.iter().chain(now) {
             self.refresh(cache, *address);
         }
@@ -60,7 +66,77 @@ impl Membership {
         }
     }
 
+    /// Decides anew which pods are at an address of another node; returns the addresses that are another pod's now, or none's.
+    pub(crate) fn check_foreign(&mut self, cache: &Cache) -> Vec<IpAddr> {
+        let owners = self.owners.iter().map(|(address, pod)| (address, &pod.key));
+        let others = self.rivals.iter().chain(&self.foreign);
+        let others = others.flat_map(|(address, keys)| keys.iter().map(|key| (*address, key)));
+        let is_wrong = |(address, key): &(IpAddr, &PodKey)| {
+            cache.pod(key).is_some_and(|pod| {
+                cache.foreign(pod, *address).is_some() != self.is_foreign(*address, key)
+            })
+        };
+        let wrong = owners.chain(others).filter(is_wrong);
+        let wrong: Vec<_> = wrong.map(|(address, key)| (address, key.clone())).collect();
+        let mut moved = Vec::new();
+        for (address, key) in wrong {
+            let before = self.owner(address).cloned();
+            self.check_claim(cache, address, &key);
+            self.refresh(cache, address);
+            if self.owner(address) != before.as_ref() {
+                moved.push(address);
+            }
+        }
+        moved
+    }
+
+    /// The pods that do not have an address that they claim, as faults of their objects.
+    pub(crate) fn refused_claims(&self, cache: &Cache) -> impl Iterator<Item = Fault> {
+        let fault = |pod: &Pod, problem: String| {
+            let object = ObjectRef {
+                kind: Kind::Pod,
+                namespace: Some(Arc::clone(&pod.key.namespace)),
+                name: Arc::clone(&pod.key.name),
+            };
+            FieldFault::new("status.podIPs", format!("{problem}; it is ignored")).of(object)
+        };
+        let of = |claims: &HashMap<IpAddr, Vec<PodKey>, RandomState>| {
+            let pods =
+                claims.iter().flat_map(|(address, keys)| keys.iter().map(|it| (*address, it)));
+            let pods = pods.filter_map(|(address, key)| Some((address, cache.pod(key)?)));
+            // One that is being deleted leaves its address to the next pod.
+            let pods = pods.filter(|(_, pod)| !pod.is_terminating);
+            pods.map(|(address, pod)| (address, Arc::clone(pod))).collect::<Vec<_>>()
+        };
+        let foreign = of(&self.foreign).into_iter().filter_map(|(address, pod)| {
+            Some(fault(&pod, format!("{address} {}", cache.foreign(&pod, address)?)))
+        });
+        let rivals = of(&self.rivals).into_iter().filter_map(|(address, pod)| {
+            Some(fault(&pod, format!("{address} is an address of Pod {}", self.owner(address)?)))
+        });
+        let mut all: Vec<Fault> = foreign.chain(rivals).collect();
+        all.sort_unstable();
+        all.into_iter()
+    }
+
+    fn is_foreign(&self, address: IpAddr, key: &PodKey) -> bool {
+        self.foreign.get(&address).is_some_and(|keys| keys.contains(key))
+    }
+
+    /// Puts a claim among those that stand or those of addresses of other nodes, if it is not there.
+    fn check_claim(&mut self, cache: &Cache, address: IpAddr, key: &PodKey) {
+        let is_foreign = cache.pod(key).is_some_and(|it| cache.foreign(it, address).is_some());
+        if is_foreign != self.is_foreign(address, key) {
+            self.unclaim(cache, address, key);
+            self.claim(cache, address, key);
+        }
+    }
+
     fn claim(&mut self, cache: &Cache, address: IpAddr, key: &PodKey) {
+        if cache.pod(key).is_some_and(|pod| cache.foreign(pod, address).is_some()) {
+            self.foreign.entry(address).or_default().push(key.clone());
+            return;
+        }
         match (self.owner(address), cache.pod(key)) {
             (Some(_), _) => self.rivals.entry(address).or_default().push(key.clone()),
             (None, Some(pod)) => drop(self.owners.insert(address, Arc::clone(pod))),
@@ -69,8 +145,14 @@ impl Membership {
     }
 
     fn unclaim(&mut self, cache: &Cache, address: IpAddr, key: &PodKey) {
-        let rivals = self.rivals.get_mut(&address);
-        rivals.into_iter().for_each(|rivals| rivals.retain(|rival| rival != key));
+        for claims in [&mut self.rivals, &mut self.foreign] {
+            if let Some(keys) = claims.get_mut(&address) {
+                keys.retain(|it| it != key);
+                if keys.is_empty() {
+                    claims.remove(&address);
+                }
+            }
+        }
         if self.owner(address) != Some(key) {
             return;
         }
@@ -111,14 +193,15 @@ impl Membership {
         self.put_in(address, &sets);
     }
 
-    /// An address that several pods claim belongs to the one bound here, else to the one created last.
+    /// An address that several pods claim belongs to the one bound here, else to one that is not being deleted, else to
+    /// the one created first. (Whether a pod is ready its author says, by its probes.)
     fn reconcile(&mut self, cache: &Cache, address: IpAddr) {
         let Some(mut rivals) = self.rivals.remove(&address).filter(|it| !it.is_empty()) else {
             return;
         };
         let rank = |key: &PodKey| {
-            let created = cache.pod(key).map(|pod| pod.created);
-            (cache.is_bound(key), created, key.clone())
+            let pod = cache.pod(key).map(|pod| (!pod.is_terminating, Reverse(pod.created)));
+            (cache.is_bound(key), pod, key.clone())
         };
         rivals.extend(self.owner(address).cloned());
         rivals.sort_by_cached_key(rank);

@@ -63,6 +63,8 @@ pub(crate) struct Membership {
     owners: ByAddress<Arc<Pod>>,
     /// Other pods that claim an address.
     rivals: HashMap<IpAddr, Vec<PodKey>, RandomState>,
+    /// Pods that claim an address that is another node's.
+    foreign: HashMap<IpAddr, Vec<PodKey>, RandomState>,
     /// The addresses of pods that are in any set.
     inside: ByAddress<Sets>,
     /// The numbers each pod gives to the tracked names.

@@ -49,9 +49,16 @@ impl Namespace {
 pub struct Pod {
     /// Namespace and name.
     pub key: PodKey,
-    /// Distinguishes it from other pods of the same name: `metadata.uid`, or for static pods the
-    /// kubelet's annotation `kubernetes.io/config.hash`. `None` where absent.
+    /// Distinguishes it from other pods of the same name: `metadata.uid`, or for the mirror of a static pod the
+    /// annotation `kubernetes.io/config.hash`. `None` where absent.
     pub uid: Option<Uid>,
+    /// Whether `uid` comes from the annotation. The author of an object writes that, so another pod whose `metadata.uid`
+    /// it is has it.
+    #[serde(default)]
+    pub is_static: bool,
+    /// `metadata.deletionTimestamp` is there: its address may be another pod's by now.
+    #[serde(default)]
+    pub is_terminating: bool,
     /// Labels; shared between pods with the same ones.
     pub labels: Arc<Labels>,
     /// `spec.nodeName`; `None` while not scheduled.
@@ -145,6 +152,12 @@ pub struct Node {
     pub addresses: Vec<IpAddr>,
     /// `spec.podCIDRs`, or `spec.podCIDR` where the list is absent.
     pub pod_cidrs: Vec<IpNet>,
+    /// Its condition `Ready` is true.
+    #[serde(default)]
+    pub ready: bool,
+    /// Seconds since the epoch of `metadata.creationTimestamp`, 0 where absent.
+    #[serde(default)]
+    pub created: u32,
     /// Whether all of the object could be read. If not, its labels, addresses and networks are
     /// those that could be read; every denial of `nodes` covers it and no permission does.
     pub complete: bool,

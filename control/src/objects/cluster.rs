@@ -5,8 +5,10 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use k8s_openapi::api::core::v1 as api;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 
+use super::pod::created_s;
 use super::reader::{self, elements, readable, readable_labels};
 use super::{ObjectRef, staging};
 use crate::FieldFault;
@@ -59,6 +61,12 @@ fn readable_node(reference: &ObjectRef, value: &Value) -> Node {
         labels: Arc::new(readable_labels(value)),
         addresses: readable(addresses, |text| reader::address(text, String::new)),
         pod_cidrs: readable(cidrs, |text| reader::network(text, String::new)),
+        ready: elements(&value["status"]["conditions"])
+            .any(|it| it["type"] == "Ready" && it["status"] == "True"),
+        created: {
+            let created = reader::typed(&value["metadata"]["creationTimestamp"], "").ok();
+            created_s(created.map(|Time(time)| time.as_second()))
+        },
         complete: false,
     }
 }
@@ -66,6 +74,8 @@ fn readable_node(reference: &ObjectRef, value: &Value) -> Node {
 fn whole_node(reference: &ObjectRef, value: &Value) -> Result<Node, Faults> {
     let object: api::Node = reader::typed(value, "").map_err(|fault| vec![fault])?;
     let (spec, status) = (object.spec.unwrap_or_default(), object.status.unwrap_or_default());
+    let (conditions, created) =
+        (status.conditions.unwrap_or_default(), object.metadata.creation_timestamp);
     let mut faults = Vec::new();
     let mut addresses = Vec::new();
     for (index, entry) in status.addresses.into_iter().flatten().enumerate() {
@@ -103,6 +113,8 @@ fn whole_node(reference: &ObjectRef, value: &Value) -> Result<Node, Faults> {
             labels: Arc::new(object.metadata.labels.into_iter().flatten().collect()),
             addresses,
             pod_cidrs,
+            ready: conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True"),
+            created: created_s(created.map(|time| time.0.as_second())),
             complete: true,
         }),
         false => Err(faults),

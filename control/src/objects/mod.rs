@@ -39,7 +39,9 @@ mod service;
 mod staging;
 
 pub(crate) use interned::{shared_name, shared_ports, shared_set, shared_sets};
-pub(crate) use pod::{CONFIG_HASH, ContainerFields, PodFields, PortFields, read_pod};
+pub(crate) use pod::{
+    CONFIG_HASH, CONFIG_MIRROR, ContainerFields, PodFields, PortFields, read_pod,
+};
 
 use std::sync::Arc;
 

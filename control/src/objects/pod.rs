@@ -16,8 +16,12 @@ use crate::{FieldFault, PodKey};
 
 type Faults = Vec<FieldFault>;
 
-/// The annotation with the kubelet's name for a pod that was made from a file.
+/// The annotation with the kubelet's UID of a pod that was made from a file.
 pub(crate) const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+
+/// The annotation of the object that a kubelet makes for such a pod. The API server lets nobody add it to a pod, change it or
+/// take it away, and no kubelet runs a pod that has it from the API server: a pod that runs has it from the kubelet alone.
+pub(crate) const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The fields of a pod that are read, as they stand in the object.
 #[derive(Debug, Default)]
@@ -27,6 +31,10 @@ pub(crate) struct PodFields<'t> {
     pub(crate) uid: Option<&'t str>,
     /// The value of [`CONFIG_HASH`].
     pub(crate) config_hash: Option<&'t str>,
+    /// Whether there is [`CONFIG_MIRROR`].
+    pub(crate) is_mirror: bool,
+    /// Whether there is `metadata.deletionTimestamp`.
+    pub(crate) is_terminating: bool,
     /// Seconds since the epoch.
     pub(crate) created: Option<i64>,
     /// The later of two equal keys counts.
@@ -68,6 +76,8 @@ impl<'t> PodFields<'t> {
             namespace: metadata.namespace.as_deref(),
             uid: metadata.uid.as_deref(),
             config_hash: annotations.and_then(|it| it.get(CONFIG_HASH)).map(String::as_str),
+            is_mirror: annotations.is_some_and(|it| it.contains_key(CONFIG_MIRROR)),
+            is_terminating: metadata.deletion_timestamp.is_some(),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0.as_second()),
             labels: metadata.labels.iter().flatten().map(|(key, it)| (&**key, &**it)).collect(),
             node: spec.and_then(|it| it.node_name.as_deref()),
@@ -119,12 +129,15 @@ fn readable_pod(reference: &ObjectRef, value: &Value) -> Pod {
     let metadata = &value["metadata"];
     let created = reader::typed(&metadata["creationTimestamp"], "").ok();
     let created = created.map(|Time(time)| time.as_second());
-    let annotations = metadata["annotations"].as_object();
-    let hash = annotations.and_then(|it| it.get(CONFIG_HASH)?.as_str());
+    let annotations = &metadata["annotations"];
+    let hash = annotations[CONFIG_HASH].as_str().filter(|_| !annotations[CONFIG_MIRROR].is_null());
+    let (uid, is_static) = uid(hash, metadata["uid"].as_str());
     Pod {
         key: key(reference),
         created: created_s(created),
-        uid: uid(hash, metadata["uid"].as_str()),
+        uid,
+        is_static,
+        is_terminating: !metadata["deletionTimestamp"].is_null(),
         labels: Arc::new(readable_labels_with_account(value)),
         node: spec["nodeName"]
             .as_str()
@@ -174,13 +187,14 @@ fn key(reference: &ObjectRef) -> PodKey {
 }
 
 /// Seconds since the epoch, 0 where absent; of times that do not fit, the nearest that does.
-fn created_s(seconds: Option<i64>) -> u32 {
+pub(super) fn created_s(seconds: Option<i64>) -> u32 {
     seconds.unwrap_or_default().clamp(0, u32::MAX.into()) as u32
 }
 
-/// The uid by which the kubelet and the runtime know the pod.
-fn uid(config_hash: Option<&str>, uid: Option<&str>) -> Option<Uid> {
-    config_hash.or(uid).filter(|uid| !uid.is_empty()).map(Uid::from)
+/// The UID by which the kubelet and the runtime know the pod, and whether it is the kubelet's own.
+fn uid(hash_of_mirror: Option<&str>, uid: Option<&str>) -> (Option<Uid>, bool) {
+    let [hash, uid] = [hash_of_mirror, uid].map(|it| it.filter(|uid| !uid.is_empty()));
+    (hash.or(uid).map(Uid::from), hash.is_some())
 }
 
 fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
@@ -213,10 +227,14 @@ fn pod_of(reference: &ObjectRef, mut fields: PodFields<'_>) -> Result<Pod, Fault
     // Labels are what whoever makes the pod likes.
     fields.labels.retain(|(key, _)| *key != Pod::SERVICE_ACCOUNT);
     fields.labels.extend(account(fields.service_account).map(|it| (Pod::SERVICE_ACCOUNT, it)));
+    let hash = fields.config_hash.filter(|_| fields.is_mirror);
+    let (uid, is_static) = uid(hash, fields.uid);
     Ok(Pod {
         key: key(reference),
         created: created_s(fields.created),
-        uid: uid(fields.config_hash, fields.uid),
+        uid,
+        is_static,
+        is_terminating: fields.is_terminating,
         labels: shared_labels(fields.labels),
         node: node.map(shared_name),
         addresses: addresses.into(),
@@ -401,15 +419,25 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_made_from_a_file_is_known_by_the_kubelets_name_for_it() {
-        let uid = |annotations: Value| match object(json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": "p", "uid": "u-1", "annotations": annotations}}))
-        {
-            Object::Pod(pod) => pod.uid.as_ref().unwrap().to_string(),
-            other => panic!("{other:?}"),
+    fn a_pod_made_from_a_file_is_known_by_the_kubelets_uid_and_no_other_pod_by_an_annotation() {
+        let uid = |node: &str, annotations: Value| {
+            let read = read(
+                json!({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": node, "containers": []},
+                "metadata": {"name": "p", "uid": "u-1", "annotations": annotations}}),
+            );
+            let Read::Object(Object::Pod(pod), _) = read else { panic!() };
+            (pod.uid.as_ref().unwrap().to_string(), pod.is_static)
         };
-        assert_eq!(uid(json!({})), "u-1");
-        assert_eq!(uid(json!({"kubernetes.io/config.hash": "0f"})), "0f");
+        // The second one cannot be read whole.
+        for node in ["n", "!"] {
+            let (own, kubelets) = (("u-1".to_owned(), false), ("0f".to_owned(), true));
+            assert_eq!(uid(node, json!({})), own);
+            assert_eq!(uid(node, json!({"kubernetes.io/config.hash": "0f"})), own);
+            assert_eq!(uid(node, json!({"kubernetes.io/config.mirror": "0f"})), own);
+            let both =
+                json!({"kubernetes.io/config.hash": "0f", "kubernetes.io/config.mirror": "0f"});
+            assert_eq!(uid(node, both), kubelets);
+        }
     }
 
     #[test]

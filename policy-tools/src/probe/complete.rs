@@ -92,6 +92,8 @@ fn add_mentioned_nodes(objects: &mut Vec<Object>) {
             labels: Arc::new(Labels::default()),
             addresses: without_repetition(addresses),
             pod_cidrs: Vec::new(),
+            ready: true,
+            created: 0,
             complete: true,
         };
         Object::Node(node.into())

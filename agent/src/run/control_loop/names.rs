@@ -78,7 +78,7 @@ impl Answers {
 
 fn set_names(changes: &[Change<PodKey>], effects: &mut Effects) {
     let ignored = effects.control.set_names(changes);
-    effects.shared.names.note_ignored(ignored);
+    effects.shared.names.note_ignored(&ignored);
     effects.ports.changed(ports::Change::Objects);
 }
 

@@ -30,6 +30,7 @@ impl ControlLoop {
         if change > Change::Objects {
             self.node_ports = self.node_ports();
         }
+        self.effects.control.set_node_addresses(self.effects.node_addresses());
         if self.effects.control.commit().is_some() || change == Change::Snapshot {
             self.publish(change);
         } else {

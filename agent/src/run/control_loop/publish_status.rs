@@ -113,10 +113,14 @@ impl ControlLoop {
 
     /// The first faults in the source's objects, and their number.
     fn faults(&self) -> (Vec<String>, usize) {
-        let Effects { control, input, .. } = &self.effects;
+        let Effects { control, input, uid_faults, .. } = &self.effects;
+        // Whose policies hold where comes first.
+        let identities = control.claim_faults().chain(uid_faults.iter().cloned());
         let of_objects = input.faults.iter().chain(control.host_network_faults());
         let of_objects = of_objects.chain(control.published_address_faults());
-        let mut all = of_objects.map(ToString::to_string).chain(control.external_ip_faults());
+        let mut all = (identities.map(|fault| fault.to_string()))
+            .chain(of_objects.map(ToString::to_string))
+            .chain(control.external_ip_faults());
         let mut faults: Vec<String> = all.by_ref().take(MOST_FAULTS).collect();
         let more = all.count();
         let count = faults.len() + more;

@@ -8,7 +8,7 @@ use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use control::api_server::Event as SourceEvent;
-use control::{ClusterNode, Control, Object};
+use control::{ClusterNode, Control, Fault, Object};
 use dataplane::services::Services;
 use snapshot::ServiceMaker;
 
@@ -72,6 +72,8 @@ pub(super) struct Effects {
     pub(super) input: Input,
     pub(super) services: ServiceMaker,
     pub(super) pods: Pods,
+    /// Pods of this node that claim the UID of another one.
+    pub(super) uid_faults: Vec<Fault>,
     pub(super) ports: Ports,
     pub(super) replies: Replies,
     /// The addresses of the kernel's end of the host port: the pods' gateways.

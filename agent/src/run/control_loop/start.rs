@@ -139,6 +139,7 @@ impl ControlLoop {
                     false => ServiceMaker::default(),
                 },
                 pods: Pods::default(),
+                uid_faults: Vec::new(),
                 ports,
                 replies: Replies::default(),
                 gateways: Vec::new(),

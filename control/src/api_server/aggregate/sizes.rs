@@ -33,6 +33,8 @@ fn pod(n: usize) -> Pod {
         addresses: vec![[10, 64 + (n >> 16) as u8, (n >> 8) as u8, n as u8].into()].into(),
         host_network: false,
         finished: false,
+        is_static: false,
+        is_terminating: false,
         created: 1_767_225_600 + n as u32,
         ports: Arc::new(PodPorts { named: named.into(), ..PodPorts::default() }),
         complete: true,

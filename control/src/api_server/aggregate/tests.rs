@@ -94,6 +94,8 @@ pub(super) fn pod(n: usize, of: usize, app: usize, address: usize, node: &str) -
         .into(),
         host_network: false,
         finished: false,
+        is_static: false,
+        is_terminating: false,
         created: 1_700_000_000 + n as u32,
         ports: Arc::default(),
         complete: true,

@@ -59,8 +59,13 @@ impl Entry {
         let declared = list(pod.ports.declared.iter(), |(protocol, port)| {
             format!("{}@{port}", protocol.number())
         });
-        let flags = [(pod.host_network, "h"), (!pod.complete, "i")]
-            .map(|(is, flag)| if is { flag } else { "" });
+        let flags = [
+            (pod.host_network, "h"),
+            (!pod.complete, "i"),
+            (pod.is_static, "s"),
+            (pod.is_terminating, "t"),
+        ]
+        .map(|(is, flag)| if is { flag } else { "" });
         let namespace = escaped(&pod.key.namespace);
         let flags = flags.concat();
         let common = format!("{namespace} {flags} {labels} {ports} {host_ports} {declared}");
@@ -85,6 +90,8 @@ pub(super) struct Common {
     namespace: Arc<str>,
     host_network: bool,
     complete: bool,
+    is_static: bool,
+    is_terminating: bool,
     labels: Arc<Labels>,
     ports: Arc<PodPorts>,
 }
@@ -124,6 +131,8 @@ impl Common {
             namespace: shared_name(&name(namespace)?),
             host_network: flags.contains('h'),
             complete: !flags.contains('i'),
+            is_static: flags.contains('s'),
+            is_terminating: flags.contains('t'),
             labels: Arc::new(read_list(labels, label)?.into_iter().collect()),
             ports: shared_ports(PodPorts {
                 named: read_list(ports, port)?.into(),
@@ -143,6 +152,8 @@ impl Common {
                 "" => None,
                 uid => Some(long_uid(uid)?),
             },
+            is_static: self.is_static,
+            is_terminating: self.is_terminating,
             labels: Arc::clone(&self.labels),
             node: match node {
                 "" => None,
@@ -267,6 +278,8 @@ mod tests {
         Pod {
             key: PodKey { namespace: "shop".into(), name: "web-1".into() },
             uid: Some("00000000-0000-4000-8000-0123456789ab".into()),
+            is_static: true,
+            is_terminating: true,
             labels: Arc::new(
                 [("app.kubernetes.io/name", "web"), ("empty", "")].into_iter().collect(),
             ),
@@ -298,6 +311,8 @@ mod tests {
         // What no API server lets through is kept as well: an object that cannot be read may have it.
         let odd = Pod {
             uid: Some("0123456789abcdef0123456789abcdef".into()),
+            is_static: false,
+            is_terminating: false,
             labels: Arc::new([("a b,c=d", "%@é")].into_iter().collect()),
             node: None,
             addresses: vec!["::ffff:10.0.0.1".parse().unwrap()].into(),

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::unwrapped;
 use super::wire::{Damage, Fields, Result, Wire, text};
 use crate::model::Pod;
-use crate::objects::{self, CONFIG_HASH, ContainerFields, PodFields, PortFields};
+use crate::objects::{self, CONFIG_HASH, CONFIG_MIRROR, ContainerFields, PodFields, PortFields};
 
 /// An event of a watch about a pod.
 pub(in crate::api_server) struct PodEvent {
@@ -63,17 +63,22 @@ fn metadata<'b>(
             (8, Wire::Bytes(place)) => {
                 pod.created = super::timestamp(bytes, place)?.map(|time| time.as_second());
             }
+            (9, Wire::Bytes(place)) => {
+                pod.is_terminating = super::timestamp(bytes, place)?.is_some()
+            }
             (11, Wire::Bytes(place)) => {
                 let (key, value) = super::pair(bytes, place)?;
                 pod.labels.push((key, text(bytes, value)?));
             }
             (12, Wire::Bytes(place)) => {
                 let (key, value) = super::pair(bytes, place)?;
-                if key == CONFIG_HASH {
-                    pod.config_hash = Some(text(bytes, value)?);
+                match key {
+                    CONFIG_HASH => pod.config_hash = Some(text(bytes, value)?),
+                    CONFIG_MIRROR => pod.is_mirror = true,
+                    _ => {}
                 }
             }
-            (1 | 3 | 5 | 6 | 8 | 11 | 12, _) => return Ok(false),
+            (1 | 3 | 5 | 6 | 8 | 9 | 11 | 12, _) => return Ok(false),
             _ => {}
         }
         Ok(true)

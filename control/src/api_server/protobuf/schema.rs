@@ -94,6 +94,7 @@ static METADATA: Message = message(&[
     one(6, "resourceVersion", Text),
     one(7, "generation", Number),
     one(8, "creationTimestamp", Time),
+    one(9, "deletionTimestamp", Time),
     one(11, "labels", Map),
     one(12, "annotations", Annotations),
 ]);
@@ -134,7 +135,11 @@ static NODE: Message = message(&[
     one(3, "status", Form::Message(&NODE_STATUS)),
 ]);
 static NODE_SPEC: Message = message(&[one(1, "podCIDR", Text), list(7, "podCIDRs", Text)]);
-static NODE_STATUS: Message = message(&[list(5, "addresses", Form::Message(&NODE_ADDRESS))]);
+static NODE_STATUS: Message = message(&[
+    list(4, "conditions", Form::Message(&NODE_CONDITION)),
+    list(5, "addresses", Form::Message(&NODE_ADDRESS)),
+]);
+static NODE_CONDITION: Message = message(&[one(1, "type", Text), one(2, "status", Text)]);
 static NODE_ADDRESS: Message = message(&[one(1, "type", Text), one(2, "address", Text)]);
 
 static SERVICE: Message = message(&[

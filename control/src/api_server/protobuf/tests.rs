@@ -54,9 +54,12 @@ fn pods_without_faults_are_read_at_once_and_as_all_objects_are() {
     let event_of = |ip: &[u8]| {
         let label = field(11, &[field(1, b"app"), field(2, b"db")].concat());
         let hash = [field(1, b"kubernetes.io/config.hash"), field(2, b"h")].concat();
+        let mirror = [field(1, b"kubernetes.io/config.mirror"), field(2, b"h")].concat();
         let other = field(12, &[field(1, b"other"), field(2, b"x")].concat());
         let metadata = [field(1, b"a"), field(5, b"u"), field(6, b"7"), label, other];
-        let metadata = [metadata.concat(), field(8, &varint(1, 60)), field(12, &hash)].concat();
+        let annotations = [field(12, &hash), field(12, &mirror)].concat();
+        let times = [field(8, &varint(1, 60)), field(9, &varint(1, 90))].concat();
+        let metadata = [metadata.concat(), times, annotations].concat();
         let port = field(6, &[field(1, b"dns"), varint(3, 53), field(4, b"UDP")].concat());
         let side = [port.clone(), field(24, b"Always")].concat();
         let spec = [field(2, &port), field(10, b"n"), varint(11, 0), field(20, &side)].concat();
@@ -68,7 +71,7 @@ fn pods_without_faults_are_read_at_once_and_as_all_objects_are() {
     let PodEvent { exists, version, pod } = pod_event(&bytes).unwrap();
     assert_eq!((exists, version.as_str()), (true, "7"));
     assert_eq!((pod.addresses.len(), pod.ports.named.len()), (1, 2));
-    assert_eq!(pod.uid, Some("h".into()));
+    assert_eq!((&pod.uid, pod.is_static, pod.is_terminating), (&Some("h".into()), true, true));
     let parsed = watch_event(&bytes, Kind::Pod).unwrap();
     assert_eq!(read(parsed["object"].clone()), Read::Object(Object::Pod(pod.into()), Vec::new()));
     // Its faults are named by the other way.

@@ -364,6 +364,8 @@ fn pod(key: PodKey, labels: Labels, addresses: Vec<IpAddr>, named: &Arc<[Contain
         addresses: addresses.into(),
         host_network: false,
         finished: false,
+        is_static: false,
+        is_terminating: false,
         created: 0,
         ports: Arc::new(PodPorts { named: Arc::clone(named), ..PodPorts::default() }),
         complete: true,

@@ -62,6 +62,8 @@ pub(super) fn add_nodes(manifests: &mut Manifests, selectors: &Selectors) -> Res
             labels: Arc::new(labels),
             addresses: Vec::new(),
             pod_cidrs: Vec::new(),
+            ready: true,
+            created: 0,
             complete: true,
         };
         manifests.objects.push(Object::Node(node.into()));

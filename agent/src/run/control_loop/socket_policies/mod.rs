@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use control::model::PodKey;
-use control::{Control, SessionRules, View};
+use control::model::{PodKey, Uid};
+use control::{Control, SessionRules, Uids, View};
 use dataplane::services::Services;
 use parking_lot::{Condvar, Mutex};
-use socket_policy::{Options, PINS, SocketPolicy, cgroups};
+use socket_policy::{Limits, Options, PINS, SocketPolicy, cgroups};
 
 use super::reconciler::{Effects, Reconciler, Signal};
 use crate::config::{Config, SocketError, SocketPolicies};
@@ -92,7 +92,8 @@ struct Wanted {
 
 #[derive(Clone, PartialEq)]
 struct Pod {
-    uid: Option<Arc<str>>,
+    /// The UID by which the runtime knows it; `Err` says why there is none.
+    uid: Result<Arc<str>, Arc<str>>,
     addresses: Vec<IpAddr>,
     /// Whether it is on the host network.
     is_host: bool,
@@ -119,27 +120,22 @@ impl SocketPoliciesReconciler {
         Ok(Some(Self { mailbox, last: None, _thread: thread }))
     }
 
-    /// Sets what is to be in force from this snapshot on, if anything has changed. `uid` gives the UID of a pod by its runtime.
+    /// Sets what is to be in force from this snapshot on, if anything has changed.
     fn reconcile(
         &mut self,
         (control, generation): (&Control, u64),
         services: &Arc<Services>,
         node: Vec<IpAddr>,
         is_complete: bool,
-        uid: impl Fn(&PodKey) -> Option<Arc<str>>,
+        uids: &Uids,
     ) {
         let view = control.view();
-        let pod = |(key, pod): (&PodKey, _)| {
-            let pod: &Arc<control::PodView> = pod;
-            let of_object = || uid_of(control, key);
-            let uid = uid(key).or_else(of_object);
-            (key.clone(), Pod { uid, addresses: pod.addresses.clone(), is_host: false })
+        let pod = |key: &PodKey, addresses: &[IpAddr], is_host| {
+            (key.clone(), Pod { uid: uids.of(key), addresses: addresses.to_vec(), is_host })
         };
-        let host = view.host_sockets.keys().map(|key| {
-            let uid = uid_of(control, key);
-            (key.clone(), Pod { uid, addresses: node.clone(), is_host: true })
-        });
-        let pods = view.pods.iter().map(pod).chain(host).collect();
+        let pods = view.pods.iter().map(|(key, it)| pod(key, &it.addresses, false));
+        let host = view.host_sockets.keys().map(|key| pod(key, &node, true));
+        let pods = pods.chain(host).collect();
         let basis = Basis { services: Arc::clone(services), view, node, pods, is_complete };
         if self.last.as_ref() == Some(&basis) {
             return;
@@ -178,16 +174,14 @@ impl Reconciler for SocketPoliciesReconciler {
             _ => return,
         };
         let own = effects.own_addresses();
-        let uid = |key: &_| effects.pods.uid(key).map(Arc::from);
         let is_complete = effects.input.info.decides();
+        let view = effects.control.view();
+        let local = view.pods.keys().chain(view.host_sockets.keys());
+        let uids = effects.control.uids(local, |key| effects.pods.uid(key).map(Uid::from));
         let control = (&effects.control, effects.generation);
-        self.reconcile(control, &services, own, is_complete, uid);
+        self.reconcile(control, &services, own, is_complete, &uids);
+        effects.uid_faults = uids.faults().collect();
     }
-}
-
-/// The UID that a pod's object has.
-fn uid_of(control: &Control, pod: &PodKey) -> Option<Arc<str>> {
-    Some(control.pod(pod)?.uid.as_ref()?.to_string().into())
 }
 
 impl Drop for SocketPoliciesReconciler {
@@ -216,8 +210,14 @@ pub fn load(config: &Config) -> Result<Option<SocketPolicy>, String> {
         refuse: config.socket_error == SocketError::Econnrefused,
         closed: config.socket_policies == SocketPolicies::Closed,
         pins: Some(config.bpf_fs.join(PINS)),
+        limits: limits(config),
     };
     SocketPolicy::load(options).map(Some).map_err(|error| error.to_string())
+}
+
+fn limits(config: &Config) -> Limits {
+    let [networks, endpoints, exchanges] = config.socket_room;
+    Limits { networks, ranges: networks / 2, endpoints, services: endpoints / 2, exchanges }
 }
 
 #[cfg(test)]
@@ -252,8 +252,8 @@ mod tests {
         let mut is_set =
             |services: &Arc<Services>, node: &[[u8; 4]], is_complete, uid: Option<&str>| {
                 let node = node.iter().map(|it| IpAddr::from(*it)).collect();
-                let uid = |_: &PodKey| uid.map(Arc::from);
-                sockets.reconcile((&control, 1), services, node, is_complete, uid);
+                let uids = control.uids(control.view().pods.keys(), |_| uid.map(Uid::from));
+                sockets.reconcile((&control, 1), services, node, is_complete, &uids);
                 sockets.mailbox.content.lock().wanted.take().is_some()
             };
         assert!(is_set(&services, &[], false, None));
@@ -275,7 +275,7 @@ mod tests {
         assert!(sockets.mailbox.is_in_force(1), "nothing is wanted");
         let set = |sockets: &mut SocketPoliciesReconciler, generation| {
             let services = Arc::<Services>::default();
-            sockets.reconcile((&control, generation), &services, Vec::new(), true, |_| None);
+            sockets.reconcile((&control, generation), &services, vec![], true, &Uids::default());
         };
         let in_force = |sockets: &SocketPoliciesReconciler| {
             (1..7).filter(|it| sockets.mailbox.is_in_force(*it)).collect::<Vec<u64>>()
