@@ -7,6 +7,7 @@ fn main() {
     compile::compile(
         "socket",
         &[
+            "bpf/exchanges.h",
             "bpf/maps.h",
             "bpf/packets.h",
             "bpf/rules.h",

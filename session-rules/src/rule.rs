@@ -131,7 +131,7 @@ impl Rule {
     }
 
     /// Grows with how specific the rule is; compared between rules that match the same.
-    pub(crate) fn specificity(&self) -> (i16, i16, u16, u16) {
+    pub fn specificity(&self) -> (i16, i16, u16, u16) {
         let narrow = |ports: Ports| u16::MAX - ports.width();
         (
             self.remote.length(),

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use ahash::RandomState;
 use ipnet::IpNet;
@@ -14,6 +15,8 @@ use crate::Transport;
 /// A service at one destination.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
+    /// The namespace whose objects it comes from; empty where that does not matter.
+    pub owner: Arc<str>,
     /// Clients that the destination admits; `None` admits all.
     pub sources: Option<Vec<IpNet>>,
     /// Whether a client keeps its endpoint.

@@ -98,6 +98,8 @@ pub struct Config {
     pub socket_error: SocketError,
     /// The hierarchy of cgroup v2.
     pub cgroup_root: PathBuf,
+    /// `--socket-rules`, `--socket-endpoints` and `--socket-exchanges`.
+    pub socket_room: [u32; 3],
     /// The file system of type bpf.
     pub bpf_fs: PathBuf,
     /// The reply where policies deny.
@@ -233,6 +235,15 @@ impl Config {
             let text = format!("{umem_frames} leave no room for ports of {frames_per_port} frames");
             faults.add("umem-frames", format_args!("{text}"));
         }
+        let socket_room = [
+            ("socket-rules", options.socket_rules(), 1_024),
+            ("socket-endpoints", options.socket_endpoints(), 1_024),
+            ("socket-exchanges", options.socket_exchanges(), 16),
+        ]
+        .map(|(name, value, least)| {
+            faults.range(name, value.into(), least, 1 << 22);
+            value
+        });
         let max_ports = options.max_ports();
         faults.range("max-ports", max_ports.into(), 2, 16_384);
         let sessions = options.sessions.unwrap_or_else(|| usual_sessions(max_ports));
@@ -332,6 +343,7 @@ impl Config {
             socket_policies: options.socket_policies(),
             socket_error: options.socket_error(),
             cgroup_root: options.cgroup_root(),
+            socket_room,
             bpf_fs: options.bpf_fs(),
             denied_reply: options.denied_reply(),
             node_readiness: options.node_readiness() == OnOff::On,

@@ -82,6 +82,9 @@ fn a_file_may_say_everything() {
         host-network-policies: on
         socket-policies: closed
         socket-error: econnrefused
+        socket-rules: 2048
+        socket-endpoints: 4096
+        socket-exchanges: 512
         cgroup-root: /host/cgroup
         bpf-fs: /host/bpf
         denied-reply: reject-all

@@ -149,7 +149,9 @@ pub(super) fn translations(services: &Services) -> BTreeMap<(SocketAddr, Transpo
             _ => return None,
         };
         let endpoints = entry.backends(false).list().iter();
+        let namespace = entry.port.name.split_once('/').map_or("", |(namespace, _)| namespace);
         let service = Service {
+            owner: namespace.into(),
             sources: services.sources(address.into(), protocol, port).map(|it| it.to_vec()),
             affinity: entry.port.affinity_s.is_some(),
             endpoints: endpoints.map(|it| (it.address.to_ip(), it.port).into()).collect(),

@@ -16,7 +16,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 1 << 18);
+	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct rule_key);
 	__type(value, struct piece);
@@ -24,7 +24,8 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2 * RANGES);
+	/* The switch sets it, as of endpoints. */
+	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct range);
 } ranges SEC(".maps");
@@ -39,7 +40,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1 << 16);
+	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct service_key);
 	__type(value, struct piece);
@@ -47,20 +48,21 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2 * ENDPOINTS);
+	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
 
 /*
  * Exchanges of datagrams that pods began, and that others did: two maps, so that what comes from outside takes no room
- * from what pods sent.
+ * from what pods sent. Each pod has places of its own, so that none has those of others forgotten.
  */
 struct exchanges {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 1 << 15);
-	__type(key, struct exchange_key);
-	__type(value, __u64);
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 22);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct exchange_place);
+	__type(value, struct exchange);
 };
 
 struct exchanges sent SEC(".maps");

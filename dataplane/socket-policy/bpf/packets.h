@@ -40,12 +40,11 @@ int ingress(struct __sk_buff *packet)
 	__u32 zero = 0;
 	struct settings *known = bpf_map_lookup_elem(&settings, &zero);
 	struct bpf_sock *socket = packet->sk;
-	struct exchange_key key = {};
+	struct exchange exchange = {};
 	struct question question = {};
 	__u32 flags = pod->flags;
-	__u64 *seen;
 	__be16 port;
-	int is_local, denied;
+	int is_local, is_named, denied;
 
 	socket = socket ? bpf_sk_fullsock(socket) : 0;
 	if (!socket || socket->type == SOCK_RAW)
@@ -70,22 +69,23 @@ int ingress(struct __sk_buff *packet)
 	is_local = packet->ifindex == LOOPBACK_INTERFACE;
 	denied = !is_local && ask(&question, ACCEPTS | pod->number, question.address) == DENY;
 	if (flags & POD_DATAGRAMS && question.transport == IPPROTO_UDP && port) {
-		key.pod = pod->number;
-		key.own_port = socket->src_port;
-		key.port = port;
-		key.family = question.family;
-		copy(key.address, question.address);
+		exchange.own_port = socket->src_port;
+		exchange.port = port;
+		exchange.family = question.family;
+		copy(exchange.address, question.address);
 		if (!denied) {
-			/* A process of the node may write any sender in a packet of IPv6. */
-			if (!is_local || question.family == V4)
-				note_exchange(&heard, &sent, &key);
+			/*
+			 * A process of the node may write any sender in a packet of IPv6, which comes back by loopback, or to a
+			 * group at the interface by which it left.
+			 */
+			is_named = question.family == V6 &&
+				   (is_local || packet->pkt_type == PACKET_LOOPBACK);
+			if (!is_named)
+				note_exchange(&heard, &sent, pod->number, known, &exchange);
 			return 1;
 		}
-		seen = find_exchange(&sent, &key);
-		if (seen) {
-			*seen = bpf_ktime_get_ns();
+		if (is_seen(&sent, pod->number, known, &exchange))
 			return 1;
-		}
 	}
 	if (!denied)
 		return 1;

@@ -12,10 +12,13 @@ struct question {
 	__u8 transport;
 	__u32 by;
 	__u32 is_host;
-	/* Of a service: the place of its first endpoint, and whether one is allowed. */
+	/* Of a service: the place of its first endpoint, their number, and the one that is asked about first. */
 	__u32 first;
-	__u32 is_allowed;
-	__u32 zero;
+	__u32 count;
+	__u32 begin;
+	/* The place of one that is allowed, from 1; and whether another one is not. */
+	__u32 chosen;
+	__u32 is_mixed;
 };
 
 static __always_inline void copy(__u64 *to, const __u64 *from)
@@ -106,28 +109,59 @@ __noinline int is_denied(struct question *question)
 	return ask(question, *table, question->own) == DENY;
 }
 
-/* Asks about one endpoint of a service; 1 ends the loop. */
+/* The service of a destination; one that found no room is known by its address alone. */
+static __always_inline struct piece *find_service(struct service_key *key)
+{
+	struct piece *found = bpf_map_lookup_elem(&services, key);
+
+	if (found)
+		return found;
+	key->port = 0;
+	return bpf_map_lookup_elem(&services, key);
+}
+
+/*
+ * Asks about one endpoint of a service; 1 ends the loop. The switch decides about the endpoint that a packet of a pod takes,
+ * so that one that is allowed is enough there.
+ */
 static long ask_endpoint(__u64 nth, struct question *question)
 {
-	__u32 place = question->first + (__u32)nth;
-	struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, &place);
+	__u32 at = question->begin + (__u32)nth;
+	struct endpoint *endpoint;
+	__u32 place;
 
+	if (at >= question->count)
+		at -= question->count;
+	place = question->first + at;
+	endpoint = bpf_map_lookup_elem(&endpoints, &place);
 	if (endpoint) {
 		copy(question->address, endpoint->address);
 		question->port = endpoint->port;
 		if (is_denied(question))
-			return 0;
+			question->is_mixed = 1;
+		else if (!question->chosen)
+			question->chosen = place + 1;
 	}
-	question->is_allowed = 1;
-	return 1;
+	return question->chosen && (question->is_mixed || !question->is_host);
 }
 
-/* Whether the rules deny each endpoint of a service; one without any is the node's to refuse. */
-static __always_inline int are_denied(struct question *question, const struct piece *service)
+/*
+ * Whether the rules deny a service: each of its endpoints, or for a call that cannot be led to another one any of them. One
+ * without endpoints is the node's to refuse.
+ */
+static __always_inline int
+are_denied(struct question *question, const struct piece *service, int is_connect)
 {
 	if (!service->count)
 		return 0;
+	if (service->count == UNKNOWN)
+		return 1;
 	question->first = service->first;
+	question->count = service->count;
+	if (question->is_host)
+		question->begin = bpf_get_prandom_u32() % service->count;
 	bpf_loop(service->count, ask_endpoint, question, 0);
-	return !question->is_allowed;
+	if (!question->is_host)
+		question->is_mixed = 0;
+	return !question->chosen || (question->is_mixed && !is_connect);
 }

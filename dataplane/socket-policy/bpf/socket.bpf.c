@@ -4,7 +4,9 @@
  * them by ways that nobody asks about.
  *
  *   connect(), sendmsg() ──▶ service? ─┬─ no ──▶ rules about the address
- *                                      └─ yes ─▶ rules about its endpoints: one that is allowed is enough
+ *                                      └─ yes ─▶ rules about its endpoints: one that is allowed is enough where the switch
+ *                                                decides about the one that is chosen. On the host network connect()
+ *                                                leads to one that is allowed, and sendmsg() needs all of them to be
  *   a packet for a listener or ────────────────▶ rules about the sender's address and the socket's port
  *   an unconnected UDP socket
  *
@@ -19,6 +21,7 @@
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
+#include <linux/if_packet.h>
 #include <linux/in.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -51,28 +54,7 @@ static __always_inline int is_inside(const struct pod *pod, __u8 family, const _
 	return !address[0] && address[1] == bpf_cpu_to_be64(1);
 }
 
-/* When a datagram of an exchange was last seen, if that is not long ago. */
-static __always_inline __u64 *find_exchange(void *exchanges, const struct exchange_key *key)
-{
-	__u64 *seen = bpf_map_lookup_elem(exchanges, key);
-
-	return seen && bpf_ktime_get_ns() - *seen < EXCHANGE ? seen : 0;
-}
-
-/* Remembers a datagram that was let through, in the exchange that the other end began, or else in one that this end begins. */
-static __always_inline void
-note_exchange(void *own, void *others, const struct exchange_key *key)
-{
-	__u64 now = bpf_ktime_get_ns();
-	__u64 *seen = find_exchange(others, key);
-
-	if (!seen)
-		seen = bpf_map_lookup_elem(own, key);
-	if (seen)
-		*seen = now;
-	else
-		bpf_map_update_elem(own, key, &now, BPF_ANY);
-}
+#include "exchanges.h"
 
 /* Room for an event; one without room is counted. */
 static __always_inline struct event *reserve_event(void)
@@ -139,17 +121,42 @@ static __always_inline int deny(const struct settings *known)
 	return 0;
 }
 
+/* Has a connection to a service lead to the endpoint that is allowed. */
+static __always_inline void
+redirect(struct bpf_sock_addr *context, int is_v6, const struct question *question)
+{
+	__u32 place = question->chosen - 1;
+	struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, &place);
+	__u32 ip[4];
+
+	if (!endpoint)
+		return;
+	__builtin_memcpy(ip, endpoint->address, sizeof(ip));
+	if (!is_v6) {
+		context->user_ip4 = ip[0];
+	} else if (question->family == V4) {
+		/* At a socket of IPv6: the rest of an IPv4-mapped address is there. */
+		context->user_ip6[3] = ip[0];
+	} else {
+		context->user_ip6[0] = ip[0];
+		context->user_ip6[1] = ip[1];
+		context->user_ip6[2] = ip[2];
+		context->user_ip6[3] = ip[3];
+	}
+	context->user_port = endpoint->port;
+}
+
 /* 1 if the call goes on, 0 if it fails. */
 static __always_inline int
-decide(struct bpf_sock_addr *context, int is_send, __u8 family, const __u64 *address, __be16 port)
+decide(struct bpf_sock_addr *context, int is_v6, int is_send, __u8 family, const __u64 *address,
+       __be16 port)
 {
 	struct pod *pod = bpf_get_local_storage(&pods, 0);
 	__u32 zero = 0;
 	struct settings *known = bpf_map_lookup_elem(&settings, &zero);
-	struct exchange_key exchange = {};
+	struct exchange exchange = {};
 	struct question question = {};
 	struct service_key key = {};
-	__u64 *seen;
 	struct piece *service;
 	struct bpf_sock *socket = context->sk;
 	__u32 flags = pod->flags;
@@ -185,30 +192,29 @@ decide(struct bpf_sock_addr *context, int is_send, __u8 family, const __u64 *add
 	key.transport = question.transport;
 	key.port = port;
 	copy(key.address, address);
-	service = bpf_map_lookup_elem(&services, &key);
+	service = find_service(&key);
 	if (service)
-		denied = are_denied(&question, service);
+		denied = are_denied(&question, service, !is_send);
 	else
 		denied = !inside && is_denied(&question);
 	if (flags & POD_DATAGRAMS && context->protocol == IPPROTO_UDP && socket) {
-		exchange.pod = pod->number;
 		exchange.own_port = socket->src_port;
 		exchange.port = port;
 		exchange.family = family;
 		copy(exchange.address, address);
 		if (denied) {
-			seen = find_exchange(&heard, &exchange);
-			if (seen) {
-				*seen = bpf_ktime_get_ns();
+			if (is_seen(&heard, pod->number, known, &exchange))
 				return 1;
-			}
-			bpf_map_delete_elem(&sent, &exchange);
+			forget_exchange(&sent, pod->number, known, &exchange);
 		} else if (is_send) {
-			note_exchange(&sent, &heard, &exchange);
+			note_exchange(&sent, &heard, pod->number, known, &exchange);
 		}
 	}
-	if (!denied)
+	if (!denied) {
+		if (!is_send && service && question.is_mixed)
+			redirect(context, is_v6, &question);
 		return 1;
+	}
 	count(DENIED, 1);
 	report_call(pod, &question, address, port);
 	return deny(known);
@@ -242,7 +248,7 @@ static __always_inline int ask_about(struct bpf_sock_addr *context, int is_v6, i
 	__u64 address[2];
 	__u8 family = address_of(context, is_v6, address);
 
-	return decide(context, is_send, family, address, context->user_port);
+	return decide(context, is_v6, is_send, family, address, context->user_port);
 }
 
 SEC("cgroup/connect4")
@@ -277,17 +283,18 @@ static __always_inline int hear(struct bpf_sock_addr *context, int is_v6)
 {
 	struct pod *pod = bpf_get_local_storage(&pods, 0);
 	struct bpf_sock *socket = context->sk;
-	struct exchange_key key = {};
+	__u32 zero = 0;
+	struct settings *known = bpf_map_lookup_elem(&settings, &zero);
+	struct exchange exchange = {};
 
 	if ((pod->flags & (POD_DATAGRAMS | POD_HOST)) != POD_DATAGRAMS)
 		return 1;
-	if (context->protocol != IPPROTO_UDP || !socket)
+	if (context->protocol != IPPROTO_UDP || !socket || !known)
 		return 1;
-	key.pod = pod->number;
-	key.own_port = socket->src_port;
-	key.port = context->user_port;
-	key.family = address_of(context, is_v6, key.address);
-	note_exchange(&heard, &sent, &key);
+	exchange.own_port = socket->src_port;
+	exchange.port = context->user_port;
+	exchange.family = address_of(context, is_v6, exchange.address);
+	note_exchange(&heard, &sent, pod->number, known, &exchange);
 	return 1;
 }
 

@@ -8,10 +8,6 @@
 
 #include <linux/types.h>
 
-/* Ranges of ports, and endpoints, of one generation; there is room for two. */
-#define RANGES (1 << 16)
-#define ENDPOINTS (1 << 15)
-
 #define V4 4
 #define V6 6
 
@@ -29,6 +25,12 @@
 
 /* In front of the number of a table about what a pod on the host network accepts. */
 #define ACCEPTS (1U << 30)
+
+/* In place of the number of a service's endpoints: nothing is known of them, and no pod with rules reaches it. */
+#define UNKNOWN 0xffffffffU
+
+/* Places of a pod's exchanges in which one may stand. */
+#define WAYS 4
 
 /* Nanoseconds for which datagrams in both directions are one exchange; as the switch has it for UDP. */
 #define EXCHANGE (120ULL * 1000 * 1000 * 1000)
@@ -55,7 +57,8 @@ struct settings {
 	__u32 closed;
 	/* The error of a denied connect, negative; 0 is EPERM. */
 	__s32 error;
-	__u32 zero;
+	/* Sets of `WAYS` places for the exchanges of a pod, less 1: a power of two. */
+	__u32 sets;
 };
 
 /* A network of the other end, in a table. */
@@ -107,15 +110,22 @@ struct endpoint {
 	__u8 zero[5];
 };
 
-/* Datagrams between a pod's port and another end; with them, when one was last seen. */
-struct exchange_key {
+/* A place for an exchange of a pod. */
+struct exchange_place {
 	__u32 pod;
+	__u32 place;
+};
+
+/* Datagrams between a pod's port and another end. */
+struct exchange {
+	__u64 address[2];
 	/* In host byte order. */
 	__u16 own_port;
 	__be16 port;
 	__u8 family;
-	__u8 zero[7];
-	__u64 address[2];
+	__u8 zero[3];
+	/* When one was last seen. */
+	__u64 seen;
 };
 
 /* A connection that was denied. */
@@ -145,7 +155,7 @@ _Static_assert(sizeof(struct range) == 12, "");
 _Static_assert(sizeof(struct local_key) == 24, "");
 _Static_assert(sizeof(struct service_key) == 24, "");
 _Static_assert(sizeof(struct endpoint) == 24, "");
-_Static_assert(sizeof(struct exchange_key) == 32, "");
+_Static_assert(sizeof(struct exchange) == 32, "");
 _Static_assert(sizeof(struct event) == 64, "");
 
 #endif

@@ -5,7 +5,8 @@ use std::{io, thread};
 
 use dataplane::bpf::{Map, Object, Plain};
 
-use crate::layout::{ENDPOINTS, Endpoint, LocalKey, Piece, RANGES, Range, RuleKey, ServiceKey};
+use crate::Limits;
+use crate::layout::{Endpoint, LocalKey, Piece, Range, RuleKey, ServiceKey};
 use crate::render::Rendered;
 
 /// Attempts to enter a value for which the kernel has no memory, and the time between two.
@@ -20,6 +21,7 @@ pub(crate) struct Tables {
     locals: Map<LocalKey, u32>,
     services: Map<ServiceKey, Piece>,
     endpoints: Map<u32, Endpoint>,
+    limits: Limits,
 }
 
 /// The keys of a generation.
@@ -31,13 +33,14 @@ pub(crate) struct Written {
 }
 
 impl Tables {
-    pub(crate) fn of(object: &Object) -> io::Result<Self> {
+    pub(crate) fn of(object: &Object, limits: Limits) -> io::Result<Self> {
         Ok(Self {
             rules: object.map(c"rules")?,
             ranges: object.map(c"ranges")?,
             locals: object.map(c"locals")?,
             services: object.map(c"services")?,
             endpoints: object.map(c"endpoints")?,
+            limits,
         })
     }
 
@@ -49,11 +52,12 @@ impl Tables {
         done: &mut Written,
     ) -> io::Result<()> {
         let half = generation & 1;
-        enter(&self.ranges, half * RANGES, RANGES, &rendered.ranges)?;
-        enter(&self.endpoints, half * ENDPOINTS, ENDPOINTS, &rendered.endpoints)?;
+        let Limits { ranges, endpoints, .. } = self.limits;
+        enter(&self.ranges, half * ranges, ranges, &rendered.ranges)?;
+        enter(&self.endpoints, half * endpoints, endpoints, &rendered.endpoints)?;
         for (key, piece) in &rendered.rules {
             let key = RuleKey { generation, ..*key };
-            put(&self.rules, &key, &Piece { first: half * RANGES + piece.first, ..*piece })?;
+            put(&self.rules, &key, &Piece { first: half * ranges + piece.first, ..*piece })?;
             done.rules.push(key);
         }
         for (key, table) in &rendered.locals {
@@ -63,7 +67,7 @@ impl Tables {
         }
         for (key, piece) in &rendered.services {
             let key = ServiceKey { generation, ..*key };
-            put(&self.services, &key, &Piece { first: half * ENDPOINTS + piece.first, ..*piece })?;
+            put(&self.services, &key, &Piece { first: half * endpoints + piece.first, ..*piece })?;
             done.services.push(key);
         }
         Ok(())

@@ -13,14 +13,16 @@ use dataplane::bpf::{Barrier, Counts, Map, Object};
 use session_rules::{Rule, Services};
 
 use crate::events::Events;
+use crate::exchanges::{self, exchange};
 use crate::flags::flags;
 use crate::generation::{Tables, Written, put};
 use crate::layout::{
-    ASKED_ABOUT, CLOSED, DENIED, Event, ExchangeKey, KEPT_OUT, LOST, POD_DATAGRAMS, POD_HOST,
-    POD_KNOWN, Pod, RAW, Settings, bytes,
+    ASKED_ABOUT, CLOSED, DENIED, Event, Exchange, ExchangePlace, KEPT_OUT, LOST, POD_DATAGRAMS,
+    POD_HOST, POD_KNOWN, Pod, RAW, Settings, WAYS, bytes,
 };
+use crate::limits::Limits;
 use crate::open::{Ended, Known};
-use crate::render::render;
+use crate::render::{Overflow, render};
 use crate::report::{Counters, Denied};
 use crate::state::{Attached, State};
 use crate::{Error, link};
@@ -55,7 +57,12 @@ pub struct Options {
     /// Folder of a bpf file system where links are pinned, so that programs outlive the process. Without one
     /// they end with it.
     pub pins: Option<PathBuf>,
+    /// Room for rules, services and exchanges.
+    pub limits: Limits,
 }
+
+/// Pods of a node for whose exchanges there is room.
+const PODS: u32 = 256;
 
 /// The loaded programs with their maps.
 #[derive(Debug)]
@@ -64,8 +71,9 @@ pub struct SocketPolicy {
     pods: Map<u64, Pod>,
     settings: Map<u32, Settings>,
     tables: Tables,
-    /// Exchanges of datagrams that others began.
-    heard: Map<ExchangeKey, u64>,
+    /// Exchanges of datagrams that pods began, and that others did.
+    exchanges: [Map<ExchangePlace, Exchange>; 2],
+    limits: Limits,
     barrier: Barrier,
     counters: Counts,
     events: Mutex<Events>,
@@ -83,19 +91,32 @@ impl SocketPolicy {
     pub fn load(options: Options) -> Result<Self, Error> {
         let failed = |cause| Error::new("load the programs of socket policy", cause);
         let find = || -> io::Result<Self> {
-            let object = Object::load(FILE, &[])?;
+            let Limits { networks, ranges, endpoints, services, exchanges } = options.limits;
+            let places = exchanges.saturating_mul(PODS);
+            let sizes = [
+                (c"rules", networks.saturating_mul(2)),
+                (c"ranges", ranges.saturating_mul(2)),
+                (c"endpoints", endpoints.saturating_mul(2)),
+                (c"services", services.saturating_mul(2)),
+                (c"sent", places),
+                (c"heard", places),
+            ];
+            let object = Object::load(FILE, &sizes)?;
             let mut programs = [0; PROGRAMS.len()];
             for (program, (name, _)) in programs.iter_mut().zip(PROGRAMS) {
                 *program = object.program(name)?;
             }
             let error = if options.refuse { -libc::ECONNREFUSED } else { 0 };
-            let settings = Settings { closed: options.closed.into(), error, ..Settings::default() };
+            let sets = (1 << (exchanges / WAYS).max(1).ilog2()) - 1;
+            let closed = options.closed.into();
+            let settings = Settings { closed, error, sets, ..Settings::default() };
             Ok(Self {
                 programs,
                 pods: object.map(c"pods")?,
                 settings: object.map(c"settings")?,
-                tables: Tables::of(&object)?,
-                heard: object.map(c"heard")?,
+                tables: Tables::of(&object, options.limits)?,
+                exchanges: [object.map(c"sent")?, object.map(c"heard")?],
+                limits: options.limits,
                 barrier: Barrier::of(&object)?,
                 counters: object.counts(c"counters")?,
                 events: Mutex::new(Events::of(object.descriptor(c"events")?)?),
@@ -199,7 +220,10 @@ impl SocketPolicy {
         if let Some(mut attached) = state.attached.remove(pod) {
             attached.is_pinned = false;
         }
-        state.numbers.0.remove(pod);
+        if let Some(number) = state.numbers.0.remove(pod) {
+            let sets = state.settings.sets;
+            self.exchanges.iter().for_each(|map| exchanges::remove(map, number, sets));
+        }
         let Some(folder) = self.folder(pod) else { return Ok(()) };
         let failed = |cause| Error::new(format!("remove {}", folder.display()), cause);
         link::remove(&folder).map_err(failed)
@@ -223,10 +247,10 @@ impl SocketPolicy {
 
     /// Puts rules in force, all at once; ports of the node are services at its addresses `node`. `accepted` are rules about
     /// what the sockets of a pod on the host network accept, with the pod: they name remote networks and local ports.
-    /// Returns the generation.
+    /// Returns the pods and namespaces that found no room and are closed.
     ///
     /// # Errors
-    /// If there is no room for them: those before stay in force. If the kernel has no memory for a pod's data: those before stay
+    /// If the kernel has no memory for them: those before stay in force. If it has none for a pod's data: those before stay
     /// in force, or these are, but for this pod; a next call enters them.
     pub fn set_rules(
         &self,
@@ -234,9 +258,9 @@ impl SocketPolicy {
         accepted: &[(Arc<str>, Rule)],
         services: &Services,
         node: &[IpAddr],
-    ) -> Result<u32, Error> {
+    ) -> Result<Vec<Overflow>, Error> {
         let mut state = self.state();
-        let rendered = render(rules, accepted, services, node, &state.numbers.0);
+        let rendered = render(rules, accepted, services, node, &state.numbers.0, &self.limits);
         let generation = match state.settings.generation.wrapping_add(1) {
             0 => 2,
             next => next,
@@ -287,7 +311,7 @@ impl SocketPolicy {
         for (name, attached) in &mut state.attached {
             self.pin(name, attached)?;
         }
-        Ok(generation)
+        Ok(rendered.closed)
     }
 
     /// Ends connections of pods on the host network that were open before the rules in force, and that these deny: up to a
@@ -303,19 +327,12 @@ impl SocketPolicy {
             .hosts()
             .map(|(pod, it)| (Arc::clone(pod), it.path.clone(), it.pod.number))
             .collect();
+        let sets = state.settings.sets;
         drop(state);
+        let [_, heard] = &self.exchanges;
         let is_answered = |pod: &str, local: SocketAddr, remote: SocketAddr| {
             let Some((.., number)) = pods.iter().find(|it| &*it.0 == pod) else { return false };
-            let (family, address) = bytes(remote.ip());
-            let key = ExchangeKey {
-                pod: *number,
-                own_port: local.port(),
-                port: remote.port().to_be_bytes(),
-                family,
-                address,
-                ..ExchangeKey::default()
-            };
-            self.heard.get(&key).is_some()
+            exchanges::is_known(heard, *number, sets, &exchange(local.port(), remote))
         };
         let cgroups: Vec<_> =
             pods.iter().map(|(pod, path, _)| (Arc::clone(pod), path.as_path())).collect();

@@ -8,10 +8,10 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use dataplane::bpf::Plain;
 use session_rules::Transport;
 
-/// Ranges of one generation: `RANGES`.
-pub(crate) const RANGES: u32 = 1 << 16;
-/// Endpoints of one generation: `ENDPOINTS`.
-pub(crate) const ENDPOINTS: u32 = 1 << 15;
+/// `UNKNOWN`.
+pub(crate) const UNKNOWN: u32 = u32::MAX;
+/// `WAYS`.
+pub(crate) const WAYS: u32 = 4;
 /// Bits of a rule's key in front of the address.
 pub(crate) const FRONT: u32 = 96;
 
@@ -53,7 +53,7 @@ pub(crate) struct Settings {
     pub(crate) generation: u32,
     pub(crate) closed: u32,
     pub(crate) error: i32,
-    pub(crate) zero: u32,
+    pub(crate) sets: u32,
 }
 
 /// `struct rule_key`.
@@ -70,7 +70,7 @@ pub(crate) struct RuleKey {
 }
 
 /// `struct piece`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub(crate) struct Piece {
     pub(crate) first: u32,
@@ -122,16 +122,24 @@ pub(crate) struct Endpoint {
     pub(crate) zero: [u8; 5],
 }
 
-/// `struct exchange_key`.
+/// `struct exchange_place`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
-pub(crate) struct ExchangeKey {
+pub(crate) struct ExchangePlace {
     pub(crate) pod: u32,
+    pub(crate) place: u32,
+}
+
+/// `struct exchange`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Exchange {
+    pub(crate) address: [u8; 16],
     pub(crate) own_port: u16,
     pub(crate) port: [u8; 2],
     pub(crate) family: u8,
-    pub(crate) zero: [u8; 7],
-    pub(crate) address: [u8; 16],
+    pub(crate) zero: [u8; 3],
+    pub(crate) seen: u64,
 }
 
 /// `struct event`.
@@ -177,7 +185,9 @@ unsafe impl Plain for ServiceKey {}
 // SAFETY: as above.
 unsafe impl Plain for Endpoint {}
 // SAFETY: as above.
-unsafe impl Plain for ExchangeKey {}
+unsafe impl Plain for ExchangePlace {}
+// SAFETY: as above.
+unsafe impl Plain for Exchange {}
 
 const _: () = {
     assert!(size_of::<Pod>() == 48);
@@ -187,7 +197,7 @@ const _: () = {
     assert!(size_of::<LocalKey>() == 24);
     assert!(size_of::<ServiceKey>() == 24);
     assert!(size_of::<Endpoint>() == 24);
-    assert!(size_of::<ExchangeKey>() == 32);
+    assert!(size_of::<Exchange>() == 32);
     assert!(size_of::<Event>() == 64);
 };
 

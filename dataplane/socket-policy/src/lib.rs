@@ -7,10 +7,12 @@
 
 pub mod cgroups;
 mod events;
+mod exchanges;
 mod flags;
 mod generation;
 mod kernel;
 mod layout;
+mod limits;
 mod link;
 mod open;
 mod render;
@@ -21,8 +23,10 @@ mod state;
 pub const PINS: &str = "podgate-sockets";
 
 pub use kernel::{Options, SocketPolicy};
+pub use limits::Limits;
 pub use link::remove_pins;
 pub use open::Ended;
+pub use render::Overflow;
 pub use report::{Counters, Denied, What};
 
 pub use dataplane::bpf::Error;

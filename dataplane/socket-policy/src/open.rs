@@ -97,10 +97,8 @@ impl Known {
                 !is_inside(to.0) && is_denied(&self.opened, (own.ip(), 0), to)
             };
             match self.services.find(remote, transport, || self.node.contains(&remote.ip())) {
-                Some(service) => {
-                    let endpoints = &service.endpoints;
-                    !endpoints.is_empty() && endpoints.iter().all(|endpoint| to(*endpoint))
-                }
+                // The socket does not tell which one it led to.
+                Some(service) => service.endpoints.iter().any(|endpoint| to(*endpoint)),
                 None => to(remote),
             }
         };

@@ -145,6 +145,22 @@ def run(what, *words):
         if len(words) > 1:
             kept[words[1]] = made
         return
+    if what == 'peer':
+        print(kept[words[0]].getpeername()[0], flush=True)
+        return
+    if what == 'group':
+        # NAME GROUP DEVICE: joins a group.
+        index = socket.if_nametoindex(words[2])
+        kept[words[0]].setsockopt(socket.IPPROTO_IPV6, 20, socket.inet_pton(socket.AF_INET6, words[1]) + struct.pack('@I', index))
+        return
+    if what == 'exchanges':
+        # NAME HOST COUNT: a datagram to each of so many ports.
+        for port in range(1, 1 + int(words[2])):
+            try:
+                kept[words[0]].sendto(b'x', (words[1], port))
+            except ConnectionRefusedError:
+                pass
+        return
     if what == 'disconnect':
         return call('connect', kept[words[0]].fileno(), v4('0.0.0.0', 0, socket.AF_UNSPEC), 16)
     if what == 'permit':
@@ -159,11 +175,13 @@ def run(what, *words):
         call('syscall', 321, 8, attach, len(attach) - 1)
         return
     if what == 'name':
-        # Sends a datagram to HOST PORT in the name of OWN-HOST OWN-PORT, which is not the node's (IPV6_FREEBIND).
+        # HOST PORT OWN-HOST OWN-PORT [DEVICE]: sends a datagram in the name of OWN-HOST, which is not the node's (IPV6_FREEBIND).
         made = inet(socket.SOCK_DGRAM, words[0])
         made.setsockopt(socket.IPPROTO_IPV6, 78, 1)
         made.bind((words[2], int(words[3])))
-        made.sendto(b'x', (words[0], int(words[1])))
+        to = (words[0], int(words[1]))
+        # To a group, by a device.
+        made.sendto(b'x', to if len(words) < 5 else (*to, 0, socket.if_nametoindex(words[4])))
         return
     if what == 'port':
         print(kept[words[0]].getsockname()[1], flush=True)

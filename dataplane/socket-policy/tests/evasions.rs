@@ -91,6 +91,101 @@ fn nobody_lends_a_pod_the_name_of_a_denied_address() {
     assert_eq!(pod.ask(&format!("tell s {} 53", FRIEND[1])), "ok");
 }
 
+#[test]
+fn a_group_at_an_interface_lends_a_pod_no_name() {
+    testkit::requires_root!();
+    let hosts = Hosts::with("groups", &[]);
+    let [mut pod, mut same] = [&hosts.pod, &hosts.pod].map(|it| hosts.world.client(it));
+    hosts.policy.set_rules(&denied(FRIEND), &[], &Services::default(), &node()).unwrap();
+    assert_eq!(pod.ask("bound s DGRAM :: 5300"), "ok");
+    assert_eq!(pod.ask("patience s 20"), "ok");
+    assert_eq!(pod.ask("group s ff12::77 eth0"), "ok");
+    assert_eq!(same.ask(&format!("name ff12::77 5300 {} 53 eth0", FRIEND[1])), "ok");
+    pod.begin("get s");
+    assert_eq!([pod.line(), pod.line()], ["53", "ok"], "it came back at the interface");
+    assert_eq!(pod.ask(&format!("tell s {} 53", FRIEND[1])), "EPERM");
+}
+
+#[test]
+fn a_service_leads_a_pod_of_the_host_network_to_endpoints_that_are_allowed() {
+    testkit::requires_root!();
+    let hosts = Hosts::with("mixed", &[]);
+    let mut outside = hosts.client();
+    for address in [FRIEND, STRANGER].concat() {
+        assert_eq!(outside.ask(&format!("serve tcp {address} 8080")), "ok");
+        assert_eq!(outside.ask(&format!("serve udp {address} 8080")), "ok");
+    }
+    let mut services = Services::default();
+    for (at, both) in [("10.96.0.1", 0), ("fd96::1", 1)] {
+        for transport in [Transport::Tcp, Transport::Udp] {
+            let endpoints = [STRANGER[both], FRIEND[both]].map(|it| it.parse::<IpAddr>().unwrap());
+            let endpoints = endpoints.map(|it| (it, 8080).into()).into();
+            let service = Service { endpoints, ..Service::default() };
+            let at = at.parse::<IpAddr>().unwrap();
+            services.set((at, 80).into(), transport, Some(service));
+        }
+    }
+    let mut pod = hosts.world.client(&hosts.pod);
+    let set = |rules: &[session_rules::Rule]| {
+        hosts.policy.set_rules(rules, &[], &services, &node()).unwrap();
+    };
+    set(&denied(STRANGER));
+    let ways = [("10.96.0.1", FRIEND[0]), ("::ffff:10.96.0.1", FRIEND[0]), ("fd96::1", FRIEND[1])];
+    for (at, friend) in ways {
+        for kind in ["tcp", "udp"] {
+            for _ in 0..8 {
+                assert_eq!(pod.ask(&format!("open c {kind} {at} 80")), "ok", "{kind} {at}");
+                pod.begin("peer c");
+                let peer = pod.line();
+                assert_eq!(peer.trim_start_matches("::ffff:"), friend, "{kind} {at}");
+                assert_eq!(pod.line(), "ok");
+            }
+        }
+        // A datagram without a connection would be answered by an address that nobody asked.
+        assert_eq!(pod.ask(&format!("send {at} 80")), "EPERM", "{at}");
+    }
+    set(&[denied(STRANGER), denied(FRIEND)].concat());
+    for (at, _) in ways {
+        assert_eq!(pod.ask(&format!("tcp {at} 80")), "EPERM", "{at}");
+    }
+    // Nothing is changed where every endpoint is allowed: the node translates the address, which it does not here.
+    set(&denied(SECOND));
+    for (at, _) in ways {
+        assert_eq!(pod.ask(&format!("udp {at} 80")), "ENETUNREACH", "{at}");
+    }
+}
+
+#[test]
+fn no_pod_has_the_exchanges_of_another_one_forgotten() {
+    testkit::requires_root!();
+    let hosts = Hosts::with("exchanges", &accepts(None, Ports::ANY, Action::Deny));
+    let [quiet, loud] = [hosts.pod.clone(), hosts.world.cgroup("loud")];
+    hosts.policy.attach("default/b", &node(), &loud, true).unwrap();
+    let all = accepts(None, Ports::ANY, Action::Deny).into_iter();
+    let both =
+        all.flat_map(|(_, rule)| ["default/a", "default/b"].map(|pod| (pod.into(), rule.clone())));
+    hosts.policy.set_rules(&[], &both.collect::<Vec<_>>(), &Services::default(), &node()).unwrap();
+    let [mut quiet, mut loud, mut outside] =
+        [hosts.world.client(&quiet), hosts.world.client(&loud), hosts.client()];
+    for name in ["f", "g"] {
+        let port = if name == "f" { 53 } else { 54 };
+        assert_eq!(outside.ask(&format!("bound {name} DGRAM {} {port}", FRIEND[0])), "ok");
+    }
+    assert_eq!(quiet.ask(&format!("bound s DGRAM {} 5300", NODE[0])), "ok");
+    assert_eq!(quiet.ask("patience s 20"), "ok");
+    assert_eq!(quiet.ask(&format!("tell s {} 53", FRIEND[0])), "ok");
+    assert_eq!(loud.ask(&format!("bound s DGRAM {} 5301", NODE[0])), "ok");
+    for address in [STRANGER[0], FRIEND[0]] {
+        assert_eq!(loud.ask(&format!("exchanges s {address} 65000")), "ok");
+    }
+    assert_eq!(outside.ask(&format!("tell f {} 5300", NODE[0])), "ok");
+    quiet.begin("get s");
+    assert_eq!([quiet.line(), quiet.line()], ["53", "ok"], "the answer comes");
+    assert_eq!(outside.ask(&format!("tell g {} 5300", NODE[0])), "ok");
+    assert_eq!(quiet.ask("patience s 0.5"), "ok");
+    assert_eq!(quiet.ask("get s"), "timeout", "nobody asked port 54");
+}
+
 /// Packets that came to a host for these addresses.
 fn arrived(host: &Namespace) -> u64 {
     let listed = host.exec(["nft", "list", "counter", "inet", "seen", "here"]);

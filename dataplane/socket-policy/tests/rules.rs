@@ -1,7 +1,7 @@
 //! Calls that are denied, reported, or not asked about.
 
 use session_rules::{Action, End, Ports, Rule, Scope, Service, Services, Transport};
-use socket_policy::{Options, SocketPolicy};
+use socket_policy::{Options, Overflow, SocketPolicy};
 
 use crate::common::*;
 
@@ -78,18 +78,22 @@ fn a_generation_is_swapped_whole() {
         assert_eq!(client.ask(allowed), "ok", "{turn}");
         assert_eq!(policy.denied().len(), 1);
     }
-    // Rules that have no room leave those before in force.
-    let too_many: Vec<Rule> = (0..70_000_u32)
-        .flat_map(|n| {
-            let address = std::net::Ipv4Addr::from(0x0b00_0000 + n).to_string();
-            let ports = Ports { first: 1 + (n % 60_000) as u16, last: 1 + (n % 60_000) as u16 };
-            deny_to("default/a", &address, ports)
-        })
-        .collect();
-    let error = policy.set_rules(&too_many, &[], &Services::default(), &[]).unwrap_err();
-    assert!(error.to_string().contains("enter session rules"), "{error}");
-    assert_eq!(client.ask("udp 10.9.0.3 1"), "ECONNREFUSED");
-    assert_eq!(client.ask("udp 10.9.0.2 1"), "ok");
+    // Rules that find no room close their pod, and it alone.
+    let many = |pod: &str, count: u32| -> Vec<Rule> {
+        let address = |n| std::net::Ipv4Addr::from(0x0b00_0000 + n).to_string();
+        (0..count).flat_map(|n| deny_to(pod, &address(n), Ports::ANY)).collect()
+    };
+    policy.attach("default/b", &[], &world.cgroup("other"), false).unwrap();
+    for (rules, closed) in [
+        ([many("default/b", 150_000), one.clone()].concat(), "default/b"),
+        (many("default/a", 150_000), "default/a"),
+    ] {
+        let no_room = policy.set_rules(&rules, &[], &Services::default(), &[]).unwrap();
+        assert_eq!(no_room, [Overflow::Pod(closed.into())]);
+        let allowed = if closed == "default/a" { "ECONNREFUSED" } else { "ok" };
+        assert_eq!(client.ask("udp 10.9.0.3 1"), allowed);
+        assert_eq!(client.ask("udp 10.9.0.2 1"), "ECONNREFUSED");
+    }
     policy.detach("default/a").unwrap();
     assert_eq!(client.ask("udp 10.9.0.3 1"), "ok");
 }

@@ -79,7 +79,12 @@ impl SessionService {
     /// Converts to a service of a stack; `None` is a removed one.
     pub fn service(self) -> Option<Service> {
         let Self { sources, affinity, .. } = self;
-        self.endpoints.map(|endpoints| Service { sources, affinity, endpoints })
+        self.endpoints.map(|endpoints| Service {
+            sources,
+            affinity,
+            endpoints,
+            ..Service::default()
+        })
     }
 }
 
@@ -192,6 +197,7 @@ mod tests {
             sources: Some(vec!["192.0.2.0/24".parse().unwrap()]),
             affinity: true,
             endpoints: vec!["10.1.0.2:8080".parse().unwrap()],
+            ..Service::default()
         };
         for service in [Some(service), Some(Service::default()), None] {
             let sent = SessionService::new(at, Transport::Tcp, service.as_ref());

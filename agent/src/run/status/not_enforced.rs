@@ -27,7 +27,7 @@ pub(in crate::run) enum Reason {
     FileRefused,
     /// Nodes that encrypted packets cannot be sent to.
     Encryption,
-    /// Programs at cgroups that are missing.
+    /// Programs at cgroups that are missing, and pods and services that are closed because their rules do not fit.
     SocketPolicies,
     /// The kernel forwards for longer than usual without the switch.
     FlowOffloadGrace,
@@ -119,6 +119,9 @@ impl Reason {
                 let sockets = shared.socket_policies();
                 if let Some(why) = sockets.reason {
                     return Found::of(1, format!("socket policies: {why}"));
+                }
+                if let Some(first) = sockets.no_room.first() {
+                    return Found::of(sockets.no_room.len(), format!("socket policies: {first}"));
                 }
                 let (count, first) = (sockets.missing.len(), sockets.missing.first()?);
                 let pods = counted(count, "pod");

@@ -15,6 +15,8 @@ pub struct SocketPoliciesStatus {
     pub attached: usize,
     /// Pods without them, with the reason.
     pub missing: Vec<String>,
+    /// Pods, addresses and namespaces that are closed since their rules or services find no room.
+    pub no_room: Vec<String>,
     /// Calls that the programs were asked about.
     pub asked: u64,
     /// Calls that a rule denied.

@@ -142,7 +142,7 @@ impl Worker {
         let mut found = HashMap::new();
         for (key, pod) in &wanted.pods {
             let mut attach = || {
-                let uid = pod.uid.as_ref().ok_or("its UID is not known")?;
+                let uid = pod.uid.as_ref().map_err(ToString::to_string)?;
                 let root = &self.shared.config.cgroup_root;
                 let known = self.cgroups.get(uid).filter(|path| path.is_dir()).cloned();
                 let cgroup = known
@@ -185,6 +185,13 @@ impl Worker {
         let entered = self.policy.set_rules(&rules, &accepted, &services, &wanted.node);
         let no_memory = |it: &Error| it.cause.kind() == ErrorKind::OutOfMemory;
         self.is_to_retry = entered.as_ref().is_err_and(no_memory);
+        if let Ok(closed) = &entered {
+            let no_room: Vec<String> = closed.iter().map(ToString::to_string).collect();
+            for what in no_room.iter().filter(|it| !self.status.no_room.contains(it)) {
+                tracing::warn!("socket policies: {what}");
+            }
+            self.status.no_room = no_room;
+        }
         let why = entered.err().map(|error| error.to_string());
         if let Some(why) = why.as_ref().filter(|it| self.status.reason.as_ref() != Some(it)) {
             tracing::warn!("socket policies: {why}");
@@ -238,7 +245,9 @@ impl Worker {
                 if let Some(from) = address.filter(|_| !is_host) {
                     self.compare_call(&denied.pod, from, (target, denied.transport));
                 }
-                RefusedWhat::Call { process: Process { pid, command: command.into() }, to: target }
+                // A process names itself.
+                let command = cli_runtime::plain(&command).into();
+                RefusedWhat::Call { process: Process { pid, command }, to: target }
             }
             What::Arrival { sender, port } => RefusedWhat::Arrival { from: sender, port },
         };
@@ -327,7 +336,8 @@ mod tests {
         let mut worker = Worker::new(policy, &shared, &Arc::default());
         // The switch knows no pods, so no policy of theirs.
         let control = Control::new(Scope::Node("n1".into()));
-        let pod = |is_host| Pod { uid: None, addresses: vec![[10, 0, 0, 1].into()], is_host };
+        let pod =
+            |is_host| Pod { uid: Err("".into()), addresses: vec![[10, 0, 0, 1].into()], is_host };
         let key = |name: &str| control::PodKey { namespace: "default".into(), name: name.into() };
         worker.wanted = Some(Wanted {
             number: 1,
