@@ -13,6 +13,8 @@
 //! - [`commands`]: their command lines,
 //! - [`yaml`]: objects as they are printed.
 
+#![deny(clippy::print_stdout, clippy::print_stderr, reason = "cli_runtime prints")]
+
 pub mod admission;
 pub mod commands;
 pub mod input;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cli_runtime::{UNUSABLE, fail};
+use cli_runtime::{UNUSABLE, fail, note, print};
 
 use crate::egress::{self, Selection};
 
@@ -47,25 +47,24 @@ pub(super) fn run(args: &Args) -> ExitCode {
         Ok(selections) => {
             for selection in &selections {
                 match args.output {
-                    Output::Json => println!("{}", selection.to_json()),
-                    Output::Text => print(selection),
-                }
+                    Output::Json => print(&format!("{}\n", selection.to_json())),
+                    Output::Text => print(&lines_of(selection)),
+                };
             }
             for warning in selections.iter().flat_map(|it| &it.warnings) {
-                eprintln!("podgate: {name}: {warning}");
+                note(format_args!("{name}: {warning}"));
             }
             ExitCode::SUCCESS
         }
         Err(faults) => {
             for fault in faults {
-                eprintln!("podgate: {name}: {fault}");
+                note(format_args!("{name}: {fault}"));
             }
             ExitCode::from(UNUSABLE)
         }
     }
 }
 
-fn print(selection: &Selection) {
-    println!("{:<13} {}", selection.name, selection.route);
-    println!("{:<13} {}", "", selection.traffic);
+fn lines_of(Selection { name, route, traffic, .. }: &Selection) -> String {
+    format!("{name:<13} {route}\n{:<13} {traffic}\n", "")
 }

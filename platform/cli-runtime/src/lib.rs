@@ -6,9 +6,9 @@
 mod networks;
 mod socket;
 mod span;
+mod terminal;
 
 use std::fmt::Display;
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
@@ -17,6 +17,7 @@ use serde::Deserialize;
 pub use networks::Networks;
 pub use socket::{Socket, no_answer, refused};
 pub use span::Span;
+pub use terminal::{Printer, note, plain, plain_lines, write, write_with_escapes};
 
 /// Exit code: the command did its work, and the answer is no.
 pub const NO: u8 = 1;
@@ -45,13 +46,8 @@ pub enum Underlay {
 
 /// Prints an error to stderr and returns the exit code `code`.
 pub fn fail(code: u8, message: impl Display) -> ExitCode {
-    eprintln!("podgate: {message}");
+    terminal::note_lines(message);
     ExitCode::from(code)
-}
-
-/// Text without control characters, which a terminal would act on.
-pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// A number with what it counts: `1 warning`, `2 warnings`.
@@ -65,18 +61,5 @@ pub fn print(text: &str) -> ExitCode {
     match write(text) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => fail(NO, format_args!("write to stdout: {error}")),
-    }
-}
-
-/// Writes to stdout and flushes it; `false` if the reader has closed the pipe.
-///
-/// # Errors
-/// Fails if stdout cannot be written to for another reason.
-pub fn write(text: &str) -> io::Result<bool> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(error),
     }
 }

@@ -14,8 +14,7 @@ use observe::verdicts::Event;
 use crate::input::{Manifests, Reading, name};
 use crate::policy::flows;
 use crate::probe::names::{DomainAddresses, Resolved, resolved};
-use crate::probe::report;
-use cli_runtime::{Networks, Socket, Span, UNUSABLE, counted};
+use cli_runtime::{Networks, Socket, Span, UNUSABLE, counted, note};
 
 /// The objects that a command is about.
 #[derive(Debug, clap::Args)]
@@ -78,7 +77,7 @@ impl Resolve {
 
 /// Warns about addresses of names that open nothing.
 pub(super) fn warn_ignored(lines: impl Iterator<Item = String>) {
-    lines.for_each(|line| eprintln!("podgate: {line}"));
+    lines.for_each(note);
 }
 
 /// Refuses paths of which more than one is standard input.
@@ -100,9 +99,7 @@ pub(super) fn load_by(
     let mut manifests = Manifests::load_over(paths, cluster, reading)?;
     manifests.permit_external_ips(&external_ips.0);
     let others = manifests.other_kinds.iter().filter(|_| verbose);
-    for note in manifests.skipped.iter().chain(others) {
-        eprintln!("podgate: {}", report::plain(note));
-    }
+    manifests.skipped.iter().chain(others).for_each(note);
     Ok(manifests)
 }
 
@@ -200,7 +197,7 @@ impl Observed {
                 Err(_) => match value["lost"].as_u64() {
                     Some(lost) => {
                         let lost = counted(lost, "verdict");
-                        eprintln!("podgate: {lost} left out: too fast")
+                        note(format_args!("{lost} left out: too fast"))
                     }
                     None => {
                         return Err(format!("podgate's answer is not a verdict: {value}").into());
@@ -223,8 +220,6 @@ fn of_file(file: &Path) -> Result<Vec<Event>, Vec<String>> {
 
 /// Prints faults on stderr, one a line; returns the exit code.
 pub(super) fn refuse(faults: impl IntoIterator<Item = String>) -> ExitCode {
-    for fault in faults {
-        eprintln!("podgate: {}", report::plain(&fault));
-    }
+    faults.into_iter().for_each(note);
     ExitCode::from(UNUSABLE)
 }

@@ -9,7 +9,7 @@ use super::input::{Render, read_text};
 use super::{Ended, annotation, print};
 use crate::policy::lint::{CHECKS, Finding, INVALID, Ignored, LintOptions, Linted, lint};
 use crate::probe::report::plain;
-use cli_runtime::{NO, UNUSABLE, counted};
+use cli_runtime::{NO, UNUSABLE, counted, note};
 
 /// Arguments of `podgate policy lint`.
 #[derive(Debug, clap::Args)]
@@ -79,9 +79,7 @@ impl Lint {
             ignored,
         };
         let Linted { findings, notes } = lint(&self.paths, &options)?;
-        for note in &notes {
-            eprintln!("podgate: {}", plain(note));
-        }
+        notes.iter().for_each(note);
         let line = |finding: &Finding| match self.output {
             Format::Text => text(finding),
             Format::Json => serde_json::to_string(finding).unwrap_or_default(),

@@ -1,6 +1,6 @@
 //! `podgate policy`: questions about policies, answered from manifests.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use crate::input::name;
 use crate::probe::grid::Grid;
 use crate::probe::report::{self, Line};
 use crate::probe::{Answer, Case, Port, Prober, Protocol, case, cases};
-use cli_runtime::{NO, UNUSABLE, fail};
+use cli_runtime::{NO, Printer, UNUSABLE, fail, note};
 
 /// The commands of `podgate policy` that need no running switch.
 #[derive(Debug, clap::Subcommand)]
@@ -132,10 +132,10 @@ impl Probe {
         let prober = Prober::with_names(objects, mentioned, self.resolve.names());
         let mut prober = prober.map_err(|problem| vec![problem])?;
         for conflict in prober.contested() {
-            eprintln!("podgate: {conflict}; connections from and to it are denied");
+            note(format_args!("{conflict}; connections from and to it are denied"));
         }
         warn_ignored(prober.ignored());
-        let mut out = BufWriter::new(io::stdout().lock());
+        let mut out = Printer::new();
         let (code, written) = match (cases, &self.cases) {
             (Some(cases), Some(file)) => {
                 let answers = answers(&mut prober, file, &cases)?;

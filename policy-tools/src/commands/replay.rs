@@ -1,12 +1,11 @@
 //! `podgate replay`: a capture through the switch of one node.
 
-use std::io::{self, BufWriter, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use super::input::{Input, refuse};
-use crate::probe::report::plain;
 use crate::replay::{Failure, Options, replay};
-use cli_runtime::{NO, UNUSABLE, fail};
+use cli_runtime::{NO, Printer, UNUSABLE, fail};
 
 /// Sends a capture through the switch of one node and prints each packet's verdict.
 ///
@@ -35,13 +34,13 @@ pub fn run(args: &Args) -> ExitCode {
         Ok(manifests) => manifests.objects,
         Err(faults) => return refuse(faults),
     };
-    let mut stdout = BufWriter::new(io::stdout().lock());
+    let mut stdout = Printer::new();
     match replay(&args.options, objects, &mut stdout) {
         Ok(()) | Err(Failure::Unread) => ExitCode::SUCCESS,
         Err(failure) => {
             // What was printed so far stands before the reason it ended.
             let _ = stdout.flush();
-            fail(if failure.is_of_input() { UNUSABLE } else { NO }, plain(&failure.to_string()))
+            fail(if failure.is_of_input() { UNUSABLE } else { NO }, failure)
         }
     }
 }

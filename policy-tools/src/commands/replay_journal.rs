@@ -19,7 +19,7 @@ use crate::input::Reading;
 use crate::policy::flows::{Flow, OfJournal};
 use crate::policy::suggest::{decide, in_words, reason};
 use crate::probe::{Answer, ProbeVerdict};
-use cli_runtime::{NO, Networks, Output, counted};
+use cli_runtime::{NO, Networks, Output, counted, note};
 
 /// Arguments of `podgate policy replay-journal`.
 #[derive(Debug, clap::Args)]
@@ -111,10 +111,10 @@ fn rows(
 
 /// Reports gaps of journals on stderr.
 fn say(missing: &[Missing]) {
-    missing.iter().flat_map(|it| &it.damaged).for_each(|damage| eprintln!("podgate: {damage}"));
+    missing.iter().flat_map(|it| &it.damaged).for_each(note);
     let left_out: u64 = missing.iter().map(|it| it.left_out).sum();
     if left_out > 0 {
-        eprintln!("podgate: {} in no row of the journal", counted(left_out, "connection"));
+        note(format_args!("{} in no row of the journal", counted(left_out, "connection")));
     }
 }
 
@@ -181,8 +181,8 @@ impl ReplayJournal {
             vec![format!("--at: no journal has the objects of {at}: their history begins later")]
         };
         let past = past.ok_or_else(unknown)?;
-        past.damage.iter().for_each(|damage| eprintln!("podgate: {damage}"));
-        eprintln!("podgate: the objects are as they were since {}", utc_seconds(past.since));
+        past.damage.iter().for_each(note);
+        note(format_args!("the objects are as they were since {}", utc_seconds(past.since)));
         let mut text = walkthrough(Manifests::from(past.objects), pod, self.output)?;
         let hour = journal::hour_of(time);
         let name = pod.to_string();

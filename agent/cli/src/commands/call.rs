@@ -1,6 +1,7 @@
 //! Shared parts of the commands that call the running switch.
 
 use std::fmt::Display;
+use std::io;
 use std::process::ExitCode;
 
 use cli_runtime::{NO, Output, fail, no_answer, print, write};
@@ -27,7 +28,15 @@ pub fn print_whole<T: Serialize + Display>(
 /// # Errors
 /// The exit code, if stdout cannot be written or its reader has left.
 pub fn write_line(line: String) -> Result<(), ExitCode> {
-    match write(&(line + "\n")) {
+    written(write(&(line + "\n")))
+}
+
+/// Turns the result of a write into one of a command.
+///
+/// # Errors
+/// The exit code, if stdout cannot be written or its reader has left.
+pub fn written(result: io::Result<bool>) -> Result<(), ExitCode> {
+    match result {
         Ok(true) => Ok(()),
         Ok(false) => Err(ExitCode::SUCCESS),
         Err(error) => Err(fail(NO, format_args!("write to stdout: {error}"))),

@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::Ended;
-use cli_runtime::{NO, Output, Socket, UNUSABLE, counted, fail, refused, write};
+use cli_runtime::{NO, Output, Socket, UNUSABLE, counted, fail, note, refused, write};
 use local_api::{Capture, CaptureSummary, CapturedPacket, Direction, Request};
 use observe::time::nanoseconds;
 use observe::trace::headers_in_words;
@@ -102,7 +102,7 @@ pub(super) fn run(args: &Args) -> Ended {
         let Some(sink) = &mut sink else {
             sink = Some(Sink::open(args).map_err(failed)?);
             let port = value.get("capturing").and_then(Value::as_str).unwrap_or(&args.port);
-            eprintln!("podgate: capturing {port}; ^C ends it");
+            note(format_args!("capturing {port}; ^C ends it"));
             continue;
         };
         match step(sink, value).map_err(failed)? {
@@ -157,7 +157,7 @@ fn finish(sink: &mut Sink, summary: &CaptureSummary) -> Ended {
     let unwritten = |error| fail(NO, format_args!("write the capture: {error}"));
     sink.finish(summary).map_err(unwritten)?;
     let packets = counted(*captured, "packet");
-    eprintln!("podgate: {packets} captured, {dropped} dropped: {reason}");
+    note(format_args!("{packets} captured, {dropped} dropped: {reason}"));
     Ok(ExitCode::SUCCESS)
 }
 

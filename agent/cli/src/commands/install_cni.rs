@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use cli_runtime::{NO, Socket, UNUSABLE, fail};
+use cli_runtime::{NO, Socket, UNUSABLE, fail, note, print};
 use ipnet::IpNet;
 use local_api::Request;
 use setup::install::{Change, DEFAULT_TEMPLATE, PLUGIN, complete, place_file, place_text};
@@ -148,7 +148,7 @@ fn completed(template: &str, status: &Status) -> Result<String, String> {
 fn place(args: &Args, configuration: Option<&str>) -> Result<(), String> {
     let say = |change, folder: &Path, name: &str| {
         if change == Change::Written {
-            println!("{} is in place", folder.join(name).display());
+            print(&format!("{} is in place\n", folder.join(name).display()));
         }
     };
     if args.only != Some(What::Configuration) {
@@ -174,7 +174,7 @@ fn follow(args: &Args, configuration: Option<&str>) -> Ended {
         if looked.elapsed() >= LOOK {
             looked = Instant::now();
             if let Err(error) = place(args, configuration) {
-                eprintln!("podgate: {error}");
+                note(error);
             }
         }
     }

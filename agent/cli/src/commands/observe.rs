@@ -9,10 +9,13 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 use super::Ended;
-use super::call::{print_line, write_line};
+use super::call::{print_line, write_line, written};
 use super::filters::Filters;
 use agent::config::Span;
-use cli_runtime::{NO, Output, Socket, UNUSABLE, counted, fail, no_answer, refused};
+use cli_runtime::{
+    NO, Output, Socket, UNUSABLE, counted, fail, no_answer, note, plain, refused,
+    write_with_escapes,
+};
 use local_api::{Client, ClientError, ObserveFilters, Request, Verdict};
 use observe::time::utc;
 use observe::verdicts::Event;
@@ -144,10 +147,10 @@ pub(super) fn run(args: &Args) -> Ended {
         let since = SystemTime::now();
         client = reconnect(&args.socket, args.reconnect.0, pause)?;
         let length = since.elapsed().unwrap_or_default();
-        eprintln!(
-            "podgate: connected again after {:.1} s; verdicts of the switch before may be missing",
+        note(format_args!(
+            "connected again after {:.1} s; verdicts of the switch before may be missing",
             length.as_secs_f32()
-        );
+        ));
         // Verdicts of the new switch so far are new to this stream.
         (filters.last, filters.first) = (u32::MAX, None);
         let since = Some(utc(since));
@@ -180,11 +183,11 @@ fn stream(
             Err(error) => return Ok(Some(error)),
         };
         if let Some(lost) = value.get("lost").and_then(Value::as_u64) {
-            eprintln!("podgate: {} not shown: too fast", counted(lost, "verdict"));
+            note(format_args!("{} not shown: too fast", counted(lost, "verdict")));
             continue;
         }
         if let Some(notice) = value.get("notice").and_then(Value::as_str) {
-            eprintln!("podgate: {notice}");
+            note(notice);
             continue;
         }
         match args.output {
@@ -230,8 +233,9 @@ fn print_coloured(value: Value) -> Result<(), ExitCode> {
     let is_dropped = event.verdict == Verdict::Dropped;
     let colour = if is_dropped { "\x1b[31m" } else { "\x1b[32m" };
     let verdict = event.verdict.shown();
-    let line = event.to_string();
-    write_line(line.replacen(verdict, &format!("{colour}{verdict}\x1b[0m"), 1))
+    let line = plain(&event.to_string());
+    let coloured = line.replacen(verdict, &format!("{colour}{verdict}\x1b[0m"), 1);
+    written(write_with_escapes(&(coloured + "\n")))
 }
 
 /// Connects to the switch that comes after one that has ended, `pause` from now at the earliest.
@@ -240,7 +244,7 @@ pub(super) fn reconnect(
     patience: Duration,
     pause: Duration,
 ) -> Result<Client, ExitCode> {
-    eprintln!("podgate: the switch has ended; waiting for another one");
+    note(format_args!("the switch has ended; waiting for another one"));
     let begin = Instant::now();
     std::thread::sleep(pause.min(patience));
     // Once at least, however long a busy machine has slept.

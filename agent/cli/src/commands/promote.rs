@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use acl::Origin;
 use agent::run::Table;
-use cli_runtime::{NO, Socket, Span, UNUSABLE, fail, print};
+use cli_runtime::{NO, Socket, Span, UNUSABLE, fail, note, print};
 use control::model::Stage;
 use local_api::{Request, Show};
 use observe::time::moment;
@@ -55,7 +55,7 @@ pub(super) fn run(args: &Args) -> Ended {
     match quiet.holds(&policy, &policies, &connections) {
         Ok(default) => {
             if policy.replaces().is_some() {
-                eprintln!("podgate: {} is to be deleted once this is applied", policy.title());
+                note(format_args!("{} is to be deleted once this is applied", policy.title()));
             }
             Ok(print(&policy.promoted(default)))
         }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{Ended, view};
 use agent::run::{Condition, Selection, TABLES, Table, all_errors};
-use cli_runtime::{NO, Output, Socket, UNUSABLE, fail, no_answer, print};
+use cli_runtime::{NO, Output, Socket, UNUSABLE, fail, no_answer, note, print};
 use local_api::{Request, Show};
 
 /// Arguments of `podgate show`.
@@ -102,7 +102,7 @@ fn show(args: &Args, mut table: Table, output: Output) -> Ended {
     }
     if table.left_out > 0 {
         let shown = table.rows.len();
-        eprintln!("podgate: {} more rows; --limit {shown} is in force", table.left_out);
+        note(format_args!("{} more rows; --limit {shown} is in force", table.left_out));
     }
     Ok(match output {
         Output::Text => print(&table.to_string()),

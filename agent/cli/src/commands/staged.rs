@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use agent::run::Table;
-use cli_runtime::{NO, Output, Socket, UNUSABLE, fail, no_answer, write};
+use cli_runtime::{NO, Output, Socket, UNUSABLE, fail, no_answer, note, write};
 use local_api::{Request, Show};
 use policy_tools::commands::moment;
 use serde_json::Value;
@@ -92,7 +92,7 @@ pub(super) fn run(args: &Args) -> Ended {
     let mut table: Table = serde_json::from_value(answer).map_err(no_answer)?;
     args.wanted.narrow(&mut table).map_err(|problem| fail(NO, problem))?;
     if table.left_out > 0 {
-        eprintln!("podgate: {} more connections are in no row", table.left_out);
+        note(format_args!("{} more connections are in no row", table.left_out));
     }
     let changes_nothing = table.rows.is_empty() && table.left_out == 0;
     let shown = match args.output {

@@ -8,7 +8,7 @@ use super::Ended;
 use super::call::print_whole;
 use agent::config::Span;
 use agent::run::Status;
-use cli_runtime::{NO, Output, Socket, no_answer, print, refused};
+use cli_runtime::{NO, Output, Socket, no_answer, print, refused, write_with_escapes};
 use local_api::{ClientError, Request};
 
 /// Arguments of `podgate status`.
@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args) -> Ended {
         let status = ask(args)?;
         if args.watch.is_some() && screen {
             // Clears the terminal and goes to its first line.
-            print("\x1b[2J\x1b[H");
+            let _ = write_with_escapes("\x1b[2J\x1b[H");
         }
         let written = print_whole(&status, args.output)?;
         match &args.watch {

@@ -20,12 +20,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use cli_runtime::{NO, UNUSABLE, fail, plain};
+use cli_runtime::{NO, UNUSABLE, fail, note, plain};
 use control::api_server::{
     Access, Connection, Deployment, SwitchPod, Switches, connect, nodes_with, pods_with,
 };
 
-use agent::run::{AUDIENCE, FOLDER};
+use agent::run::{FOLDER, audience};
 use serde::de::DeserializeOwned;
 
 /// The program's name as a plugin of kubectl.
@@ -179,7 +179,7 @@ impl Cluster {
             namespace: self.podgate_namespace.clone(),
             selector: self.podgate_selector.clone(),
             account: self.podgate_account.clone(),
-            audience: AUDIENCE.to_owned(),
+            audience,
             header: telemetry::FORWARDED,
             port_name: "metrics".to_owned(),
             port: self.podgate_port,
@@ -255,7 +255,7 @@ impl Cli {
 /// Prints a line to stderr, without control characters: the answer of a switch that was taken over must not
 /// command the terminal.
 fn warn(message: impl fmt::Display) {
-    eprintln!("podgate: {}", plain(&message.to_string()));
+    note(message);
 }
 
 /// Writes to stdout.

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use agent::run::Table;
-use cli_runtime::{NO, Span};
+use cli_runtime::{NO, Span, note};
 use control::api_server::{SwitchPod, generation};
 use control::{Kind, ObjectRef};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -90,7 +90,7 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
     };
     let all = switches.all().len();
     let version = wanted.map(|it| format!(" generation {it}")).unwrap_or_default();
-    eprintln!("{policy}{version}: in force on {} of {all} nodes", all - late.len());
+    note(format_args!("{policy}{version}: in force on {} of {all} nodes", all - late.len()));
     if rows.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }

@@ -8,6 +8,7 @@ mod documents;
 mod errors;
 mod fixtures;
 mod host_ends;
+mod hostile_text;
 mod install;
 mod konnectivity;
 mod konnectivity_arguments;

@@ -1,12 +1,14 @@
 //! `podgate bundle`: what a report about a fault needs, in one file, without secrets.
 //!
-//! - `redact`: what counts as a secret, and its removal from text.
+//! - `harmless`: what is taken of files,
+//! - `redact`: secrets by their looks, which are removed from all texts.
 
+mod harmless;
 mod redact;
 
 use std::error::Error;
 use std::fmt::Display;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -26,8 +28,9 @@ use redact::redact;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Contains status, tables and metrics of the running switch, its configuration, what \
-podgate check finds, facts about the kernel and its network, and the files named with --file. Tokens, keys, \
-passwords and certificates are removed from all of it; the names and addresses of pods are not. errors.txt \
+podgate check finds, facts about the kernel and its network, and of the files named with --file the lines of \
+Podgate's log, or names and servers of a kubeconfig. Nothing else of files is taken. What looks like a token, key, \
+password or certificate is removed from all of it; the names and addresses of pods are not. errors.txt \
 lists what could not be collected. Without a running switch the rest is written.
 
 Example:
@@ -39,7 +42,7 @@ pub struct Args {
     #[arg(short, long, alias = "output", short_alias = 'o', value_name = "FILE")]
     write: Option<PathBuf>,
 
-    /// Log or other file to include (its last 10 MB); may be repeated
+    /// Log or kubeconfig to include (its last 10 MB); may be repeated
     #[arg(long, value_name = "FILE")]
     file: Vec<PathBuf>,
 
@@ -83,7 +86,7 @@ const FILES: [(&str, &str); 6] = [
 pub(super) fn run(args: &Args) -> Ended {
     let mut parts = Parts::default();
     let node = of_the_switch(args, &mut parts);
-    parts.add("config.yaml", file(&args.config));
+    parts.add("config.yaml", file(&args.config).and_then(|text| harmless::options(&text)));
     parts.add("check.json", check(&args.config));
     for (name, path) in FILES {
         parts.add(name, file(Path::new(path)));
@@ -93,7 +96,7 @@ pub(super) fn run(args: &Args) -> Ended {
     }
     for (n, path) in args.file.iter().enumerate() {
         let last = path.file_name().unwrap_or_default().to_string_lossy();
-        parts.add(&format!("files/{n}-{last}"), file(path));
+        parts.add(&format!("files/{n}-{last}"), file(path).map(|text| harmless::file(&text)));
     }
     let path = args.write.clone().unwrap_or_else(|| {
         let node = node.unwrap_or_else(agent::config::host_name);
@@ -216,12 +219,29 @@ impl Parts {
         self.errors.push(format!("{name}: {error}"));
     }
 
-    /// Removes secrets and writes the archive, for its owner alone; how many files it has.
-    fn write(mut self, path: &Path) -> std::io::Result<usize> {
-        self.files.push(("errors.txt".to_owned(), self.errors.join("\n") + "\n"));
+    /// Removes secrets and writes the archive, for its owner alone; how many files it has. A file that is there is
+    /// replaced: others may have it open.
+    fn write(self, path: &Path) -> std::io::Result<usize> {
+        if path.exists() && !path.metadata()?.is_file() {
+            return self.write_to(std::fs::File::options().write(true).open(path)?);
+        }
+        let mut new = path.as_os_str().to_owned();
+        new.push(format!(".{}", std::process::id()));
         let mut options = std::fs::OpenOptions::new();
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.write(true).create(true).truncate(true).open(path)?;
+        let written = options.write(true).create_new(true).open(&new).and_then(|file| {
+            let count = self.write_to(file)?;
+            std::fs::rename(&new, path)?;
+            Ok(count)
+        });
+        if written.as_ref().is_err_and(|error| error.kind() != ErrorKind::AlreadyExists) {
+            let _ = std::fs::remove_file(&new);
+        }
+        written
+    }
+
+    fn write_to(mut self, file: std::fs::File) -> std::io::Result<usize> {
+        self.files.push(("errors.txt".to_owned(), self.errors.join("\n") + "\n"));
         let mut archive = tar::Builder::new(GzEncoder::new(file, Compression::default()));
         for (name, text) in &self.files {
             let text = redact(text);
@@ -230,7 +250,10 @@ impl Parts {
             header.set_mode(0o600);
             archive.append_data(&mut header, format!("podgate/{name}"), text.as_bytes())?;
         }
-        archive.into_inner()?.finish()?.sync_all()?;
+        let file = archive.into_inner()?.finish()?;
+        if file.metadata()?.is_file() {
+            file.sync_all()?;
+        }
         Ok(self.files.len())
     }
 }

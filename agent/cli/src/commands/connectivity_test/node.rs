@@ -305,7 +305,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         for pod in &self.pods {
             if let Err(error) = self.call_plugin("DEL", pod) {
-                eprintln!("podgate: {error}");
+                cli_runtime::note(error);
             }
         }
         for file in &self.files {

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use super::Ended;
 use super::observe::{PAUSE, reconnect};
 use agent::config::Span;
-use cli_runtime::{NO, Output, Socket, UNUSABLE, fail, print, refused, write};
+use cli_runtime::{
+    NO, Output, Socket, UNUSABLE, fail, note, print, refused, write, write_with_escapes,
+};
 use keys::Keys;
 use local_api::ClientError;
 use rates::{Rates, rates, sample};
@@ -79,7 +81,7 @@ pub(super) fn run(args: &Args) -> Ended {
             Err(error @ ClientError::Refused(_)) => return Err(refused(error)),
             Err(_) => {
                 client = reconnect(&args.socket, args.reconnect.0, PAUSE)?;
-                eprintln!("podgate: connected again");
+                note(format_args!("connected again"));
                 // It counts from 0: this interval gives no rates.
                 before = sample(&mut client).map_err(refused)?;
                 continue;
@@ -89,7 +91,10 @@ pub(super) fn run(args: &Args) -> Ended {
         let mut rates = rates(&before, &now);
         before = now;
         let text = match args.output {
-            Output::Text if screen => shown.screen(&rates, args.ports),
+            Output::Text if screen => {
+                let _ = write_with_escapes(&shown.screen(&rates, args.ports));
+                String::new()
+            }
             Output::Text => {
                 rates.ports.truncate(args.ports);
                 text(&rates)
@@ -121,7 +126,7 @@ fn wait(args: &Args, keys: Option<&Keys>, shown: &mut Shown, last: Option<&Rates
             return true;
         }
         if let Some(rates) = last {
-            let _ = write(&shown.screen(rates, args.ports));
+            let _ = write_with_escapes(&shown.screen(rates, args.ports));
         }
     }
     false

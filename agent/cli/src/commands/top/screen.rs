@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use agent::run::Table;
+use cli_runtime::plain_lines;
 
 use super::rates::Rates;
 
@@ -58,7 +59,7 @@ impl Shown {
             _ => format!("   /{}{cursor}", self.filter),
         };
         let keys = format!("by {}{filter}   (q end, s sort, / filter)\n", ORDERS[self.order]);
-        format!("\x1b[H\x1b[2J{}\n{keys}", text(&rates))
+        format!("\x1b[H\x1b[2J{}\n{keys}", plain_lines(&text(&rates)))
     }
 }
 
