@@ -4,6 +4,7 @@
 //! thread configures the device, which may take longer: until it has a peer, it drops what is sent to it.
 
 mod devices;
+mod holders;
 mod keys;
 mod plan;
 
@@ -20,7 +21,8 @@ use encryption::{Counters, Node, PrivateKey, Programs, Uplink, overhead};
 use flow_offload::Offload;
 use ipnet::IpNet;
 use linux_net::{
-    Netlink, SECOND_WIREGUARD_DEVICE, WIREGUARD_DEVICE, WireGuardDevice, WireGuardPeerState,
+    Netlink, SECOND_WIREGUARD_DEVICE, WIREGUARD_DEVICE, WireGuardDevice, WireGuardPeer,
+    WireGuardPeerState,
 };
 use local_api::{ApiError, ErrorKind};
 use parking_lot::Mutex;
@@ -31,6 +33,7 @@ use crate::config::Config;
 use crate::run::kernel::KernelError;
 pub(super) use devices::release;
 use devices::{Devices, config, found};
+use holders::Holders;
 use keys::{Keys, Progress, is_live, takes_second};
 use plan::{Nodes, Plan, Published};
 
@@ -65,6 +68,9 @@ struct Wanted {
     /// The nodes that the plan was made of, and what they publish.
     made_of: Option<(Arc<Nodes>, Published)>,
     own: Option<WireGuard>,
+    holders: Holders,
+    /// Peers that the devices had for an earlier process, until the nodes are known.
+    left: Vec<WireGuardPeerState>,
     departed: Vec<(Instant, Node)>,
     /// Nodes whose packets take the second device.
     on_second: BTreeSet<Arc<str>>,
@@ -151,7 +157,12 @@ impl Encryption {
             return;
         }
         let is_routed = self.vxlan_port.is_none();
-        let plan = Plan::of(nodes, &self.node, &published, &own, is_routed);
+        if !nodes.is_empty() {
+            let left = std::mem::take(&mut wanted.left);
+            wanted.holders.had_peers(nodes, &left);
+            wanted.holders.follow(nodes, &published);
+        }
+        let plan = Plan::of(nodes, &self.node, &published, &own, is_routed, &wanted.holders);
         wanted.made_of = Some((Arc::clone(nodes), published));
         wanted.own = Some(own);
         if is_settled && wanted.plan == plan {
@@ -230,11 +241,13 @@ impl Encryption {
         let open = || {
             let mut netlink = Netlink::open()?;
             let is_left = netlink.find_link(SECOND_WIREGUARD_DEVICE)?.is_some();
-            Ok((WireGuardDevice::open(&mut netlink, WIREGUARD_DEVICE, inner)?, is_left))
+            let (mut device, link) = WireGuardDevice::open(&mut netlink, WIREGUARD_DEVICE, inner)?;
+            let peers = device.peers()?;
+            Ok(((device, link), is_left, peers))
         };
         let named = |error: KernelError| error.during("encryption");
         let opened = open().map_err(|error: linux_net::Error| named(error.into()))?;
-        let ((device, link), is_left) = opened;
+        let ((device, link), is_left, peers) = opened;
         let uplink = Uplink {
             index,
             mac,
@@ -244,6 +257,10 @@ impl Encryption {
         };
         {
             let mut wanted = self.wanted.lock();
+            match wanted.made_of.clone() {
+                Some((nodes, _)) if !nodes.is_empty() => wanted.holders.had_peers(&nodes, &peers),
+                _ => wanted.left = peers,
+            }
             wanted.offload = Some(Arc::clone(offload));
             self.set_networks(&wanted).map_err(|error| named(error.into()))?;
             self.programs
@@ -279,6 +296,8 @@ impl Encryption {
         };
         devices.report(&second);
         let second = found(&plan.second, second.unwrap_or_default());
+        self.note_sessions(&plan.peers, &first);
+        self.note_sessions(&plan.second, &second);
         let age = self.keys.lock().age(Instant::now());
         let takes = |node: &&Arc<str>| {
             takes_second(first.get(*node), second.get(*node), plan.changed.contains(*node), age)
@@ -302,6 +321,20 @@ impl Encryption {
         match plan.second.is_empty() && state.rotation.is_none() {
             true => INTERVAL,
             false => CHANGING,
+        }
+    }
+
+    /// Notes the keys that nodes have sessions with.
+    fn note_sessions(
+        &self,
+        peers: &[(Arc<str>, WireGuardPeer)],
+        states: &BTreeMap<Arc<str>, WireGuardPeerState>,
+    ) {
+        let holders = &mut self.wanted.lock().holders;
+        for (node, peer) in peers {
+            if states.get(node).is_some_and(|state| state.handshake_age.is_some()) {
+                holders.had_session(peer.public_key, node);
+            }
         }
     }
 

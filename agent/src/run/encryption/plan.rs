@@ -1,7 +1,6 @@
 //! Derives from the objects the other nodes as programs know them, and the peers of the device.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::iter;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -10,6 +9,8 @@ use control::model::WireGuard;
 use encryption::Node;
 use ipnet::IpNet;
 use linux_net::{WireGuardKey, WireGuardPeer};
+
+use super::holders::{Holders, keys, publishers};
 
 /// Nodes by name.
 pub(super) type Nodes = BTreeMap<Arc<str>, Arc<ClusterNode>>;
@@ -46,6 +47,7 @@ impl Plan {
         published: &Published,
         own_keys: &WireGuard,
         is_routed: bool,
+        holders: &Holders,
     ) -> Self {
         let own = nodes.get(name);
         let own_addresses = own.map_or(&[][..], |own| &own.addresses);
@@ -60,12 +62,7 @@ impl Plan {
             is_v4,
             ..Self::default()
         };
-        let mut publishers: BTreeMap<WireGuardKey, Vec<&str>> = BTreeMap::new();
-        for (node, it) in published {
-            for key in iter::once(it.public_key).chain(it.next) {
-                publishers.entry(key).or_default().push(node);
-            }
-        }
+        let publishers = publishers(published);
         let mut taken: BTreeMap<IpNet, &str> =
             own_addresses.iter().map(|address| (IpNet::from(*address), name)).collect();
         taken.extend(plan.own.networks.iter().map(|network| (network.trunc(), name)));
@@ -73,7 +70,7 @@ impl Plan {
             let keys = published.get(other);
             let peer = keys
                 .ok_or_else(|| "it publishes no key".to_owned())
-                .and_then(|it| sole(other, it, &publishers, own_keys))
+                .and_then(|it| sole(other, it, &publishers, own_keys, holders))
                 .and_then(|it| Ok((it, peer(node, it, is_v4, is_routed, &taken)?)));
             let node = Node {
                 addresses: node.addresses.clone(),
@@ -123,19 +120,21 @@ fn second(peer: &WireGuardPeer, keys: &WireGuard) -> WireGuardPeer {
     }
 }
 
-/// Refuses what a node publishes if another one publishes the same key: neither is known to have it.
+/// Refuses what a node publishes if another one publishes the same key, unless the key is known to be this node's.
 fn sole<'p>(
     node: &str,
     wireguard: &'p WireGuard,
-    publishers: &BTreeMap<WireGuardKey, Vec<&str>>,
+    publishers: &BTreeMap<WireGuardKey, Vec<&Arc<str>>>,
     own: &WireGuard,
+    holders: &Holders,
 ) -> Result<&'p WireGuard, String> {
-    let keys = || iter::once(wireguard.public_key).chain(wireguard.next);
-    if keys().any(|key| key == own.public_key || Some(key) == own.next) {
+    if keys(wireguard).any(|key| key == own.public_key || Some(key) == own.next) {
         return Err("it publishes this node's key".to_owned());
     }
-    let same = keys().filter_map(|key| publishers.get(&key)).flatten();
-    match { same }.find(|other| ***other != *node) {
+    let others = keys(wireguard).filter(|key| holders.holder(key) != Some(node));
+    let held = { others.clone() }.find_map(|key| holders.holder(&key));
+    let mut same = others.filter_map(|key| publishers.get(&key)).flatten().map(|it| &***it);
+    match held.or_else(|| same.find(|other| *other != node)) {
         Some(other) => Err(format!("it publishes the same key as Node {other}")),
         None => Ok(wireguard),
     }
@@ -185,6 +184,10 @@ fn overlapping<'t>(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use linux_net::WireGuardPeerState;
+
     use super::*;
 
     fn node(addresses: &[&str], network: &str) -> Arc<ClusterNode> {
@@ -215,7 +218,7 @@ mod tests {
     }
 
     fn plan(nodes: &Nodes, given: &[(&str, u8)], is_routed: bool) -> Plan {
-        Plan::of(nodes, "a", &keys(given), &published(1), is_routed)
+        Plan::of(nodes, "a", &keys(given), &published(1), is_routed, &Holders::default())
     }
 
     #[test]
@@ -225,7 +228,9 @@ mod tests {
             let next = next.map(|key| [key; 32]);
             given.insert("b".into(), WireGuard { next, ..published(now) });
         };
-        let of = |given: &Published, own: &WireGuard| Plan::of(&nodes(), "a", given, own, false);
+        let of = |given: &Published, own: &WireGuard| {
+            Plan::of(&nodes(), "a", given, own, false, &Holders::default())
+        };
         assert!(of(&given, &published(1)).second.is_empty());
         b(&mut given, 2, Some(9));
         let plan = of(&given, &published(1));
@@ -256,7 +261,7 @@ mod tests {
         given.get_mut("b").unwrap().host_network = true;
         let hosts = |own: bool| {
             let own = WireGuard { host_network: own, ..published(1) };
-            let plan = Plan::of(&nodes(), "a", &given, &own, false);
+            let plan = Plan::of(&nodes(), "a", &given, &own, false, &Holders::default());
             plan.nodes.iter().map(|(_, node)| node.host_network).collect::<Vec<_>>()
         };
         assert_eq!((hosts(false), hosts(true)), (vec![false, false], vec![true, false]));
@@ -289,6 +294,55 @@ mod tests {
         let both =
             ["b: it publishes the same key as Node c", "c: it publishes the same key as Node b"];
         assert_eq!(why(&[("b", 2), ("c", 2)]), both);
+    }
+
+    #[test]
+    fn a_key_is_the_nodes_that_had_it_before_another_one_published_it() {
+        let without = |given: &Published, holders: &Holders| {
+            let plan = Plan::of(&nodes(), "a", given, &published(1), false, holders);
+            plan.without.into_iter().map(|(node, why)| format!("{node}: {why}")).collect::<Vec<_>>()
+        };
+        let (alone, both) = (keys(&[("c", 2)]), keys(&[("b", 2), ("c", 2)]));
+        let mut holders = Holders::default();
+        holders.follow(&nodes(), &alone);
+        holders.follow(&nodes(), &both);
+        let refused = ["b: it publishes the same key as Node c"];
+        assert_eq!(without(&both, &holders), refused, "c was alone with it");
+        let only_b = keys(&[("b", 2)]);
+        holders.follow(&nodes(), &only_b);
+        assert_eq!(
+            without(&only_b, &holders),
+            ["c: it publishes no key"],
+            "it has another one now"
+        );
+        // The one that it changes to as well: it is published before there is a session.
+        let mut given = keys(&[("b", 2), ("c", 3)]);
+        let next = Some([9; 32]);
+        given.insert("b".into(), WireGuard { next, ..published(2) });
+        let mut holders = Holders::default();
+        holders.follow(&nodes(), &given);
+        given.insert("c".into(), WireGuard { next, ..published(3) });
+        holders.follow(&nodes(), &given);
+        assert_eq!(without(&given, &holders), ["c: it publishes the same key as Node b"]);
+        // Who had a session keeps its key while it does not publish it, and over a restart.
+        let peer = |networks: [&str; 1], age| WireGuardPeerState {
+            public_key: [2; 32],
+            networks: networks.map(|it| it.parse().unwrap()).into(),
+            handshake_age: age,
+            ..WireGuardPeerState::default()
+        };
+        let (refused, age) = ("b: it publishes the same key as Node c", Some(Duration::ZERO));
+        let mut holders = Holders::default();
+        holders.had_peers(&nodes(), &[peer(["192.0.2.3/32"], None)]);
+        holders.follow(&nodes(), &both);
+        assert_eq!(without(&both, &holders).len(), 2, "nobody knows");
+        holders.had_peers(&nodes(), &[peer(["192.0.2.3/32"], age)]);
+        for given in [&both, &only_b, &both] {
+            holders.follow(&nodes(), given);
+            assert_eq!(without(given, &holders)[0], refused);
+        }
+        holders.had_session([2; 32], &"b".into());
+        assert_eq!(without(&both, &holders), [refused], "a session is had by one node");
     }
 
     #[test]
