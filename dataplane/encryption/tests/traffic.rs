@@ -185,6 +185,46 @@ fn forged_packets_reach_nobody() {
     assert!(!says(&lan.hosts[2], two, ["10.1.0.9", "10.2.0.1"]));
 }
 
+/// By a node port, and by an address that a load balancer has for it.
+#[test]
+fn no_service_takes_a_packet_in_the_name_of_a_node() {
+    requires!();
+    let lan = Lan::new();
+    let [one, two, three] = &lan.hosts;
+    let far = two.encrypt(&[one], &[]);
+    let [node, balancer] = ["192.0.2.2", "198.51.100.8"].map(|it| it.parse().unwrap());
+    let at = |(address, port)| UplinkService { address, protocol: 17, port };
+    let filter = UplinkFilter {
+        node_addresses: [node].into(),
+        services: [(node, 30053), (balancer, 53)].map(at).into(),
+        ..UplinkFilter::default()
+    };
+    far.kernel.set_uplink_filter(&filter).unwrap();
+    let mac = two.namespace.exec(["cat", "/sys/class/net/eth0/address"]);
+    let octets: Vec<u8> =
+        mac.trim().split(':').map(|it| u8::from_str_radix(it, 16).unwrap()).collect();
+    let mac: [u8; 6] = octets.try_into().unwrap();
+    let sender = three.namespace.enter(|| RawSender::open("eth0").unwrap());
+    let check = |source: &str, destination: &str, is_refused: bool| {
+        let before = far.kernel.counters().clear_text;
+        // One that is always refused comes behind it.
+        for (source, destination) in [(source, destination), ("10.1.0.1:7000", "10.2.0.1:7000")] {
+            let frame = packet::udp(source, destination).payload(SECRET).to_mac(mac).build();
+            sender.send(&frame).unwrap();
+        }
+        let refused = || far.kernel.counters().clear_text - before;
+        let what = format!("{source} to {destination}");
+        eventually(&what, || (refused() >= 1 + u64::from(is_refused)).then_some(()));
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(refused(), 1 + u64::from(is_refused), "{what}");
+    };
+    for service in ["192.0.2.2:30053", "198.51.100.8:53"] {
+        check("192.0.2.1:4000", service, true);
+        check("192.0.2.254:4000", service, false);
+    }
+    check("192.0.2.1:4000", "192.0.2.2:30054", false);
+}
+
 /// Gives a host an address of node 1's pod network, which is its own for a moment.
 fn ip_rule_of(host: &Host, address: &str) {
     crate::rig::ip(&host.namespace, &format!("address add {address}/32 dev lo"));

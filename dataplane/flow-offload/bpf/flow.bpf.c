@@ -335,9 +335,17 @@ static __always_inline int leave(struct __sk_buff *skb, const struct settings *s
 
 enum arrival_of { CLEAR_TEXT, ENCRYPTED, ANYTHING };
 
+/* Whether a packet is for a service, which leads to a pod. */
+static __always_inline int is_for_service(struct __sk_buff *skb, const struct ip_packet *packet)
+{
+	__be16 port = bpf_htons(port_of(skb, packet, DESTINATION));
+
+	return port && is_service(&packet->destination, packet->protocol, port);
+}
+
 /*
- * CLEAR_TEXT: a packet claims to come from another node's pods, in a tunnel, or from another node to what gets encrypted
- * packets from there, and did not arrive encrypted although what does is.
+ * CLEAR_TEXT: a packet claims to come from another node's pods, in a tunnel, or from another node to a service or to what
+ * gets encrypted packets from there, and did not arrive encrypted although what does is.
  * ENCRYPTED: it is for the WireGuard device. The kernel's socket has it, and whoever sent it is verified there.
  */
 static __always_inline enum arrival_of how_it_arrived(struct __sk_buff *skb)
@@ -368,6 +376,8 @@ static __always_inline enum arrival_of how_it_arrived(struct __sk_buff *skb)
 		to = kind_in(&sealed_networks, &packet.destination);
 		if (to & OWN || (from & HOSTS && to & SELF &&
 				 !is_below(skb, &packet, DESTINATION, *wireguard_port)))
+			return CLEAR_TEXT;
+		if (reading == READ && is_for_service(skb, &packet))
 			return CLEAR_TEXT;
 	}
 	filter = bpf_map_lookup_elem(&uplink_settings, &zero);

@@ -81,8 +81,11 @@ static __always_inline int forward(struct __sk_buff *skb, const struct packet *p
 	__builtin_memcpy(ethernet->h_source, entry->source_mac, 6);
 	if (front && write_front(skb, &packet->key, entry, class))
 		return TC_ACT_SHOT;
+	/* Nobody looks at its sequence number: what the same end sends behind it takes it back. */
 	if (packet->has_fin)
 		entry->had_fin = 1;
+	else if (packet->data && entry->had_fin)
+		entry->had_fin = 0;
 	entry->used_ns = now;
 	__sync_fetch_and_add(&entry->packets, segments);
 	__sync_fetch_and_add(&entry->bytes, length);
@@ -149,6 +152,11 @@ static __always_inline int punt(struct __sk_buff *skb, const struct settings *se
 	__u32 ifindex = skb->ifindex;
 	struct port *port = bpf_map_lookup_elem(&interfaces, &ifindex);
 
+	/* On the punt link the frame would lose its tag. Number 0 says a priority alone. */
+	if (skb->vlan_present && skb->vlan_tci & VLAN_ID) {
+		count(REASON_VLAN, 1);
+		return TC_ACT_SHOT;
+	}
 	if (port && writes_before(skb, sizeof(struct ethhdr) + sizeof(struct iphdr))) {
 		count(REASON_MALFORMED, 1);
 		return TC_ACT_SHOT;

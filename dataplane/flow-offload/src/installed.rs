@@ -134,7 +134,8 @@ impl Installed {
         for _ in 0..ATTEMPTS {
             let Some(mut found) = sessions.found(*id) else { break };
             found.forward = direction == 0;
-            let flags = flags_of(&found, now.had_fin > 0, now.used_s());
+            let fin = [before.had_fin, now.had_fin].map(|it| it > 0);
+            let flags = flags_of(&found, fin, now.used_s());
             sessions.touch(&found, flags, now_s);
             let noted = found.state().after(found.protocol(), flags, found.forward);
             if sessions.found(*id).is_none_or(|it| it.state() == noted) {
@@ -160,12 +161,13 @@ pub(crate) fn count(
 }
 
 /// The flags that an entry's packets showed in all, the last one in this second. All packets of TCP that entries
-/// take acknowledge: the first one ends the handshake. Resets take the switch; what was forwarded before one, or
+/// take acknowledge: the first one ends the handshake. Data behind a FIN takes it back. Resets take the switch; what was forwarded before one, or
 /// may have been, does not say that the connection goes on.
-fn flags_of(found: &Found, had_fin: bool, used_s: u32) -> u8 {
+fn flags_of(found: &Found, [had_fin, has_fin]: [bool; 2], used_s: u32) -> u8 {
     let is_before_reset = found.state().is_reset() && used_s <= found.last_seen();
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
-    tcp_flags::ACK | flag(had_fin, tcp_flags::FIN) | flag(is_before_reset, tcp_flags::RST)
+    let fin = flag(has_fin, tcp_flags::FIN) | flag(had_fin && !has_fin, tcp_flags::PSH);
+    tcp_flags::ACK | fin | flag(is_before_reset, tcp_flags::RST)
 }
 
 #[cfg(test)]
@@ -221,7 +223,7 @@ mod tests {
         sessions.touch(&find(&flow), tcp_flags::ACK, 0);
         let note = |used_s| {
             let found = sessions.found(id).unwrap();
-            sessions.touch(&found, flags_of(&found, false, used_s), 5);
+            sessions.touch(&found, flags_of(&found, [false; 2], used_s), 5);
             sessions.found(id).unwrap().state().name(protocol::TCP)
         };
         assert_eq!(note(4), "established");
@@ -229,5 +231,15 @@ mod tests {
         assert_eq!(note(4), "ended");
         assert_eq!(note(5), "ended", "in the same second");
         assert_eq!(note(6), "established", "the ends go on");
+        for (fin, name) in [
+            ([false, true], "closing"),
+            ([true, true], "closing"),
+            ([true, false], "established"),
+            ([false, false], "established"),
+        ] {
+            let found = sessions.found(id).unwrap();
+            sessions.touch(&found, flags_of(&found, fin, 7), 7);
+            assert_eq!(sessions.found(id).unwrap().state().name(protocol::TCP), name, "{fin:?}");
+        }
     }
 }

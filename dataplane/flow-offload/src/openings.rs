@@ -42,7 +42,7 @@ struct Pending {
 impl Openings {
     /// Finishes with the connections of the last vector, which the graph has seen.
     pub(crate) fn finish(&mut self, engine: &Engine, reports: &Reports) {
-        reports.release();
+        release(engine, reports);
         let switch = &engine.context.switch;
         for (flow, pending) in self.opened.drain() {
             if pending.has_ended {
@@ -114,8 +114,15 @@ impl Openings {
         };
         while reports.next(&mut one) {}
         if self.opened.is_empty() {
-            reports.release();
+            release(engine, reports);
         }
+    }
+}
+
+/// Releases what was read, and wakes the workers of queues that wait for it.
+fn release(engine: &Engine, reports: &Reports) {
+    if reports.release() {
+        engine.context.switch.wake();
     }
 }
 

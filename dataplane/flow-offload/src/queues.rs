@@ -178,7 +178,14 @@ impl Port for Queue {
         self.port.readable()
     }
 
+    /// No wait for reports ends by a time: whoever waits wakes the reader, and the reader whoever waits.
     fn due(&self) -> Option<Duration> {
+        let is_reader = self.punt.as_ref().is_some_and(|punt| punt.queue == 0);
+        let is_awaited = is_reader && self.held.reports.is_wanted();
+        let may_go_on = !self.held.frames.is_empty() && self.held.awaited().is_none();
+        if may_go_on || is_awaited && self.held.handshakes.engine().is_some() {
+            return Some(Duration::ZERO);
+        }
         let read = self.punt.as_ref().and_then(|it| it.pace.due(Instant::now()));
         let sent = self.port.due();
         read.into_iter().chain(sent).min()
@@ -242,5 +249,10 @@ mod tests {
         let mut buffers = Buffers { memory: &memory, free: &mut free };
         queue.receive(&mut buffers, 1, &mut received).unwrap();
         assert_eq!((received.len(), queue.due()), (0, None));
+        // A frame that was held, and waits for nothing any more.
+        queue.held.frames.extend(buffers.filled(&[0; 60]));
+        assert_eq!(queue.due(), Some(Duration::ZERO));
+        queue.receive(&mut buffers, 1, &mut received).unwrap();
+        assert_eq!((received.len(), queue.due()), (1, None));
     }
 }

@@ -89,12 +89,13 @@ impl Reports {
 
     /// Whether everything up to a place was read and released.
     pub(crate) fn is_released(&self, place: u64) -> bool {
-        self.released().load(Ordering::Acquire) >= place
+        self.released().load(Ordering::SeqCst) >= place
     }
 
     /// Asks the reader to read up to a place at once.
     pub(crate) fn want(&self, place: u64) {
-        self.wanted.fetch_max(place, Ordering::Release);
+        // Either the caller sees the release that follows, or the reader this.
+        self.wanted.fetch_max(place, Ordering::SeqCst);
     }
 
     /// Whether a queue waits for reports that were not released.
@@ -142,13 +143,16 @@ impl Reports {
         goes_on
     }
 
-    /// Gives the room of what was read back to the kernel. Called by the reader.
+    /// Gives the room of what was read back to the kernel; whether a queue waited for that. Called by the reader.
     #[inline]
-    pub(crate) fn release(&self) {
-        let place = self.place.load(Ordering::Relaxed);
-        if self.released().load(Ordering::Relaxed) != place {
-            self.released().store(place, Ordering::Release);
+    pub(crate) fn release(&self) -> bool {
+        let (place, before) =
+            (self.place.load(Ordering::Relaxed), self.released().load(Ordering::Relaxed));
+        if before == place {
+            return false;
         }
+        self.released().store(place, Ordering::SeqCst);
+        self.wanted.load(Ordering::SeqCst) > before
     }
 }
 
@@ -177,6 +181,27 @@ mod tests {
     const TAG: [u8; 6] = [6, 1, 0, 1, 0, 3];
     const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
     const LOOPBACK: u32 = 1;
+
+    #[test]
+    fn the_reader_learns_of_queues_that_wait() {
+        let folder = testkit::TempDir::new("reports");
+        let path = folder.path().join("map");
+        let file = std::fs::File::options().read(true).write(true).create_new(true).open(path);
+        let file = file.unwrap();
+        file.set_len(4 << 20).unwrap();
+        let reports = Reports::of(std::os::fd::AsRawFd::as_raw_fd(&file)).unwrap();
+        let release = |place: u64| {
+            reports.place.store(place, Ordering::Relaxed);
+            reports.release()
+        };
+        assert!(!release(8), "nobody waits");
+        // Of two that wait, each is woken.
+        reports.want(24);
+        reports.want(16);
+        assert!(release(16) && reports.is_released(16) && reports.is_wanted());
+        assert!(release(24) && !reports.is_wanted());
+        assert!(!release(24) && !release(32), "they go on");
+    }
 
     #[test]
     fn connections_are_reported_in_their_order_with_what_they_counted() {

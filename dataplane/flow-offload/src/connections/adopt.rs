@@ -91,11 +91,22 @@ impl Connections {
             return;
         }
         let [from, to] = ended.ports.map(|port| PortId(port as u16));
-        context.kernel.note_opened(from);
-        for (ports, read) in [[from, to], [to, from]].into_iter().zip(readings) {
-            count(&mut self.of_ports, ports, read.packets, read.bytes);
+        // One that was taken up was noted then.
+        let before = match self.unreported.remove(&ended.key) {
+            Some((read, _)) => read,
+            None => {
+                context.kernel.note_opened(from);
+                Default::default()
+            }
+        };
+        for (ports, (now, before)) in
+            [[from, to], [to, from]].into_iter().zip(readings.iter().zip(before))
+        {
+            let packets = now.packets.saturating_sub(before.packets);
+            let bytes = now.bytes.saturating_sub(before.bytes);
+            count(&mut self.of_ports, ports, packets, bytes);
             if let Some(id) = id {
-                context.switch.sessions().count_beside(id, read.packets, read.bytes);
+                context.switch.sessions().count_beside(id, packets, bytes);
             }
         }
     }

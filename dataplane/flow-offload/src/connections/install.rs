@@ -145,6 +145,7 @@ impl Connections {
 
     pub(super) fn remove(&mut self, context: &Context, id: &SessionId) {
         let Some(mut installed) = self.forget(context, id) else { return };
+        let mut by_program = None;
         for (direction, key) in installed.keys.into_iter().enumerate() {
             let Some(key) = key else { continue };
             match context.kernel.remove_flow(&key) {
@@ -152,9 +153,15 @@ impl Connections {
                     let read = Reading::of(&last);
                     installed.note(&context.switch, id, direction, read, &mut self.of_ports);
                 }
+                Ok(None) if direction == 0 && installed.read[0].by_template => {
+                    by_program = Some(key);
+                }
                 Ok(None) => {}
                 Err(error) => tracing::warn!("{error}"),
             }
+        }
+        if let Some(key) = by_program {
+            self.unreported.insert(key, (installed.read, self.readings));
         }
     }
 }

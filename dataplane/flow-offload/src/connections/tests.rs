@@ -199,6 +199,38 @@ fn connections_of_templates_are_taken_up_if_they_last() {
     assert_eq!(table.connections.of_ports()[&PortId(0)], usage);
 }
 
+/// The entries are the program's to remove, and the session is over, before the report of the end is worked off.
+#[test]
+fn a_connection_that_is_over_before_its_report_is_counted_once() {
+    testkit::requires_root!();
+    let mut table = Table::new();
+    let id = table.open_half(0, 1);
+    let key = table.enter_by_template(1);
+    table.read();
+    let noted = || table.context.kernel.noted(PortId(0));
+    assert_eq!((table.connections.len(), noted()), (1, 1));
+    for key in [key, FlowKey::new(103, &flow(0, 1).reversed())] {
+        table.context.kernel.remove_flow(&key).unwrap();
+    }
+    let ended = Ended {
+        by_template: true,
+        ports: [0, 3],
+        key,
+        packets: [5, 3],
+        bytes: [500, 300],
+        used_ns: [2; 2],
+    };
+    table.connections.remove(&table.context, &id);
+    assert_eq!(table.connections.len(), 0);
+    table.connections.end(&table.context, &ended, Some(id));
+    assert_eq!(table.context.kernel.noted(PortId(0)), 1);
+    let usage = PortUsage { received: 5, received_bytes: 500, sent: 3, sent_bytes: 300 };
+    assert_eq!(table.connections.of_ports()[&PortId(0)], usage);
+    // The next one between the same ends is another one.
+    table.connections.end(&table.context, &ended, None);
+    assert_eq!(table.context.kernel.noted(PortId(0)), 2);
+}
+
 /// The switch learns of the reset before it reads that the responder had accepted.
 #[test]
 fn a_reset_of_a_templates_connection_is_not_forgotten_when_it_is_taken_up() {

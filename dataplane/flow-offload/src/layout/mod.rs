@@ -191,8 +191,8 @@ pub struct Reason(usize);
 
 impl Reason {
     /// Names in every output, and what they mean; in the order of `enum reason`.
-    const NAMES: [(&'static str, &'static str); 13] = [
-        ("not-ip", "Neither IPv4 nor IPv6, or tagged."),
+    const NAMES: [(&'static str, &'static str); 14] = [
+        ("not-ip", "Neither IPv4 nor IPv6, or tagged with a priority."),
         ("other-protocol", "Neither TCP nor UDP."),
         ("options", "IPv4 options or IPv6 extension headers."),
         ("fragment", "Part of a fragmented datagram."),
@@ -209,6 +209,7 @@ impl Reason {
         ("too-long", "Longer than the way out takes."),
         ("wrong-mac", "Not from the pod's MAC address."),
         ("tunnel", "Not from the tunnel's other end, or its headers find no room."),
+        ("vlan", "Of a VLAN. Dropped at once."),
     ];
 
     /// All of them.
