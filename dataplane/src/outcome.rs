@@ -102,6 +102,8 @@ outcomes! {
     LinkLocal = Drop "link-local",
     /// The source MAC address is not the pod's.
     SpoofedMac = Drop "spoofed-mac",
+    /// A frame of a pod with the tag of a VLAN: the pod is in none.
+    PodVlan = Drop "pod-vlan",
     /// The source address does not belong behind the port it came from.
     SpoofedAddress = Drop "spoofed-address",
     /// It neither opens a connection nor belongs to one.

@@ -168,21 +168,30 @@ impl<K: Plain, V: Plain> Map<K, V> {
 
 /// An array of counters; each processor has its own of each.
 #[derive(Debug)]
-pub struct Counts(RawFd);
+pub struct Counts {
+    descriptor: RawFd,
+    /// Number of possible processors: the kernel writes a value for each.
+    processors: usize,
+}
 
 impl Counts {
     /// An array of 64-bit numbers, one for each processor.
-    pub(super) fn new(descriptor: RawFd) -> Self {
-        Self(descriptor)
+    ///
+    /// # Errors
+    /// If the number of processors cannot be read (`/sys/devices/system/cpu/possible`).
+    pub(super) fn new(descriptor: RawFd) -> io::Result<Self> {
+        // SAFETY: takes nothing.
+        let count = unsafe { sys::libbpf_num_possible_cpus() };
+        Ok(Self { descriptor, processors: processors(count)? })
     }
 
     /// A counter, of all processors together.
     pub fn sum(&self, key: u32) -> u64 {
-        let mut values = vec![0_u64; processors()];
+        let mut values = vec![0_u64; self.processors];
         // SAFETY: the kernel writes a value for each possible processor.
         let error = unsafe {
             let key = std::ptr::from_ref(&key).cast();
-            sys::bpf_map_lookup_elem(self.0, key, values.as_mut_ptr().cast())
+            sys::bpf_map_lookup_elem(self.descriptor, key, values.as_mut_ptr().cast())
         };
         if error == 0 { values.iter().sum() } else { 0 }
     }
@@ -268,8 +277,29 @@ impl<K: Plain + Ord, V: Plain + PartialEq> Entries<K, V> {
     }
 }
 
-fn processors() -> usize {
-    // SAFETY: takes nothing.
-    let count = unsafe { sys::libbpf_num_possible_cpus() };
-    usize::try_from(count).unwrap_or(1).max(1)
+/// The number that libbpf found, which is negative where it is an error.
+fn processors(found: i32) -> io::Result<usize> {
+    let named = |cause: io::Error| {
+        let text = format!("the number of processors (/sys/devices/system/cpu/possible): {cause}");
+        io::Error::new(cause.kind(), text)
+    };
+    match usize::try_from(found) {
+        Ok(0) => Err(named(io::ErrorKind::InvalidData.into())),
+        Ok(count) => Ok(count),
+        Err(_) => Err(named(io::Error::from_raw_os_error(-found))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::processors;
+
+    #[test]
+    fn an_unknown_number_of_processors_is_none() {
+        assert_eq!(processors(64).unwrap(), 64);
+        for (found, what) in [(-2, "No such file"), (-13, "denied"), (0, "invalid data")] {
+            let error = processors(found).unwrap_err().to_string();
+            assert!(error.contains(what) && error.contains("/sys/devices"), "{error}");
+        }
+    }
 }

@@ -96,7 +96,7 @@ impl Object {
         if found != (sys::BPF_MAP_TYPE_PERCPU_ARRAY, size_of::<u64>()) {
             return Err(other(name));
         }
-        self.descriptor(name).map(Counts::new)
+        Counts::new(self.descriptor(name)?)
     }
 
     /// The descriptor of a map; open for as long as `self` is.

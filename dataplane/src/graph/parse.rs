@@ -3,6 +3,7 @@
 use super::{Context, Next, Node, anti_spoofing, decapsulate, session};
 use crate::packet::Packet;
 use crate::wire::{self, Headers, Kind, Plain, vxlan};
+use crate::{Outcome, PortKind};
 
 #[inline(always)]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
@@ -67,6 +68,14 @@ fn step_any(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             packet.headers = Headers::NONE;
             Next::End(outcome)
         }
+        // The rest of the graph sees the packet without its tags.
+        Ok(())
+            if packet.headers.vlan_tags > 0
+                && wire::is_of_vlan(frame, packet.headers.vlan_tags)
+                && is_from_pod(context, packet) =>
+        {
+            Next::End(Outcome::PodVlan)
+        }
         Ok(()) => match packet.headers.kind {
             Kind::Ipv4 | Kind::Ipv6 => {
                 if is_to_overlay(context, packet) {
@@ -79,6 +88,10 @@ fn step_any(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             Kind::Arp | Kind::NeighbourDiscovery => Next::Node(Node::Neighbour),
         },
     }
+}
+
+fn is_from_pod(context: &Context<'_>, packet: &Packet) -> bool {
+    context.snapshot.line(packet.in_port).is_some_and(|port| port.kind == PortKind::Pod)
 }
 
 /// Whether a packet may be a tunnel packet, by its port.

@@ -102,8 +102,12 @@ impl ConnectionState {
             false if has(tcp_flags::SYN | tcp_flags::ACK) => bits |= Self::SYN_ACK,
             _ => {}
         }
+        // Nor is a FIN looked at: data behind one from the same end says that it was forged, or is sent again before it.
+        let fin = if forward { Self::FIN_FORWARD } else { Self::FIN_REVERSE };
         if has(tcp_flags::FIN) {
-            bits |= if forward { Self::FIN_FORWARD } else { Self::FIN_REVERSE };
+            bits |= fin;
+        } else if has(tcp_flags::PSH) {
+            bits &= !fin;
         }
         Self(bits)
     }
@@ -163,6 +167,14 @@ impl ConnectionState {
     pub fn is_reset(self) -> bool {
         const BITS: u8 = ConnectionState::RST | ConnectionState::SYN_ACK;
         self.0 & BITS == BITS && !self.is_closed()
+    }
+
+    /// TCP: one end has closed an established connection, or somebody has forged that it has.
+    #[inline]
+    pub(super) fn is_half_closed(self) -> bool {
+        const OPEN: u8 = ConnectionState::SYN | ConnectionState::SYN_ACK | ConnectionState::ACK;
+        let bits = self.0 & !(Self::FIN_FORWARD | Self::FIN_REVERSE);
+        bits == OPEN && !self.is_closed()
     }
 
     /// TCP: both ends have closed.

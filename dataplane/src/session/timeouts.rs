@@ -12,7 +12,8 @@ use crate::wire::protocol;
 pub struct Timeouts {
     /// TCP after the handshake.
     pub tcp_established: Duration,
-    /// TCP after one end has closed; any connection after its last packet that a policy denied.
+    /// Any connection after its last packet that a policy denied. TCP that one end has closed keeps the time-out of an
+    /// established one, up to [`HALF_CLOSED`].
     pub tcp_transient: Duration,
     /// TCP after both ends have closed, or one has reset the connection.
     pub tcp_closed: Duration,
@@ -28,6 +29,10 @@ pub struct Timeouts {
     /// most what the protocol has otherwise.
     pub opening: Duration,
 }
+
+/// Lifetime of a TCP session after a FIN of one end, which may be forged: no sequence number was looked at. An idle
+/// connection whose ends go on must be kept this long (RFC 5382, REQ-5).
+const HALF_CLOSED: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
 
 impl Default for Timeouts {
     fn default() -> Self {
@@ -48,6 +53,7 @@ impl Default for Timeouts {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     tcp_established: u32,
+    tcp_half_closed: u32,
     tcp_transient: u32,
     tcp_closed: u32,
     udp: u32,
@@ -63,6 +69,7 @@ impl From<Timeouts> for Limits {
     fn from(timeouts: Timeouts) -> Self {
         let limits = Self {
             tcp_established: seconds(timeouts.tcp_established),
+            tcp_half_closed: seconds(timeouts.tcp_established.min(HALF_CLOSED)),
             tcp_transient: seconds(timeouts.tcp_transient),
             tcp_closed: seconds(timeouts.tcp_closed),
             udp: seconds(timeouts.udp),
@@ -95,6 +102,7 @@ impl Limits {
             protocol::UDP if has(ConnectionState::QUESTION) => (self.dns, false),
             protocol::UDP => (self.udp, !has(ConnectionState::STREAM)),
             protocol::TCP if state.is_established() => (self.tcp_established, false),
+            protocol::TCP if state.is_half_closed() => (self.tcp_half_closed, false),
             protocol::TCP if state.is_over() => (self.tcp_closed, false),
             protocol::TCP => (self.tcp_transient, state.is_opening()),
             protocol::ICMP | protocol::ICMPV6 => (self.icmp, !state.is_answered()),

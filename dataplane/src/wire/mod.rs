@@ -89,6 +89,8 @@ pub mod tcp_flags {
     pub const SYN: u8 = 0x02;
     /// Reset the connection.
     pub const RST: u8 = 0x04;
+    /// There is data, and it is to be delivered.
+    pub const PSH: u8 = 0x08;
     /// The acknowledgment field is significant.
     pub const ACK: u8 = 0x10;
 }
@@ -283,6 +285,13 @@ pub(crate) fn parse_into(
         Some(plain) => Ok(Some(plain)),
         None => parse_any(frame, length, headers).map(|()| None),
     }
+}
+
+/// Whether a frame with so many tags is of a VLAN: number 0 says a priority alone (IEEE 802.1Q).
+pub(crate) fn is_of_vlan(frame: &[u8], tags: u8) -> bool {
+    const NUMBER: u16 = 0xfff;
+    let number = |tag: u8| be16(frame, 14 + 4 * usize::from(tag)).map_or(0, |it| it & NUMBER);
+    (0..tags).any(|tag| number(tag) != 0)
 }
 
 /// The same for packets of every kind.

@@ -12,7 +12,7 @@ pub fn drop_reason(outcome: Outcome) -> i32 {
         // The pod's policies are not in force yet.
         Outcome::Closed => 203,
         Outcome::SpoofedAddress | Outcome::Martian | Outcome::ReservedAddress => 132,
-        Outcome::SpoofedMac => 130,
+        Outcome::SpoofedMac | Outcome::PodVlan => 130,
         Outcome::Truncated
         | Outcome::MalformedEthernet
         | Outcome::MalformedIp

@@ -13,6 +13,7 @@
 
 #![allow(unsafe_code, reason = "rings and memory are shared with the kernel")]
 
+mod aside;
 mod dispatcher;
 mod posted;
 mod program;

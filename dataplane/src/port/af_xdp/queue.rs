@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
 use super::XdpMode;
+use super::aside::{Aside, Place};
 use super::dispatcher::XskMapSlot;
 use super::posted::PostedFrames;
 use super::programs::Handed;
@@ -34,6 +35,11 @@ pub struct AfXdpPort {
     interface: String,
     socket: Socket,
     posted: PostedFrames,
+    place: Place,
+    /// Takes the posted frames in zero-copy mode.
+    aside: Arc<Aside>,
+    /// Frames of earlier sockets of the queue, which the kernel has released.
+    regained: Vec<PostedFrames>,
     /// A packet whose last frames are not in the rx ring yet.
     incomplete: Option<Chain>,
     /// Frames in the fill or rx ring, and their target level.
@@ -61,7 +67,7 @@ impl AfXdpPort {
     /// A port over a bound socket.
     pub(super) fn new(
         umem: &Umem,
-        interface: &str,
+        (interface, place): (&str, Place),
         socket: Socket,
         mode: XdpMode,
         fill: u32,
@@ -71,6 +77,9 @@ impl AfXdpPort {
         Self {
             interface: interface.to_owned(),
             posted: PostedFrames::none(umem.frames),
+            place,
+            regained: umem.aside.take(place),
+            aside: Arc::clone(&umem.aside),
             incomplete: None,
             filled: 0,
             share: Share::new(fill.clamp(BATCH, RING), Arc::clone(&umem.spare)),
@@ -107,6 +116,7 @@ impl AfXdpPort {
     #[inline]
     fn refill(&mut self, buffers: &mut Buffers<'_>) {
         if self.filled + BATCH <= self.share.level() {
+            self.regained.drain(..).for_each(|posted| posted.take_all(buffers));
             while self.filled < self.share.level()
                 && let Some(frame) = buffers.free.take()
             {
@@ -343,11 +353,15 @@ impl Port for AfXdpPort {
     }
 
     fn close(self: Box<Self>, buffers: &mut Buffers<'_>) {
-        let Self { socket, posted, incomplete, slot, .. } = *self;
+        let Self { socket, posted, incomplete, slot, regained, aside, place, mode, .. } = *self;
         incomplete.into_iter().for_each(|chain| buffers.free.put(chain.finish()));
-        // Without its socket the kernel releases the frames.
+        regained.into_iter().for_each(|posted| posted.take_all(buffers));
+        // Without its socket the kernel releases the frames: in copy mode at once, else some time later.
         drop(socket);
         drop(slot);
-        posted.take_all(buffers);
+        match mode.zero_copy {
+            true => aside.keep(place, posted),
+            false => posted.take_all(buffers),
+        }
     }
 }

@@ -26,7 +26,8 @@ impl Umem {
             })?;
         let slot = dispatcher.slot(index, 0, &socket)?;
         let mode = XdpMode { attached, zero_copy: false };
-        let port = AfXdpPort::new(self, interface, socket, mode, options.fill, Some(slot));
+        let port =
+            AfXdpPort::new(self, (interface, (index, 0)), socket, mode, options.fill, Some(slot));
         Ok(self.towards_a_kernel(port))
     }
 
@@ -68,7 +69,8 @@ impl Umem {
         let sockets = self.bind_all(interface, index, first)?;
         let port = |(queue, socket): (usize, Socket)| {
             let slot = enter(queue as u32, &socket)?;
-            Ok(AfXdpPort::new(self, interface, socket, mode, fill, slot))
+            let place = (index, queue as u32);
+            Ok(AfXdpPort::new(self, (interface, place), socket, mode, fill, slot))
         };
         sockets.into_iter().enumerate().map(port).collect()
     }

@@ -10,6 +10,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::net::xdp::{SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
 
 use super::AfXdpError;
+use super::aside::Aside;
 use super::program::{self, Fallback, Program, everything};
 use super::programs::Programs;
 use super::socket::Socket;
@@ -48,6 +49,8 @@ pub struct Umem {
     takes_long_packets: bool,
     /// Frames that busy ports may still take beyond their usual share.
     pub(super) spare: Arc<AtomicU32>,
+    /// Frames of closed queues that the kernel may not have released yet.
+    pub(super) aside: Arc<Aside>,
     /// The socket that registered the UMEM. It is bound to the loopback interface, which is never
     /// removed, and receives no frame: bound to a pod's interface, no port could be opened once
     /// that pod is gone.
@@ -225,6 +228,7 @@ impl RegisteredUmem {
             takes_metadata,
             takes_long_packets,
             spare: Arc::new(AtomicU32::new(count / SPARE_PART)),
+            aside: Arc::default(),
             anchor,
             registration,
             _region: region,

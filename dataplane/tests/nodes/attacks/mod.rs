@@ -120,6 +120,22 @@ fn a_pod_sends_from_its_own_mac_address_alone() {
 }
 
 #[test]
+fn no_frame_of_a_pod_is_of_a_vlan() {
+    let mut rig = Rig::new(parts());
+    for (from, to) in [("10.1.0.2:9", "10.1.0.3:9"), ("[fd01::2]:9", "[fd01::3]:9")] {
+        let packet = || udp(from, to).payload(b"x");
+        ends(&mut rig, POD, packet().vlan(7), "pod-vlan");
+        ends(&mut rig, POD, packet().service_vlan(0).vlan(7), "pod-vlan");
+        ends(&mut rig, POD, packet().service_vlan(7).vlan(0), "pod-vlan");
+        ends(&mut rig, POD, packet().vlan(0), "policy-allowed");
+    }
+    let mut arp = arp_request("10.1.0.2", "10.1.0.1").build();
+    arp.splice(12..12, [0x81, 0, 0, 7]);
+    assert_eq!(rig.send(POD, arp).name(), "pod-vlan");
+    ends(&mut rig, POD, neighbour_solicitation("fd01::2", "fe80::1").vlan(7), "pod-vlan");
+}
+
+#[test]
 fn some_link_local_destinations_are_asked_of_the_kernel_for_pods() {
     for underlay in [Underlay::Overlay(OVERLAY), Underlay::Routed, Underlay::Plain] {
         let link_local_destinations = vec!["169.254.169.254/32".parse().unwrap()];

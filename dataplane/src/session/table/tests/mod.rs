@@ -11,7 +11,7 @@ use super::*;
 use crate::Adjacency;
 use crate::session::Usage;
 use crate::wire::protocol;
-use crate::wire::tcp_flags::{ACK, FIN, RST, SYN};
+use crate::wire::tcp_flags::{ACK, FIN, PSH, RST, SYN};
 
 fn flow(n: u32) -> Flow {
     Flow {
@@ -96,8 +96,8 @@ fn a_connection_lives_as_long_as_its_state_says() {
     assert!(find(&sessions, &flow(1), 24 * 3600).is_some(), "established");
     see(FIN | ACK, &flow(1));
     assert!(!find(&sessions, &flow(1), 0).unwrap().state().is_over());
-    assert!(find(&sessions, &flow(1), 120).is_some(), "one end has closed");
-    assert!(find(&sessions, &flow(1), 121).is_none());
+    assert!(find(&sessions, &flow(1), 7_440).is_some(), "one end has closed, or nobody has");
+    assert!(find(&sessions, &flow(1), 7_441).is_none());
     see(RST, &flow(1).reversed());
     assert!(find(&sessions, &flow(1), 0).unwrap().state().is_over());
     assert!(find(&sessions, &flow(1), 10).is_some(), "its last segments are known");
@@ -120,7 +120,16 @@ fn a_connection_that_goes_on_after_a_reset_is_established() {
         (">R >S <SA", 30),
         (">R >S <SA >A", 86_400),
         ("<F >R", 10),
-        ("<F >R <A", 120),
+        ("<F >R <A", 7_440),
+        // What an end sends behind its FIN takes it back; what the other one sends does not.
+        ("<F", 7_440),
+        ("<F <P", 86_400),
+        (">F >P", 86_400),
+        ("<F <A", 7_440),
+        ("<F >P", 7_440),
+        ("<F >F", 10),
+        ("<F >F <P", 7_440),
+        ("<F >F <P >P", 86_400),
         ("<F >F <R >A", 10),
     ] {
         let sessions = Sessions::new(16, 1, Timeouts::default());
@@ -131,6 +140,7 @@ fn a_connection_that_goes_on_after_a_reset_is_established() {
                 b'S' => SYN,
                 b'A' => ACK,
                 b'F' => FIN | ACK,
+                b'P' => PSH | ACK,
                 _ => RST,
             });
             let flow = if end == ">" { flow(1) } else { flow(1).reversed() };
