@@ -66,7 +66,7 @@ async fn switches(code: u16, answer: Body) -> (TempDir, Switches) {
         namespace: "n".into(),
         selector: "app=podgate".into(),
         account: "viewer".into(),
-        audience: "podgate".into(),
+        audience: |node| format!("podgate/{node}"),
         header: "x-podgate-authorization",
         port_name: "metrics".into(),
         port: 9471,

@@ -59,7 +59,7 @@ fn guard(config: &Config) -> Result<Guard, String> {
     let options =
         TlsOptions { protocols: ::hubble::server::PROTOCOLS, client_ca: hubble.client_ca.clone() };
     let identity = Identity::new(hubble.certificate.as_ref(), &config.node_name, options);
-    let reviews = |access| Box::new(Reviews::new(access)) as Box<dyn Authorize>;
+    let reviews = |access| Box::new(Reviews::new(access, &config.node_name)) as Box<dyn Authorize>;
     Ok(Guard {
         identity: identity.map_err(|error| format!("hubble-listen: {error}"))?,
         authorize: config.api_server.clone().map(reviews),

@@ -87,7 +87,7 @@ use thread::Thread;
 pub use control_loop::load_socket_policies;
 pub use error::StartError;
 pub use errors::all_errors;
-pub use http::{AUDIENCE, FOLDER};
+pub use http::{FOLDER, audience};
 pub use input::Input;
 pub use kernel::{
     HostEnd, HostNetwork, InterfaceEvent, Interfaces, KernelError, KernelInterfaces, Opened,
@@ -274,7 +274,7 @@ fn start_https(
     let identity = telemetry::Identity::new(files, &config.node_name, options);
     let guard = telemetry::Guard {
         identity: identity.map_err(input)?,
-        authorize: Some(Box::new(http::Reviews::new(access))),
+        authorize: Some(Box::new(http::Reviews::new(access, &config.node_name))),
     };
     let failed = |error| StartError::Failed(format!("metrics-listen: {address}: {error}"));
     let listener = TcpListener::bind(address).map_err(failed)?;

@@ -85,7 +85,8 @@ impl Election {
     }
 
     fn path(&self) -> String {
-        format!("{}/{}", folder(), self.name)
+        let name = self.name;
+        format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{name}")
     }
 
     async fn campaign(&mut self) -> Result<bool, RequestError> {
@@ -105,7 +106,8 @@ impl Election {
                     "leaseTransitions": 0,
                 },
             });
-            return self.write("POST", &folder(), &lease).await;
+            // A request that creates by PUT has the name, to which the right is limited.
+            return self.write("PUT", &path, &lease).await;
         };
         let spec = &mut lease["spec"];
         if spec["holderIdentity"] != *self.identity {
@@ -157,12 +159,12 @@ impl Election {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Option<Value>, RequestError> {
-        call_object(&self.client, method, path, body, TIMEOUT).await
+        match call_object(&self.client, method, path, body, TIMEOUT).await {
+            // Another candidate has created it: an update names the version.
+            Err(error) if method == "PUT" && error.code() == Some(422) => Ok(None),
+            done => done,
+        }
     }
-}
-
-fn folder() -> String {
-    format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases")
 }
 
 fn is_free(spec: &Value) -> bool {

@@ -36,7 +36,7 @@ pub struct Reviewer {
 }
 
 /// Token, audience and path.
-type Question = (String, Option<&'static str>, String);
+type Question = (String, Option<String>, String);
 
 /// Results, and since when they are known.
 type Known = HashMap<Question, (Instant, Review)>;
@@ -64,11 +64,11 @@ impl Reviewer {
 
     /// Whether the owner of `token` may `get` the non-resource path `path`. The token must be for
     /// `audience`; without one for the API server itself.
-    pub async fn review(&self, token: &str, audience: Option<&'static str>, path: &str) -> Review {
+    pub async fn review(&self, token: &str, audience: Option<&str>, path: &str) -> Review {
         if token.len() > TOKEN {
             return Review::Unauthenticated("the token is too long".to_owned());
         }
-        let question = (token.to_owned(), audience, path.to_owned());
+        let question = (token.to_owned(), audience.map(str::to_owned), path.to_owned());
         if let Some(known) = self.known(&question) {
             return known;
         }
@@ -92,7 +92,7 @@ impl Reviewer {
     }
 
     async fn ask(&self, (token, audience, path): &Question) -> Result<Review, RequestError> {
-        let user = match review_token(&self.client, token, *audience, TIMEOUT).await? {
+        let user = match review_token(&self.client, token, audience.as_deref(), TIMEOUT).await? {
             TokenReview::Valid(user) => user,
             TokenReview::Invalid(why) => {
                 let why = why.unwrap_or_else(|| "the token is not valid".to_owned());

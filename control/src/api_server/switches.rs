@@ -9,6 +9,7 @@
 //! The API server keeps the caller's credentials to itself. The caller requests a token of a service
 //! account instead, for the switches alone, and sends it beside them.
 
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use api_client::{Failure, Request, RequestError, call};
 use futures_util::io::{AsyncBufRead, AsyncReadExt};
 use kube::Client;
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -28,7 +30,7 @@ use super::watch::escaped;
 use crate::ObjectRef;
 
 /// Where switches are deployed, and how they are recognized.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Deployment {
     /// Namespace of their pods.
     pub namespace: String,
@@ -36,8 +38,8 @@ pub struct Deployment {
     pub selector: String,
     /// Service account whose token they take.
     pub account: String,
-    /// Audience of the token.
-    pub audience: String,
+    /// Audience of the token for the switch of a node: a switch is shown no token that others take.
+    pub audience: fn(node: &str) -> String,
     /// Header of the token.
     pub header: &'static str,
     /// Name of the container port that answers.
@@ -61,7 +63,8 @@ pub struct SwitchPod {
 pub struct Switches {
     client: Client,
     deployment: Arc<Deployment>,
-    token: Arc<str>,
+    /// Tokens by node.
+    tokens: Arc<Mutex<HashMap<String, Arc<str>>>>,
     all: Vec<SwitchPod>,
 }
 
@@ -75,7 +78,7 @@ const LONGEST_PAGE: u64 = 64 << 20;
 const TOKEN_SECONDS: u32 = 600;
 
 impl Switches {
-    /// Finds the switches, and requests a token for them; `nodes` are the nodes that count,
+    /// Finds the switches, and requests a token for the first of them; `nodes` are the nodes that count,
     /// or all.
     ///
     /// # Errors
@@ -86,7 +89,7 @@ impl Switches {
         nodes: Option<&[String]>,
     ) -> Result<Self, RequestError> {
         let client = connection.client.clone();
-        let Deployment { namespace, account, .. } = &deployment;
+        let namespace = &deployment.namespace;
         let selector = escaped(&deployment.selector);
         let path = format!("/api/v1/namespaces/{namespace}/pods?labelSelector={selector}");
         let list = request(&client, "GET", &path, None).await?;
@@ -105,18 +108,31 @@ impl Switches {
             all.push(SwitchPod { node: node.to_owned(), pod: name.to_owned(), port });
         }
         all.sort();
+        let this = Self { client, deployment: Arc::new(deployment), tokens: Arc::default(), all };
+        if let Some(first) = this.all.first() {
+            this.token(&first.node).await?;
+        }
+        Ok(this)
+    }
+
+    /// The token for the switch of a node.
+    async fn token(&self, node: &str) -> Result<Arc<str>, RequestError> {
+        if let Some(token) = self.tokens.lock().get(node) {
+            return Ok(Arc::clone(token));
+        }
+        let Deployment { namespace, account, audience, .. } = &*self.deployment;
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
-            "spec": {"audiences": [deployment.audience], "expirationSeconds": TOKEN_SECONDS},
+            "spec": {"audiences": [audience(node)], "expirationSeconds": TOKEN_SECONDS},
         });
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
-        let answer = request(&client, "POST", &path, Some(&body)).await?;
+        let answer = request(&self.client, "POST", &path, Some(&body)).await?;
         let token = answer["status"]["token"].as_str();
-        let token = token
-            .ok_or_else(|| RequestError::new(path, Failure::Unreadable("no token".to_owned())))?
-            .into();
-        Ok(Self { client, deployment: Arc::new(deployment), token, all })
+        let absent = || RequestError::new(path, Failure::Unreadable("no token".to_owned()));
+        let token: Arc<str> = token.ok_or_else(absent)?.into();
+        self.tokens.lock().insert(node.to_owned(), Arc::clone(&token));
+        Ok(token)
     }
 
     /// All of them, by node.
@@ -177,14 +193,17 @@ impl Switches {
     }
 
     async fn answer(&self, switch: &SwitchPod, path: &str) -> Result<Answer, Failure> {
-        Ok(Box::pin(self.client.request_stream(self.request(switch, path)?).await?))
+        let token = self.token(&switch.node).await;
+        let token = token.map_err(|error| Failure::Broken(error.to_string()))?;
+        let request = self.request(switch, path, &token)?;
+        Ok(Box::pin(self.client.request_stream(request).await?))
     }
 
-    fn request(&self, switch: &SwitchPod, path: &str) -> Request {
+    fn request(&self, switch: &SwitchPod, path: &str, token: &str) -> Request {
         let (namespace, SwitchPod { pod, port, .. }) = (&self.deployment.namespace, switch);
         let path = format!("/api/v1/namespaces/{namespace}/pods/https:{pod}:{port}/proxy{path}");
         http::Request::get(path)
-            .header(self.deployment.header, format!("Bearer {}", self.token))
+            .header(self.deployment.header, format!("Bearer {token}"))
             .body(Vec::new())
     }
 }

@@ -161,6 +161,28 @@ fn a_scraper_needs_a_token_and_a_right() {
     assert_eq!(ask("GET /metrics", "Authorization: Bearer fresh").0, 503);
 }
 
+/// A node that was taken over is shown tokens, and shows them to others.
+#[test]
+fn a_token_for_one_nodes_switch_is_refused_elsewhere() {
+    let server = ApiServer::new();
+    cluster(&server);
+    let viewer = "system:serviceaccount:kube-system:podgate-viewer";
+    server.grant(viewer, "/podgate/v1/status");
+    for audience in ["podgate/node-a", "podgate/node-b", "podgate"] {
+        server.issue(audience, viewer, audience);
+    }
+    let files = NodeFiles::new("audience");
+    let certificate = Certificate::new(&files);
+    let node = start(&files, &server, Some(&certificate));
+    let address = node.https_address();
+    for (token, expected) in [("podgate/node-a", 200), ("podgate/node-b", 401), ("podgate", 401)] {
+        let header = format!("X-Podgate-Authorization: Bearer {token}");
+        let stream = certificate.connect(address).unwrap();
+        let (code, page) = ask(stream, "GET /podgate/v1/status", &header);
+        assert_eq!(code, expected, "{token}: {page}");
+    }
+}
+
 /// The rule that denies if the policy `next` is enforced.
 const NEXT: &str = "default-deny of NetworkPolicy default/next";
 

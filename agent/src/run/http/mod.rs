@@ -15,7 +15,7 @@ use crate::run::shared_status::SharedStatus;
 use crate::run::status::NotEnforced;
 use page::LivePage;
 
-pub use remote::{AUDIENCE, FOLDER};
+pub use remote::{FOLDER, audience};
 pub(in crate::run) use remote::{Remote, Reviews};
 
 /// The pages about a switch.

@@ -13,7 +13,7 @@
 //!
 //! A scraper's token comes as `Authorization: Bearer` and is one for the API server. The API
 //! server's proxy takes that header for itself: `kubectl podgate` sends a token of audience
-//! [`AUDIENCE`] in [`telemetry::FORWARDED`], which no API server accepts.
+//! [`audience`] in [`telemetry::FORWARDED`], which no API server accepts.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender};
@@ -35,8 +35,11 @@ use crate::run::shared_status::SharedStatus;
 use crate::run::show::{policies, staged, tables_of};
 use crate::run::status::Status;
 
-/// The audience of forwarded tokens.
-pub const AUDIENCE: &str = "podgate";
+/// The audience of forwarded tokens for the switch of a node. What one switch is shown no other one takes: a node that was
+/// taken over reads nothing elsewhere.
+pub fn audience(node: &str) -> String {
+    format!("podgate/{node}")
+}
 /// The folder of the pages.
 pub const FOLDER: &str = "/podgate/v1/";
 
@@ -200,12 +203,14 @@ fn parameter(query: &str, name: &str) -> Option<String> {
 /// Admits clients that the API server authenticates and authorizes.
 pub(in crate::run) struct Reviews {
     access: ApiAccess,
+    /// Of forwarded tokens.
+    audience: String,
     reviewer: OnceCell<Reviewer>,
 }
 
 impl Reviews {
-    pub(in crate::run) fn new(access: ApiAccess) -> Self {
-        Self { access, reviewer: OnceCell::new() }
+    pub(in crate::run) fn new(access: ApiAccess, node: &str) -> Self {
+        Self { access, audience: audience(node), reviewer: OnceCell::new() }
     }
 }
 
@@ -220,7 +225,7 @@ impl Authorize for Reviews {
             };
             let (token, audience) = match &credential {
                 Credential::Bearer(token) => (token, None),
-                Credential::Forwarded(token) => (token, Some(AUDIENCE)),
+                Credential::Forwarded(token) => (token, Some(&*self.audience)),
             };
             match reviewer.review(token, audience, &path).await {
                 Review::Granted(user) => {

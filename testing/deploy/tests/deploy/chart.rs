@@ -52,7 +52,12 @@ fn a_node_writes_about_itself_alone_where_that_is_asked_for() {
         assert_eq!(binding, json!({"policyName": name, "validationActions": ["Deny"]}));
         if namespace == "kube-system" {
             let written = kustomization("node-restriction");
-            let names = [name, "podgate-addresses-restriction", "podgate-leases-restriction"];
+            let names = [
+                name,
+                "podgate-node-object",
+                "podgate-addresses-restriction",
+                "podgate-leases-restriction",
+            ];
             let kinds = [kind.to_owned(), format!("{kind}Binding")];
             let rendered =
                 names.iter().flat_map(|name| kinds.each_ref().map(|it| object(&objects, it, name)));

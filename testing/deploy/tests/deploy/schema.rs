@@ -23,7 +23,7 @@ pub(crate) fn validate(values: &Value) -> Result<(), String> {
 fn the_schema_takes_the_default_values_and_refuses_mistakes() {
     validate(&values()).unwrap();
     type Spoil = fn(&mut Value);
-    let mistakes: [(&str, Spoil); 11] = [
+    let mistakes: [(&str, Spoil); 13] = [
         ("a value that does not exist", |values| values["imagge"] = json!({})),
         ("a policy that does not exist", |values| values["image"]["pullPolicy"] = json!("Never!")),
         ("an option that does not exist", |values| values["config"]["dns-ttl"] = json!("1m")),
@@ -36,6 +36,12 @@ fn the_schema_takes_the_default_values_and_refuses_mistakes() {
         ("a name with another ending", |values| {
             values["cni"]["configurationName"] = json!("a.json")
         }),
+        ("encryption whose keys any node may write", |values| {
+            values["config"]["encryption"] = json!("wireguard");
+        }),
+        ("nodes that any node may write", |values| {
+            values["nodeReadiness"]["enabled"] = json!(true);
+        }),
         ("bandwidth in the chain", |values| {
             values["cni"]["conflist"]["plugins"][1]["type"] = json!("bandwidth");
         }),
@@ -45,6 +51,11 @@ fn the_schema_takes_the_default_values_and_refuses_mistakes() {
         spoil(&mut values);
         assert!(validate(&values).is_err(), "{what}");
     }
+    let mut restricted = values();
+    restricted["config"]["encryption"] = json!("wireguard");
+    restricted["nodeReadiness"]["enabled"] = json!(true);
+    restricted["nodeRestriction"]["enabled"] = json!(true);
+    validate(&restricted).unwrap();
 }
 
 #[test]

@@ -174,7 +174,10 @@ fn answer(
         ("POST", None) | ("PUT", Some(_)) => {
             let object: Value = serde_json::from_slice(&request.body).unwrap_or_default();
             let (namespace, plural) = (resource.namespace, resource.plural);
-            match shared.store.write(plural, namespace, object, request.method == "POST") {
+            // Of these kinds alone, PUT creates an object without a version.
+            let is_new = object["metadata"]["resourceVersion"].is_null() && plural == "leases";
+            let creates = request.method == "POST" || is_new;
+            match shared.store.write(plural, namespace, object, creates) {
                 Some(object) => whole(stream, 200, &object),
                 None => refuse(stream, 409, "the object has been modified"),
             }

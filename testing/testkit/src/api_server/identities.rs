@@ -58,7 +58,7 @@ impl Identities {
         }
     }
 
-    fn insert(&self, token: &str, user: &str, audience: &str) {
+    pub(super) fn insert(&self, token: &str, user: &str, audience: &str) {
         let value = (user.to_owned(), audience.to_owned());
         self.lock().tokens.insert(token.to_owned(), value);
     }

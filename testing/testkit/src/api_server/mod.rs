@@ -149,6 +149,11 @@ impl ApiServer {
         self.shared.identities.add(token, user);
     }
 
+    /// From now on this token is one of `user`, for an audience.
+    pub fn issue(&self, token: &str, user: &str, audience: &str) {
+        self.shared.identities.insert(token, user, audience);
+    }
+
     /// From now on `user` may get the non-resource path `path`.
     pub fn grant(&self, user: &str, path: &str) {
         self.shared.identities.grant(user, path);
