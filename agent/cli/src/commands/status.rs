@@ -8,7 +8,7 @@ use super::Ended;
 use super::call::print_whole;
 use agent::config::Span;
 use agent::run::Status;
-use cli_runtime::{NO, Output, Socket, no_answer, print, refused, write_with_escapes};
+use cli_runtime::{NO, Output, Socket, no_answer, refused, write_with_escapes};
 use local_api::{ClientError, Request};
 
 /// Arguments of `podgate status`.

@@ -144,7 +144,7 @@ fn nothing_that_manifests_hold_acts_on_the_terminal() {
         let case = json!([{"from": HOSTILE, "to": "shop/web", "protocol": "TCP", "port": 80, "expect": "allow"}]);
         std::fs::write(&cases, case.to_string()).unwrap();
         let cases = cases.to_str().unwrap();
-        let mut run = |arguments: &[&str]| {
+        let run = |arguments: &[&str]| {
             let mut command = podgate();
             for argument in arguments {
                 match *argument {

@@ -47,7 +47,7 @@ mod tests {
             posted.give(free.take().unwrap().into_index());
             aside.keep(place, posted);
         }
-        let mut left = |free: &mut FreeList| std::iter::from_fn(|| free.take()).collect::<Vec<_>>();
+        let left = |free: &mut FreeList| std::iter::from_fn(|| free.take()).collect::<Vec<_>>();
         assert_eq!(left(&mut free).len(), 1, "the others are nobody's");
         let mut buffers = Buffers { memory: &memory, free: &mut free };
         for (place, count) in [((8, 0), 0), ((7, 0), 2), ((7, 0), 0), ((7, 1), 1)] {

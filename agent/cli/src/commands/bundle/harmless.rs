@@ -86,7 +86,7 @@ fn kubeconfig(text: &str) -> Option<String> {
 /// The lines of a log, and the number of others between them.
 fn log(text: &str) -> String {
     let (mut shown, mut others) = (String::new(), 0_usize);
-    let mut note = |shown: &mut String, others: &mut usize| {
+    let note = |shown: &mut String, others: &mut usize| {
         if *others > 0 {
             *shown += &format!("[{} removed]\n", cli_runtime::counted(*others, "line"));
         }

@@ -14,7 +14,7 @@ use super::Ended;
 use super::observe::{PAUSE, reconnect};
 use agent::config::Span;
 use cli_runtime::{
-    NO, Output, Socket, UNUSABLE, fail, note, print, refused, write, write_with_escapes,
+    NO, Output, Socket, UNUSABLE, fail, note, print, refused, write_with_escapes,
 };
 use keys::Keys;
 use local_api::ClientError;
