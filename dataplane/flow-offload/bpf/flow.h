@@ -16,6 +16,10 @@
 #define QUEUES 256
 /* Frames of one port that may be on the punt link at a time. */
 #define SHARE 512
+/* Those that it may have in any case. */
+#define LEAST_SHARE 16
+/* Frames that a queue of the punt link has room for. */
+#define QUEUE_FRAMES 2048
 /* Connections of a pod that templates have opened and the switch has not taken note of. */
 #define OPENINGS 4096
 /* Bytes of reports that wait: beyond them, one in so many connections is the switch's and wakes it, then all. */

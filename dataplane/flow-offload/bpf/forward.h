@@ -113,32 +113,44 @@ static __always_inline int find_fault(const struct flow_entry *entry, const stru
 	return -1;
 }
 
+/* Frames on the punt link, of a port or of a queue, of which the switch has taken so many by now. */
+static __always_inline __s32 frames_on_link(struct share *share, __u32 round, __u32 taken)
+{
+	if (share->round != round) {
+		share->round = round;
+		share->frames = 0;
+		share->taken = taken;
+	}
+	return share->frames - (taken - share->taken);
+}
+
 /*
- * Whether a port may put one more frame on the punt link. All ports share its rings. A port that
- * floods fills its share and no more until the switch takes frames of it, so that there is room
- * for the others. Frames that were lost on the way count until the next round, which begins a
- * moment after the queue was empty. Two processors may count one frame too few, which changes
- * nothing.
+ * Whether a port may put one more frame on the punt link. All ports share its rings. A port has no
+ * more frames there than it leaves free, so that however many flood, of whatever tenant, the next
+ * one finds room (dynamic thresholds: Choudhury and Hahne, 1998), and no more than a share. Frames
+ * that were lost on the way count until the next round, which begins a moment after the queue was
+ * empty. Two processors may count one frame too few, which changes nothing.
  */
 static __always_inline int has_room(const struct port *port)
 {
 	__u32 number = port->tag[4] << 8 | port->tag[5], queue = port->queue, place = QUEUES + number;
+	__u32 of_queue = PORTS + queue, place_of_queue = QUEUES + 2 * PORTS + queue;
 	struct share *share = bpf_map_lookup_elem(&shares, &number);
+	struct share *all = bpf_map_lookup_elem(&shares, &of_queue);
 	__u32 *round = bpf_map_lookup_elem(&progress, &queue);
 	__u32 *taken = bpf_map_lookup_elem(&progress, &place);
-	__u32 now, had;
+	__u32 *all_taken = bpf_map_lookup_elem(&progress, &place_of_queue);
+	__s32 own, left;
+	__u32 now;
 
-	if (!share || !round || !taken)
+	if (!share || !all || !round || !taken || !all_taken)
 		return 0;
 	now = *(volatile __u32 *)round;
-	had = *(volatile __u32 *)taken;
-	if (share->round != now) {
-		share->round = now;
-		share->frames = 0;
-		share->taken = had;
-	}
-	if ((__s32)(share->frames - (had - share->taken)) < SHARE) {
+	own = frames_on_link(share, now, *(volatile __u32 *)taken);
+	left = QUEUE_FRAMES - frames_on_link(all, now, *(volatile __u32 *)all_taken);
+	if (own < SHARE && (own < left || own < LEAST_SHARE)) {
 		__sync_fetch_and_add(&share->frames, 1);
+		__sync_fetch_and_add(&all->frames, 1);
 		return 1;
 	}
 	__sync_fetch_and_add(&share->dropped, 1);

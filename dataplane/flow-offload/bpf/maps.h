@@ -95,18 +95,19 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, PORTS);
+	/* Behind the ports, the queues of the punt link: what all of their ports have. */
+	__uint(max_entries, PORTS + QUEUES);
 	__type(key, __u32);
 	__type(value, struct share);
 } shares SEC(".maps");
 
 /*
  * What the switch writes: the round of each queue of the punt link, and behind that how many frames
- * of each port its workers have taken.
+ * of each port its workers have taken, connections, and frames of each queue.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, QUEUES + 2 * PORTS);
+	__uint(max_entries, 2 * QUEUES + 2 * PORTS);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
 	__type(value, __u32);

@@ -19,7 +19,9 @@ use crate::layout::{PORTS, QUEUES};
 const STRIDE: usize = 8;
 /// Behind queues and frames: connections.
 const OPENED: usize = QUEUES + PORTS as usize;
-const PLACES: usize = QUEUES + 2 * PORTS as usize;
+/// Behind these: frames taken of each queue.
+const OF_QUEUES: usize = QUEUES + 2 * PORTS as usize;
+const PLACES: usize = OF_QUEUES + QUEUES;
 const LENGTH: usize = PLACES * STRIDE;
 
 /// The map of rounds and frames, in memory.
@@ -73,10 +75,11 @@ impl Progress {
         self.value(OPENED + usize::from(port.0)).map_or(0, |value| value.load(Ordering::Relaxed))
     }
 
-    /// Counts a frame of a port that was taken.
+    /// Counts a frame of a port that was taken from a queue.
     #[inline]
-    pub(crate) fn note_taken(&self, port: PortId) {
+    pub(crate) fn note_taken(&self, queue: usize, port: PortId) {
         self.advance(QUEUES + usize::from(port.0));
+        self.advance(OF_QUEUES + queue.min(QUEUES - 1));
     }
 
     /// Notes that a queue was empty.

@@ -146,7 +146,7 @@ impl Port for Queue {
             let received = self.held.receive(&mut *self.port, buffers, most);
             if let Some(Punt { queue, progress, .. }) = &self.punt {
                 let tags = self.held.frames.iter().filter_map(|it| Tag::of(buffers.memory, it));
-                tags.for_each(|tag| progress.note_taken(tag.port()));
+                tags.for_each(|tag| progress.note_taken(*queue, tag.port()));
                 if self.held.frames.len() < most {
                     progress.note_empty(*queue);
                 }

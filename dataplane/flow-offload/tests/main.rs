@@ -6,6 +6,7 @@ mod ingress;
 mod questions;
 mod rewrite;
 mod services;
+mod shares;
 mod tags;
 mod templates;
 mod unfinished;
