@@ -196,7 +196,8 @@ fn no_pod_has_an_address_of_another_node_or_in_its_network() {
     control.apply(object(nowhere));
     control.commit();
     assert!(opens(&control, "10.1.1.9"));
-    // What stands does not depend on the order: the node that had the network goes, and comes again.
+    // What stands does not depend on the order: the node that had the network goes, and comes
+    // again.
     control.apply(object(claim("10.1.1.9", "web", "n2", json!({}))));
     control.commit();
     assert!(!opens(&control, "10.1.1.9"));

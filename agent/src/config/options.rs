@@ -124,18 +124,18 @@ pub struct Options {
     #[arg(long, env = "PODGATE_SOCKET_ERROR", value_name = "eperm|econnrefused")]
     pub socket_error: Option<SocketError> = SocketError::Eperm,
 
-    /// Room for rules of socket policies: networks, and half as many ranges of ports. The pod that needs most is
-    /// closed if there is none
+    /// Room for rules of socket policies: networks, and half as many ranges of ports. The pod that
+    /// needs most is closed if there is none
     #[arg(long, env = "PODGATE_SOCKET_RULES", value_name = "N")]
     pub socket_rules: Option<u32> = 262_144,
 
-    /// Room for endpoints of services with socket policies, and for half as many ports of services; 24 bytes each,
-    /// twice. The namespace that needs most is closed if there is none
+    /// Room for endpoints of services with socket policies, and for half as many ports of services;
+    /// 24 bytes each, twice. The namespace that needs most is closed if there is none
     #[arg(long, env = "PODGATE_SOCKET_ENDPOINTS", value_name = "N")]
     pub socket_endpoints: Option<u32> = 262_144,
 
-    /// Exchanges of datagrams of each pod that socket policies remember, in each direction, rounded down to a
-    /// power of two
+    /// Exchanges of datagrams of each pod that socket policies remember, in each direction, rounded
+    /// down to a power of two
     #[arg(long, env = "PODGATE_SOCKET_EXCHANGES", value_name = "N")]
     pub socket_exchanges: Option<u32> = 1_024,
 

@@ -78,8 +78,8 @@ const LONGEST_PAGE: u64 = 64 << 20;
 const TOKEN_SECONDS: u32 = 600;
 
 impl Switches {
-    /// Finds the switches, and requests a token for the first of them; `nodes` are the nodes that count,
-    /// or all.
+    /// Finds the switches, and requests a token for the first of them; `nodes` are the nodes that
+    /// count, or all.
     ///
     /// # Errors
     /// When the API server refuses; names the right that is missing.

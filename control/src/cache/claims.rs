@@ -1,8 +1,8 @@
 //! Nodes that claim one address or network, and pods at addresses of others.
 //!
-//! The kubelet of a node writes the addresses of its Node object and those of its pods, so a node that was taken over, or
-//! an object that is out of date, may name anybody's. One claim stands; whoever loses has neither the address nor its
-//! network, and the fault names both objects.
+//! The kubelet of a node writes the addresses of its Node object and those of its pods, so a node
+//! that was taken over, or an object that is out of date, may name anybody's. One claim stands;
+//! whoever loses has neither the address nor its network, and the fault names both objects.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,10 +108,10 @@ impl Cache {
         let pod_cidrs: Vec<IpNet> = networks
             .filter(|it| stands("spec.podCIDRs", it.to_string(), self.network_holder(node, it)))
             .collect();
-        match faults.is_empty() {
-            true => (Arc::clone(node), faults),
-            false => (Arc::new(Node { addresses, pod_cidrs, ..Node::clone(node) }), faults),
+        if faults.is_empty() {
+            return (Arc::clone(node), faults);
         }
+        (Arc::new(Node { addresses, pod_cidrs, ..Node::clone(node) }), faults)
     }
 
     /// Whose a node's address is, if it is another one's.
@@ -144,8 +144,8 @@ impl Cache {
         claims.iter().max_by_key(|it| self.rank(it))
     }
 
-    /// This node's claim stands, then that of a Ready node, then that which is known for longest, then that of the node
-    /// that was created first.
+    /// This node's claim stands, then that of a Ready node, then that which is known for longest,
+    /// then that of the node that was created first.
     fn rank<'c>(&self, claim: &'c Claim) -> Rank<'c> {
         let node = self.claimed_nodes.get(&claim.node);
         let is_own = self.claims.own.as_ref() == Some(&claim.node);
@@ -166,7 +166,8 @@ impl Cache {
         found.map(|(_, claim)| &claim.node)
     }
 
-    /// Why a pod does not have an address of its status: it is another node's, or in another node's pod network.
+    /// Why a pod does not have an address of its status: it is another node's, or in another node's
+    /// pod network.
     pub(crate) fn foreign(&self, pod: &Pod, address: IpAddr) -> Option<String> {
         // The runtime's word, and objects that no kubelet wrote.
         let node = pod.node.as_ref().filter(|_| !self.is_bound(&pod.key))?;
@@ -244,10 +245,11 @@ impl Claims {
         for fault in faults.iter().filter(|fault| !known.contains(fault)) {
             tracing::warn!("Node {node}: {fault}");
         }
-        match faults.is_empty() {
-            true => self.refused.remove(node),
-            false => self.refused.insert(Arc::clone(node), faults),
-        };
+        if faults.is_empty() {
+            self.refused.remove(node);
+        } else {
+            self.refused.insert(Arc::clone(node), faults);
+        }
     }
 }
 

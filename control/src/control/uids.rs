@@ -18,8 +18,9 @@ pub struct Uids {
 impl Control {
     /// Finds the UIDs of these pods; `of_runtime` gives the one that the runtime named.
     ///
-    /// What the runtime names comes before `metadata.uid`, and that before the annotation of a mirror pod, which is its
-    /// author's word. Of two mirror pods with one UID the earlier created one has it.
+    /// What the runtime names comes before `metadata.uid`, and that before the annotation of a
+    /// mirror pod, which is its author's word. Of two mirror pods with one UID the earlier created
+    /// one has it.
     pub fn uids<'p>(
         &self,
         pods: impl Iterator<Item = &'p PodKey>,

@@ -66,7 +66,8 @@ impl Membership {
         }
     }
 
-    /// Decides anew which pods are at an address of another node; returns the addresses that are another pod's now, or none's.
+    /// Decides anew which pods are at an address of another node; returns the addresses that are
+    /// another pod's now, or none's.
     pub(crate) fn check_foreign(&mut self, cache: &Cache) -> Vec<IpAddr> {
         let owners = self.owners.iter().map(|(address, pod)| (address, &pod.key));
         let others = self.rivals.iter().chain(&self.foreign);
@@ -123,7 +124,8 @@ impl Membership {
         self.foreign.get(&address).is_some_and(|keys| keys.contains(key))
     }
 
-    /// Puts a claim among those that stand or those of addresses of other nodes, if it is not there.
+    /// Puts a claim among those that stand or those of addresses of other nodes, if it is not
+    /// there.
     fn check_claim(&mut self, cache: &Cache, address: IpAddr, key: &PodKey) {
         let is_foreign = cache.pod(key).is_some_and(|it| cache.foreign(it, address).is_some());
         if is_foreign != self.is_foreign(address, key) {
@@ -193,8 +195,9 @@ impl Membership {
         self.put_in(address, &sets);
     }
 
-    /// An address that several pods claim belongs to the one bound here, else to one that is not being deleted, else to
-    /// the one created first. (Whether a pod is ready its author says, by its probes.)
+    /// An address that several pods claim belongs to the one bound here, else to one that is not
+    /// being deleted, else to the one created first. (Whether a pod is ready its author says, by
+    /// its probes.)
     fn reconcile(&mut self, cache: &Cache, address: IpAddr) {
         let Some(mut rivals) = self.rivals.remove(&address).filter(|it| !it.is_empty()) else {
             return;

@@ -49,11 +49,11 @@ impl Namespace {
 pub struct Pod {
     /// Namespace and name.
     pub key: PodKey,
-    /// Distinguishes it from other pods of the same name: `metadata.uid`, or for the mirror of a static pod the
-    /// annotation `kubernetes.io/config.hash`. `None` where absent.
+    /// Distinguishes it from other pods of the same name: `metadata.uid`, or for the mirror of a
+    /// static pod the annotation `kubernetes.io/config.hash`. `None` where absent.
     pub uid: Option<Uid>,
-    /// Whether `uid` comes from the annotation. The author of an object writes that, so another pod whose `metadata.uid`
-    /// it is has it.
+    /// Whether `uid` comes from the annotation. The author of an object writes that, so another pod
+    /// whose `metadata.uid` it is has it.
     #[serde(default)]
     pub is_static: bool,
     /// `metadata.deletionTimestamp` is there: its address may be another pod's by now.

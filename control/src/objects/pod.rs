@@ -19,8 +19,9 @@ type Faults = Vec<FieldFault>;
 /// The annotation with the kubelet's UID of a pod that was made from a file.
 pub(crate) const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
-/// The annotation of the object that a kubelet makes for such a pod. The API server lets nobody add it to a pod, change it or
-/// take it away, and no kubelet runs a pod that has it from the API server: a pod that runs has it from the kubelet alone.
+/// The annotation of the object that a kubelet makes for such a pod. The API server lets nobody add
+/// it to a pod, change it or take it away, and no kubelet runs a pod that has it from the API
+/// server: a pod that runs has it from the kubelet alone.
 pub(crate) const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The fields of a pod that are read, as they stand in the object.

@@ -160,9 +160,10 @@ pub(crate) fn count(
     egress.sent_bytes += bytes;
 }
 
-/// The flags that an entry's packets showed in all, the last one in this second. All packets of TCP that entries
-/// take acknowledge: the first one ends the handshake. Data behind a FIN takes it back. Resets take the switch; what was forwarded before one, or
-/// may have been, does not say that the connection goes on.
+/// The flags that an entry's packets showed in all, the last one in this second. All packets of TCP
+/// that entries take acknowledge: the first one ends the handshake. Data behind a FIN takes it
+/// back. Resets take the switch; what was forwarded before one, or may have been, does not say that
+/// the connection goes on.
 fn flags_of(found: &Found, [had_fin, has_fin]: [bool; 2], used_s: u32) -> u8 {
     let is_before_reset = found.state().is_reset() && used_s <= found.last_seen();
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };

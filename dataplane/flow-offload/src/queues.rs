@@ -178,7 +178,8 @@ impl Port for Queue {
         self.port.readable()
     }
 
-    /// No wait for reports ends by a time: whoever waits wakes the reader, and the reader whoever waits.
+    /// No wait for reports ends by a time: whoever waits wakes the reader, and the reader whoever
+    /// waits.
     fn due(&self) -> Option<Duration> {
         let is_reader = self.punt.as_ref().is_some_and(|punt| punt.queue == 0);
         let is_awaited = is_reader && self.held.reports.is_wanted();

@@ -143,7 +143,8 @@ impl Reports {
         goes_on
     }
 
-    /// Gives the room of what was read back to the kernel; whether a queue waited for that. Called by the reader.
+    /// Gives the room of what was read back to the kernel; whether a queue waited for that. Called
+    /// by the reader.
     #[inline]
     pub(crate) fn release(&self) -> bool {
         let (place, before) =

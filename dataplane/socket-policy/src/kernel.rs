@@ -250,8 +250,8 @@ impl SocketPolicy {
     /// Returns the pods and namespaces that found no room and are closed.
     ///
     /// # Errors
-    /// If the kernel has no memory for them: those before stay in force. If it has none for a pod's data: those before stay
-    /// in force, or these are, but for this pod; a next call enters them.
+    /// If the kernel has no memory for them: those before stay in force. If it has none for a pod's
+    /// data: those before stay in force, or these are, but for this pod; a next call enters them.
     pub fn set_rules(
         &self,
         rules: &[Rule],

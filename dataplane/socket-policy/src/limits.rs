@@ -2,8 +2,9 @@
 
 /// How much is entered at most. Each is of one generation; there is room for two.
 ///
-/// Pods and namespaces are entered from the one that needs least on. One that finds no room is closed: a pod opens and accepts
-/// nothing that any of its rules may be about, and no pod with rules opens anything at a service of such a namespace.
+/// Pods and namespaces are entered from the one that needs least on. One that finds no room is
+/// closed: a pod opens and accepts nothing that any of its rules may be about, and no pod with
+/// rules opens anything at a service of such a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Networks of rules.

@@ -148,7 +148,8 @@ fn a_service_leads_a_pod_of_the_host_network_to_endpoints_that_are_allowed() {
     for (at, _) in ways {
         assert_eq!(pod.ask(&format!("tcp {at} 80")), "EPERM", "{at}");
     }
-    // Nothing is changed where every endpoint is allowed: the node translates the address, which it does not here.
+    // Nothing is changed where every endpoint is allowed: the node translates the address, which it
+    // does not here.
     set(&denied(SECOND));
     for (at, _) in ways {
         assert_eq!(pod.ask(&format!("udp {at} 80")), "ENETUNREACH", "{at}");

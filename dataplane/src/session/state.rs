@@ -102,7 +102,8 @@ impl ConnectionState {
             false if has(tcp_flags::SYN | tcp_flags::ACK) => bits |= Self::SYN_ACK,
             _ => {}
         }
-        // Nor is a FIN looked at: data behind one from the same end says that it was forged, or is sent again before it.
+        // Nor is a FIN looked at: data behind one from the same end says that it was forged, or is
+        // sent again before it.
         let fin = if forward { Self::FIN_FORWARD } else { Self::FIN_REVERSE };
         if has(tcp_flags::FIN) {
             bits |= fin;

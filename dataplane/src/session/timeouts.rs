@@ -12,8 +12,8 @@ use crate::wire::protocol;
 pub struct Timeouts {
     /// TCP after the handshake.
     pub tcp_established: Duration,
-    /// Any connection after its last packet that a policy denied. TCP that one end has closed keeps the time-out of an
-    /// established one, up to [`HALF_CLOSED`].
+    /// Any connection after its last packet that a policy denied. TCP that one end has closed keeps
+    /// the time-out of an established one, up to [`HALF_CLOSED`].
     pub tcp_transient: Duration,
     /// TCP after both ends have closed, or one has reset the connection.
     pub tcp_closed: Duration,
@@ -30,8 +30,8 @@ pub struct Timeouts {
     pub opening: Duration,
 }
 
-/// Lifetime of a TCP session after a FIN of one end, which may be forged: no sequence number was looked at. An idle
-/// connection whose ends go on must be kept this long (RFC 5382, REQ-5).
+/// Lifetime of a TCP session after a FIN of one end, which may be forged: no sequence number was
+/// looked at. An idle connection whose ends go on must be kept this long (RFC 5382, REQ-5).
 const HALF_CLOSED: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
 
 impl Default for Timeouts {

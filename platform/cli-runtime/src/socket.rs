@@ -7,7 +7,7 @@ use std::time::Duration;
 use local_api::{Client, ClientError, DEFAULT_SOCKET, ErrorKind, Request};
 use serde::de::DeserializeOwned;
 
-use crate::{NO, UNUSABLE, fail};
+use crate::{NO, UNUSABLE, fail, plain};
 
 /// Path of the switch's socket.
 #[derive(Debug, Clone, clap::Args)]
@@ -54,10 +54,10 @@ pub fn refused(error: ClientError) -> ExitCode {
         }
         _ => NO,
     };
-    fail(code, error)
+    fail(code, plain(&error.to_string()))
 }
 
 /// Reports an unreadable answer and returns the exit code.
 pub fn no_answer(error: serde_json::Error) -> ExitCode {
-    fail(NO, format_args!("podgate's answer: {error}"))
+    fail(NO, format_args!("podgate's answer: {}", plain(&error.to_string())))
 }

@@ -1,7 +1,7 @@
 //! The one way of text to a terminal.
 //!
-//! Names of processes and domains, objects of an API server, paths, what a switch on another node answers: all of it may
-//! hold characters that a terminal acts on, or that forge a line.
+//! Names of processes and domains, objects of an API server, paths, what a switch on another node
+//! answers: all of it may hold characters that a terminal acts on, or that forge a line.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -10,7 +10,8 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 /// The longest line that [`Printer`] holds before it writes it, in bytes.
 const MAX_LINE_LEN: usize = 1 << 20;
 
-/// Returns text as part of a line: what a terminal acts on, or what changes the order of what it shows, is U+FFFD.
+/// Returns text as part of a line: what a terminal acts on, or what changes the order of what it
+/// shows, is U+FFFD.
 pub fn plain(text: &str) -> String {
     text.chars().map(|it| if is_acted_on(it) { char::REPLACEMENT_CHARACTER } else { it }).collect()
 }
@@ -39,7 +40,8 @@ pub fn write(text: &str) -> io::Result<bool> {
     write_with_escapes(&plain_lines(text))
 }
 
-/// Writes text with sequences for the terminal, such as colours. Whatever comes from outside has passed [`plain`].
+/// Writes text with sequences for the terminal, such as colours. Whatever comes from outside has
+/// passed [`plain`].
 ///
 /// # Errors
 /// As of [`write`].
@@ -64,7 +66,8 @@ pub(crate) fn note_lines(message: impl Display) {
     eprintln!("podgate: {}", plain_lines(&message.to_string()));
 }
 
-/// Standard output for long answers, a line at a time. The end of what is written is lost without [`Write::flush`].
+/// Standard output for long answers, a line at a time. The end of what is written is lost without
+/// [`Write::flush`].
 pub struct Printer {
     line: Vec<u8>,
     stdout: BufWriter<StdoutLock<'static>>,

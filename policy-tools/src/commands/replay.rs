@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use super::input::{Input, refuse};
 use crate::replay::{Failure, Options, replay};
-use cli_runtime::{NO, Printer, UNUSABLE, fail};
+use cli_runtime::{NO, Printer, UNUSABLE, fail, plain};
 
 /// Sends a capture through the switch of one node and prints each packet's verdict.
 ///
@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> ExitCode {
         Err(failure) => {
             // What was printed so far stands before the reason it ended.
             let _ = stdout.flush();
-            fail(if failure.is_of_input() { UNUSABLE } else { NO }, failure)
+            fail(if failure.is_of_input() { UNUSABLE } else { NO }, plain(&failure.to_string()))
         }
     }
 }

@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::Ended;
-use cli_runtime::{NO, Output, Socket, UNUSABLE, counted, fail, note, refused, write};
+use cli_runtime::{NO, Output, Socket, UNUSABLE, counted, fail, note, plain, refused, write};
 use local_api::{Capture, CaptureSummary, CapturedPacket, Direction, Request};
 use observe::time::nanoseconds;
 use observe::trace::headers_in_words;
@@ -94,7 +94,7 @@ pub(super) fn run(args: &Args) -> Ended {
     let packets = podgate.stream(&request).map_err(refused)?;
     let unhandled = |error| fail(NO, format_args!("handle signals: {error}"));
     handle.and_then(end_at_signal).map_err(unhandled)?;
-    let failed = |error: String| fail(NO, error);
+    let failed = |error: String| fail(NO, plain(&error));
     let mut sink = None;
     for packet in packets {
         let value = packet.map_err(refused)?;

@@ -192,7 +192,7 @@ fn stream(
         }
         match args.output {
             Format::Text if colour => print_coloured(value)?,
-            Format::Text => print_line::<Event>(value, Output::Text)?,
+            Format::Text => write_line(plain(&parsed(value)?.to_string()))?,
             Format::Json => print_line::<Event>(value, Output::Json)?,
             Format::Dict => write_line(in_fields(&parsed(value)?))?,
             Format::Jsonpb => write_line(hubble::json::response(&parsed(value)?).to_string())?,
@@ -223,7 +223,7 @@ fn in_fields(event: &Event) -> String {
     if let Some(staged) = &event.staged {
         fields.push(("STAGED", staged.to_string()));
     }
-    let lines = fields.into_iter().map(|(name, value)| format!("{name:>11}: {value}\n"));
+    let lines = fields.into_iter().map(|(name, value)| format!("{name:>11}: {}\n", plain(&value)));
     lines.collect::<String>() + "------------"
 }
 

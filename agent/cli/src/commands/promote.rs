@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use acl::Origin;
 use agent::run::Table;
-use cli_runtime::{NO, Socket, Span, UNUSABLE, fail, note, print};
+use cli_runtime::{NO, Socket, Span, UNUSABLE, fail, note, plain, print};
 use control::model::Stage;
 use local_api::{Request, Show};
 use observe::time::moment;
@@ -44,7 +44,9 @@ pub struct Args {
 
 /// Prints the manifest, or what speaks against it.
 pub(super) fn run(args: &Args) -> Ended {
-    let policy = args.wanted.find().map_err(|faults| fail(UNUSABLE, faults.join("\npodgate: ")))?;
+    let policy = args.wanted.find().map_err(|faults| {
+        fail(UNUSABLE, faults.iter().map(|it| plain(it)).collect::<Vec<_>>().join("\npodgate: "))
+    })?;
     let table = |what: &str| -> Result<Table, ExitCode> {
         let limit = Some(u32::MAX);
         args.socket.call(&Request::Show(Show { what: what.to_owned(), limit, ..Show::default() }))

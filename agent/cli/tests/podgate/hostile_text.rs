@@ -1,4 +1,5 @@
-//! Text from outside: whatever a switch answers or manifests hold, nothing that a terminal acts on is printed.
+//! Text from outside: whatever a switch answers or manifests hold, nothing that a terminal acts on
+//! is printed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -8,7 +9,8 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use testkit::TempDir;
 
-/// Sequences of C0 and C1, a return to the line's begin, a new line, and marks of bidirectional text.
+/// Sequences of C0 and C1, a return to the line's begin, a new line, and marks of bidirectional
+/// text.
 const HOSTILE: &str = "\u{1b}[31mred\u{9b}2J\u{7f}\rFORGED\nFORGED\u{202e}\u{2028}\0";
 
 /// Runs a command to its end, and checks what it prints; a forged line begins with `FORGED`.

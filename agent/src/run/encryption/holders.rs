@@ -1,7 +1,8 @@
 //! The nodes that keys belong to.
 //!
-//! Any node can publish the public key of another one, which it cannot use. A key is the node's that had a session with it,
-//! also if the device had that session for an earlier process, and else the node's that was alone in publishing it.
+//! Any node can publish the public key of another one, which it cannot use. A key is the node's
+//! that had a session with it, also if the device had that session for an earlier process, and else
+//! the node's that was alone in publishing it.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -25,9 +26,13 @@ struct Holder {
 impl Holders {
     /// Follows the nodes and what they publish.
     pub(super) fn follow(&mut self, nodes: &Nodes, published: &Published) {
-        self.0.retain(|key, holder| match holder.had_session {
-            true => nodes.contains_key(&holder.node),
-            false => published.get(&holder.node).is_some_and(|it| keys(it).any(|it| it == *key)),
+        self.0.retain(|key, holder| {
+            let publishes = |it: &WireGuard| keys(it).any(|it| it == *key);
+            if holder.had_session {
+                nodes.contains_key(&holder.node)
+            } else {
+                published.get(&holder.node).is_some_and(publishes)
+            }
         });
         for (key, publishers) in publishers(published) {
             if let ([node], None) = (&publishers[..], self.0.get(&key)) {

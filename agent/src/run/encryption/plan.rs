@@ -120,7 +120,8 @@ fn second(peer: &WireGuardPeer, keys: &WireGuard) -> WireGuardPeer {
     }
 }
 
-/// Refuses what a node publishes if another one publishes the same key, unless the key is known to be this node's.
+/// Refuses what a node publishes if another one publishes the same key, unless the key is known to
+/// be this node's.
 fn sole<'p>(
     node: &str,
     wireguard: &'p WireGuard,

@@ -35,8 +35,8 @@ use crate::run::shared_status::SharedStatus;
 use crate::run::show::{policies, staged, tables_of};
 use crate::run::status::Status;
 
-/// The audience of forwarded tokens for the switch of a node. What one switch is shown no other one takes: a node that was
-/// taken over reads nothing elsewhere.
+/// The audience of forwarded tokens for the switch of a node. What one switch is shown no other one
+/// takes: a node that was taken over reads nothing elsewhere.
 pub fn audience(node: &str) -> String {
     format!("podgate/{node}")
 }

@@ -56,8 +56,9 @@ pub(crate) struct Connections {
     templates: Templates,
     /// Initiators' entries of templates that had no session when they were read, and in which reading.
     without_session: AHashMap<FlowKey, u64>,
-    /// Connections of templates that were over before the program's report of their end: by their initiators' keys what
-    /// was counted of them, and in which reading. The report counts the rest alone.
+    /// Connections of templates that were over before the program's report of their end: by their
+    /// initiators' keys what was counted of them, and in which reading. The report counts the rest
+    /// alone.
     unreported: AHashMap<FlowKey, ([Reading; 2], u64)>,
     followed: Vec<(u64, ConnectionFilter)>,
     follow_next: u64,

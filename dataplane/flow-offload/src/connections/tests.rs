@@ -199,7 +199,8 @@ fn connections_of_templates_are_taken_up_if_they_last() {
     assert_eq!(table.connections.of_ports()[&PortId(0)], usage);
 }
 
-/// The entries are the program's to remove, and the session is over, before the report of the end is worked off.
+/// The entries are the program's to remove, and the session is over, before the report of the end
+/// is worked off.
 #[test]
 fn a_connection_that_is_over_before_its_report_is_counted_once() {
     testkit::requires_root!();

@@ -1,7 +1,7 @@
 //! Session rules and services in the form that programs look up.
 //!
-//! The kernel finds only the longest network of a table. So the verdict of every port is written out at each
-//! network, with the rules of those around it.
+//! The kernel finds only the longest network of a table. So the verdict of every port is written
+//! out at each network, with the rules of those around it.
 
 mod services;
 
@@ -21,8 +21,8 @@ use crate::layout::{
 };
 use crate::limits::Limits;
 
-/// The first number of tables about what arrives at an address; those of pods are below, the ones about what
-/// they accept from [`ACCEPTS`] on.
+/// The first number of tables about what arrives at an address; those of pods are below, the ones
+/// about what they accept from [`ACCEPTS`] on.
 pub(crate) const LOCALS: u32 = 1 << 31;
 
 /// Addresses of the node that are entered, which leaves room for its pods' in two generations.
@@ -78,8 +78,8 @@ type TableRules<'r> = BTreeMap<(u32, Transport), Vec<&'r Rule>>;
 /// A table's network, and the verdicts there.
 type Network = (RuleKey, Rc<[Range]>);
 
-/// Renders the rules of the pods that have a number, and of all addresses; ports of the node are services
-/// at its addresses `node`. `accepted` are rules about what a pod's own sockets accept.
+/// Renders the rules of the pods that have a number, and of all addresses; ports of the node are
+/// services at its addresses `node`. `accepted` are rules about what a pod's own sockets accept.
 pub(crate) fn render(
     rules: &[Rule],
     accepted: &[(Arc<str>, Rule)],
@@ -132,7 +132,8 @@ pub(crate) fn render(
         }
     }
     rendered.names = shared.names.names;
-    // IPVS gives a node the address of each service. Those that find no room are as others to its pods.
+    // IPVS gives a node the address of each service. Those that find no room are as others to its
+    // pods.
     for address in node.iter().take(NODE_ADDRESSES) {
         locals.entry(*address).or_insert(NODE);
     }
@@ -146,7 +147,8 @@ pub(crate) fn render(
     rendered
 }
 
-/// The networks of an owner's tables; `None` if they are more than `room`, or have more distinct ranges than `max_ranges`.
+/// The networks of an owner's tables; `None` if they are more than `room`, or have more distinct
+/// ranges than `max_ranges`.
 fn of_tables(
     tables: &TableRules<'_>,
     room: usize,
@@ -292,8 +294,8 @@ fn ports(rule: &Rule) -> Ports {
     }
 }
 
-/// The verdict of each port for an address that all of these rules are about: that of the most specific one, of equally
-/// specific ones the first.
+/// The verdict of each port for an address that all of these rules are about: that of the most
+/// specific one, of equally specific ones the first.
 fn ranges(rules: &[&Rule], names: &mut Names) -> Vec<Range> {
     let mut ranked: Vec<&Rule> = rules.to_vec();
     ranked.sort_by_key(|rule| std::cmp::Reverse(rule.specificity()));
@@ -335,7 +337,8 @@ mod tests {
 
     use super::*;
 
-    /// The entry that the programs find in a table: the longest network, then the range of the port.
+    /// The entry that the programs find in a table: the longest network, then the range of the
+    /// port.
     fn find(
         rendered: &Rendered,
         table: u32,

@@ -18,10 +18,10 @@ pub(super) fn add(rendered: &mut Rendered, services: &Services, node: &[IpAddr],
     let mut by_namespace: BTreeMap<&Arc<str>, Vec<Found<'_>>> = BTreeMap::new();
     for (at, transport, service) in services.iter() {
         let of_family = |it: &&IpAddr| it.is_ipv4() == at.is_ipv4();
-        let mut addresses: Vec<IpAddr> = match at.ip().is_unspecified() {
-            true => node.iter().filter(of_family).copied().collect(),
-            false => vec![at.ip()],
-        };
+        let mut addresses = vec![at.ip()];
+        if at.ip().is_unspecified() {
+            addresses = node.iter().filter(of_family).copied().collect();
+        }
         // A service that names the address comes first.
         addresses.retain(|address| {
             let named = (*address, at.port()).into();
@@ -64,8 +64,8 @@ pub(super) fn add(rendered: &mut Rendered, services: &Services, node: &[IpAddr],
     }
 }
 
-/// Entries that close every port of the services' addresses. Node ports are closed one by one: the others are those of other
-/// services and of the node.
+/// Entries that close every port of the services' addresses. Node ports are closed one by one: the
+/// others are those of other services and of the node.
 fn closed(all: &[Found<'_>]) -> HashSet<(ServiceKey, Piece), RandomState> {
     let unknown = Piece { first: 0, count: UNKNOWN };
     let keys = all.iter().flat_map(|(addresses, at, transport, _)| {
@@ -123,7 +123,8 @@ mod tests {
         assert_eq!(entries(&rendered), wanted);
     }
 
-    /// Services of a namespace at addresses of 10.96.N.0/24, each with so many ports and endpoints a port.
+    /// Services of a namespace at addresses of 10.96.N.0/24, each with so many ports and endpoints
+    /// a port.
     fn many(services: &mut Services, owner: &str, n: u8, counts: (u8, u16, u16)) {
         let (addresses, ports, endpoints) = counts;
         for (address, port) in (0..addresses).flat_map(|it| (0..ports).map(move |port| (it, port)))

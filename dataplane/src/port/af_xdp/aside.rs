@@ -1,8 +1,8 @@
 //! Frames of closed queues in zero-copy mode.
 //!
-//! close(2) of a socket returns before the kernel has released the queue's pool (`xp_put_pool` leaves that to a work
-//! queue), so the NIC may still write into frames that were posted. A pool is gone when its queue can be bound again: until
-//! then the frames are nobody's.
+//! close(2) of a socket returns before the kernel has released the queue's pool (`xp_put_pool`
+//! leaves that to a work queue), so the NIC may still write into frames that were posted. A pool is
+//! gone when its queue can be bound again: until then the frames are nobody's.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -356,12 +356,14 @@ impl Port for AfXdpPort {
         let Self { socket, posted, incomplete, slot, regained, aside, place, mode, .. } = *self;
         incomplete.into_iter().for_each(|chain| buffers.free.put(chain.finish()));
         regained.into_iter().for_each(|posted| posted.take_all(buffers));
-        // Without its socket the kernel releases the frames: in copy mode at once, else some time later.
+        // Without its socket the kernel releases the frames: in copy mode at once, else some time
+        // later.
         drop(socket);
         drop(slot);
-        match mode.zero_copy {
-            true => aside.keep(place, posted),
-            false => posted.take_all(buffers),
+        if mode.zero_copy {
+            aside.keep(place, posted);
+        } else {
+            posted.take_all(buffers);
         }
     }
 }

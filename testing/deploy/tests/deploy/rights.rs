@@ -102,18 +102,16 @@ impl Rights {
         let rules = objects.iter().filter(is_bound).flat_map(|binding| {
             let (kind, name) = (&binding["roleRef"]["kind"], &binding["roleRef"]["name"]);
             let role = object(objects, kind.as_str().unwrap(), name.as_str().unwrap());
-            let namespace = match binding["kind"] == "RoleBinding" {
-                true => binding["metadata"]["namespace"].as_str().map(str::to_owned),
-                false => None,
-            };
+            let within = binding["metadata"]["namespace"].as_str();
+            let namespace = within.filter(|_| binding["kind"] == "RoleBinding").map(str::to_owned);
             let rules = role["rules"].as_array().unwrap().clone();
             rules.into_iter().map(move |rule| (namespace.clone(), rule))
         });
         Self { rules: rules.collect() }
     }
 
-    /// Whether a request is allowed: `VERB GROUP/RESOURCE [NAMESPACE/]NAME`, with `core` for the group without a name, `*` for a
-    /// request that names no object, or `get PATH`.
+    /// Whether a request is allowed: `VERB GROUP/RESOURCE [NAMESPACE/]NAME`, with `core` for the
+    /// group without a name, `*` for a request that names no object, or `get PATH`.
     fn allow(&self, request: &str) -> bool {
         let [verb, what, rest @ ..] = &request.split(' ').collect::<Vec<_>>()[..] else { panic!() };
         let has = |list: &Value, wanted: &str| {

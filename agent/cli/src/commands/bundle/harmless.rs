@@ -1,5 +1,5 @@
-//! What a bundle takes of files: lines of Podgate's log, its own options, and the names in a kubeconfig. Whatever else a
-//! file holds may be a secret, in whatever form, and stays out.
+//! What a bundle takes of files: lines of Podgate's log, its own options, and the names in a
+//! kubeconfig. Whatever else a file holds may be a secret, in whatever form, and stays out.
 
 use std::sync::LazyLock;
 

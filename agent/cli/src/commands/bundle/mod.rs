@@ -219,8 +219,8 @@ impl Parts {
         self.errors.push(format!("{name}: {error}"));
     }
 
-    /// Removes secrets and writes the archive, for its owner alone; how many files it has. A file that is there is
-    /// replaced: others may have it open.
+    /// Removes secrets and writes the archive, for its owner alone; how many files it has. A file
+    /// that is there is replaced: others may have it open.
     fn write(self, path: &Path) -> std::io::Result<usize> {
         if path.exists() && !path.metadata()?.is_file() {
             return self.write_to(std::fs::File::options().write(true).open(path)?);

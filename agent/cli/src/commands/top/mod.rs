@@ -13,9 +13,7 @@ use std::time::{Duration, Instant};
 use super::Ended;
 use super::observe::{PAUSE, reconnect};
 use agent::config::Span;
-use cli_runtime::{
-    NO, Output, Socket, UNUSABLE, fail, note, print, refused, write_with_escapes,
-};
+use cli_runtime::{NO, Output, Socket, UNUSABLE, fail, note, print, refused, write_with_escapes};
 use keys::Keys;
 use local_api::ClientError;
 use rates::{Rates, rates, sample};
