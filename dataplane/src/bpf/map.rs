@@ -198,11 +198,11 @@ impl Counts {
 
     /// Sets a counter to zero, of all processors.
     pub fn clear(&self, key: u32) {
-        let values = vec![0_u64; processors()];
+        let values = vec![0_u64; self.processors];
         // SAFETY: the kernel reads a value for each possible processor.
         unsafe {
             let (key, values) = (std::ptr::from_ref(&key).cast(), values.as_ptr().cast());
-            sys::bpf_map_update_elem(self.0, key, values, sys::BPF_ANY.into());
+            sys::bpf_map_update_elem(self.descriptor, key, values, sys::BPF_ANY.into());
         }
     }
 }
