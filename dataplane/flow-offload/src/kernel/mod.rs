@@ -148,6 +148,12 @@ impl Kernel {
         self.progress.note_opened(port);
     }
 
+    /// The number of these.
+    #[cfg(test)]
+    pub(crate) fn noted(&self, port: PortId) -> u32 {
+        self.progress.noted(port)
+    }
+
     /// Lets entries count until this moment of the monotonic clock, take FINs, and templates open connections.
     ///
     /// # Errors
