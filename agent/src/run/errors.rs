@@ -66,6 +66,7 @@ const fn remedy(outcome: Outcome) -> &'static str {
         Outcome::SpoofedMac | Outcome::SpoofedAddress => {
             "Look for a VPN or a bridge in the pod; between nodes compare podCIDRs with addresses."
         }
+        Outcome::PodVlan => "Send frames without a VLAN tag: a pod's interface belongs to no VLAN.",
         Outcome::NoSession => {
             "Send keep-alives within the idle timeout, and let replies take the way of requests."
         }
