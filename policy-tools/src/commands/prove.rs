@@ -27,8 +27,8 @@ could have these labels, (LABEL=VALUE[,...])/* every pod of namespaces with thes
 could exist, and internet every address that no object has. `only` says that all other pods and addresses
 are denied. Port '*' is every port, and without a protocol every protocol.
 
-`except: [{protocol: UDP, port: 53}]` leaves connections out; `hops: 2` is about ends that are reached over
-a pod between, too; `expect: default-deny` with `to` or `from` alone says that nothing may be open there
+`except: [{protocol: UDP, port: 53}]` leaves connections out; `hops: 2` also checks paths through one
+other pod; `expect: default-deny` with `to` or `from` alone says that nothing may be open there
 that no rule allows:
   - {to: existing-namespace, expect: default-deny}
   - {from: (pci=true)/*, to: (pci!=true)/*, port: '*', hops: 2, expect: deny}

@@ -145,6 +145,19 @@ fn cluster() -> ApiServer {
 }
 
 #[test]
+fn ways_past_the_webhook_are_said() {
+    let server = ApiServer::new();
+    let webhook = Webhook::start(&server, "warn");
+    eventually("the missing configuration is said", || {
+        let (_, text) = webhook.ask("GET /metrics", "").unwrap();
+        text.contains("podgate_not_enforced{reason=\"webhook-missing\"} 1\n").then_some(())
+    });
+    let (code, health) = webhook.ask("GET /healthz", "").unwrap();
+    assert_eq!(code, 200);
+    assert!(health.contains("not enforced: ValidatingWebhookConfiguration"), "{health}");
+}
+
+#[test]
 fn a_change_that_refutes_an_invariant_is_refused_and_others_are_not() {
     let server = cluster();
     let webhook = Webhook::start(&server, "deny");

@@ -151,6 +151,7 @@ fn every_table_can_be_shown() {
         ("policies", "NetworkPolicy"),
         ("staged", "CONNECTIONS"),
         ("session-rules", "10.1.0.2/32"),
+        ("memory", "packet-buffers"),
         ("config", "frames-per-port"),
     ];
     assert_eq!(agent::run::TABLES.map(|(name, _)| name), expected.map(|(name, _)| name));

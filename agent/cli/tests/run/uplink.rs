@@ -126,7 +126,7 @@ fn a_ping_into_a_tunnel_is_observed_as_an_echo_request() {
         db.send(&ping(DB, "10.2.0.9", sequence, 1));
         uplink.wire.receive().is_some_and(|frame| frame.len() > 80)
     });
-    let event = node.wait_for_event(|event| event.verdict == Verdict::Forward);
+    let event = node.wait_for_event(|event| event.verdict == Verdict::Forwarded);
     assert_eq!((event.icmp_type, event.protocol), (Some(8), Some(Protocol(1))), "{event:?}");
     // Sessions name pods of other nodes as verdicts do.
     let sessions = node.show("sessions").unwrap();

@@ -34,7 +34,9 @@ fn the_webhook_is_asked_about_every_policy_and_reads_what_it_judges_by() {
         let group = kind.api_version().split_once('/').map_or("", |(group, _)| group);
         ["list", "watch"].map(|verb| format!("{group} {} {verb}", kind.plural()))
     });
-    assert_eq!(grants(&objects, "ClusterRole", "podgate-admission"), wanted.collect());
+    let own = "admissionregistration.k8s.io validatingwebhookconfigurations get".to_owned();
+    let wanted = wanted.chain([own]).collect();
+    assert_eq!(grants(&objects, "ClusterRole", "podgate-admission"), wanted);
 }
 
 /// The policy is about the account of the switches, and about every object of a node that it may write.

@@ -1,5 +1,7 @@
 //! `podgate admission`: a validating webhook for policies.
 
+mod gaps;
+
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,10 +11,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use cli_runtime::{Networks, UNUSABLE, fail};
 use control::api_server::{Access, Event, Pace, connect, watch_kinds};
 use control::read_regular;
+use gaps::Gap;
 use policy_tools::admission::{Cluster, Invariants, KINDS, Mode, answer, read};
 use telemetry::{Guard, Identity, Page, Pages, Post, Reloaded, Server, TlsOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
 
 use super::Ended;
 
@@ -74,6 +78,7 @@ pub(super) fn run(args: &Args) -> Ended {
         invariants: invariants.map_err(unusable)?,
         cluster: RwLock::default(),
         is_synced: AtomicBool::new(false),
+        gaps: RwLock::default(),
     });
     let failed = |what: String| fail(1, what);
     let address = args.listen;
@@ -96,8 +101,11 @@ async fn follow(access: &Access, judge: &Judge) -> Result<(), ExitCode> {
     let mut terminated = signal(SignalKind::terminate()).map_err(failed)?;
     let (sender, mut events) = mpsc::channel(WAITING);
     let _watches = watch_kinds(&KINDS, &connection.client, Pace::default(), &sender);
+    let mut looks = tokio::time::interval(gaps::INTERVAL);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            _ = looks.tick() => judge.set_gaps(gaps::read(&connection.client).await),
             event = events.recv() => match event {
                 Some(event) => judge.apply(event),
                 None => return Ok(()),
@@ -129,9 +137,28 @@ struct Judge {
     cluster: RwLock<Cluster>,
     /// Every kind is listed.
     is_synced: AtomicBool,
+    /// Ways past the webhook.
+    gaps: RwLock<Vec<Gap>>,
 }
 
 impl Judge {
+    /// Notes ways past the webhook; logs new ones.
+    fn set_gaps(&self, read: Result<Vec<Gap>, String>) {
+        let now = match read {
+            Ok(now) => now,
+            Err(why) => return tracing::warn!("the webhook's configuration: {why}"),
+        };
+        let mut known = self.gaps.write().unwrap_or_else(PoisonError::into_inner);
+        for gap in now.iter().filter(|gap| !known.contains(gap)) {
+            tracing::warn!("not enforced: {}", gap.what);
+        }
+        *known = now;
+    }
+
+    fn gaps(&self) -> Vec<Gap> {
+        self.gaps.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn apply(&self, event: Event) {
         if let Event::Trouble(kind, why) = &event {
             tracing::warn!("watch of {}: {why}", kind.name());
@@ -160,7 +187,12 @@ struct Webhook(Arc<Judge>);
 impl Pages for Webhook {
     fn page(&self, path: &str, _query: &str) -> Option<Page> {
         match path {
-            "/healthz" => Some(Page::new(200, "ok\n")),
+            "/healthz" => {
+                let gaps = self.0.gaps();
+                let notes = gaps.iter().map(|gap| format!("not enforced: {}\n", gap.what));
+                Some(Page::new(200, "ok\n".to_owned() + &notes.collect::<String>()))
+            }
+            "/metrics" => Some(Page::new(200, gaps::metrics(&self.0.gaps()))),
             "/readyz" if self.0.is_synced.load(Ordering::Acquire) => Some(Page::new(200, "ok\n")),
             "/readyz" => Some(Page::new(503, "the policies are not listed yet\n")),
             _ => None,
