@@ -225,6 +225,7 @@ pub(crate) mod tests {
             encryption: false,
             rx_mode: "adaptive".into(),
             cni_folder: "/etc/cni/net.d".into(),
+            journal: None,
         }
     }
 
