@@ -11,7 +11,7 @@ use dataplane::port::af_xdp::UplinkFilter;
 use dataplane::port::memory::Wire;
 use linux_net::host_port::HostPortConfig;
 use linux_net::redirect::Redirects;
-use linux_net::{NextHop, filter, masquerade};
+use linux_net::{MacAddress, NextHop, filter, masquerade};
 
 use crate::node::Pod;
 
@@ -335,7 +335,8 @@ impl HostNetwork for Kernel {
     fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, KernelError> {
         let neighbour = self.lock().routes.get(&address).copied();
         let neighbour = neighbour.ok_or_else(|| format!("there is no way to {address}"))?;
-        Ok(NextHop { link: 1, source: None, neighbour, mac: None, mtu: None })
+        let mac = Some(MacAddress([2, 0, 0, 0, 0, 9]));
+        Ok(NextHop { link: 1, source: None, neighbour, mac, mtu: None })
     }
 }
 
