@@ -18,7 +18,8 @@ pub(super) fn heading(field: &str) -> &'static str {
         | "verify_decisions"
         | "dns_min_ttl"
         | "dns_max_hold" => "Policies",
-        "socket_policies" | "socket_error" | "cgroup_root" | "bpf_fs" => "Socket policies",
+        "socket_policies" | "socket_error" | "socket_rules" | "socket_endpoints"
+        | "socket_exchanges" | "cgroup_root" | "bpf_fs" => "Socket policies",
         "host_port"
         | "mtu"
         | "uplink"
