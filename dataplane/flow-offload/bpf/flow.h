@@ -95,8 +95,8 @@ struct flow_entry {
 	/* Whether they leave by the interface, in place of going past it into the pod behind it. */
 	__u8 on_wire;
 	/*
-	 * The only source that packets may enter with: from a pod or the node's kernel, and by the uplink outside of
-	 * tunnels where it is not zero.
+	 * The only source that packets may enter with: from a pod or the node's kernel, and
+	 * by the uplink outside of tunnels where it is not zero.
 	 */
 	__u8 ingress_mac[6];
 	__u8 destination_mac[6];

@@ -129,11 +129,12 @@ pub(crate) fn detach(ifindex: u32) {
     }
 }
 
-/// Whether an interface has a program of ours of this name; if it is one of tcx, an earlier process's.
+/// Whether an interface has a program of ours of this name; if it is one of tcx, an earlier
+/// process's.
 pub(crate) fn has(name: &str, ifindex: u32) -> bool {
     let filters = Netlink::open().and_then(|mut it| it.filters(ifindex, Direction::Ingress));
-    let is_it = |filter: &ProgramFilter| filter.is_own_of(name);
-    filters.is_ok_and(|filters| filters.iter().any(is_it)) || tcx::was_left(name, ifindex)
+    filters.is_ok_and(|filters| filters.iter().any(|it| it.is_own_of(name)))
+        || tcx::was_left(name, ifindex)
 }
 
 /// Takes programs of ours off the egress of an interface.

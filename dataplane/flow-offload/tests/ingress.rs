@@ -156,7 +156,8 @@ fn the_program_of_the_host_port_stands_at_its_egress_beside_others() {
     });
 }
 
-/// A program in front of it that passes everything on to the kernel would take the switch's packets.
+/// A program in front of it that passes everything on to the kernel would take the switch's
+/// packets.
 #[test]
 fn the_program_of_the_uplink_goes_in_front_of_others() {
     testkit::requires_root!();

@@ -11,8 +11,8 @@ pub(super) fn is_divisible(context: &Context<'_>, packet: &Packet) -> bool {
     ip.is_some_and(wire::fragment::is_divisible)
 }
 
-/// Sends a packet that is otherwise ready to leave, in fragments of no more than `most` bytes. The first one takes its
-/// frame, and the others spare ones: without enough of them it is dropped.
+/// Sends a packet that is otherwise ready to leave, in fragments of no more than `most` bytes. The
+/// first one takes its frame, and the others spare ones: without enough of them it is dropped.
 pub(super) fn send(context: &mut Context<'_>, packet: &mut Packet, most: u16) -> Next {
     let dropped = Next::End(Outcome::TooBig);
     context.memory.complete_checksum(&mut packet.frame);

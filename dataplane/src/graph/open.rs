@@ -20,8 +20,8 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         generation: context.snapshot.generation,
         tcp_flags: packet.headers.tcp_flags,
     };
-    // A connection that returns to the switch at the node's address must not use a port of the kernel's own dynamic
-    // range. A process of the node may have that address already.
+    // A connection that returns to the switch at the node's address must not use a port of the
+    // kernel's own dynamic range. A process of the node may have that address already.
     let Flow { source: seen, destination, .. } = tuples.responder;
     let returns_in_clear = || {
         tuples.is_translated()

@@ -22,8 +22,8 @@ use crate::wire::icmp_error::{IcmpError, LONGEST, write_abort};
 use crate::wire::{self, Fragment, Headers, protocol};
 use crate::{Frame, FreeList, Outcome, PortId, Snapshot};
 
-/// Packets that take frames of their own beside those of the vector: resets to the senders of packets whose frames have
-/// become resets to the other ends, and fragments.
+/// Packets that take frames of their own beside those of the vector: resets to the senders of
+/// packets whose frames have become resets to the other ends, and fragments.
 #[derive(Default)]
 pub(crate) struct Extras {
     pub(super) spare: Vec<Frame>,
@@ -31,8 +31,8 @@ pub(crate) struct Extras {
     pub(super) ready: VecDeque<Packet>,
 }
 
-/// Frames kept for them: as many as the longest datagram has fragments of 1,450 bytes. Beyond them the other end is reset
-/// at its own next packet, and no packet is cut.
+/// Frames kept for them: as many as the longest datagram has fragments of 1,450 bytes. Beyond them
+/// the other end is reset at its own next packet, and no packet is cut.
 const SPARE: usize = 48;
 
 impl Extras {

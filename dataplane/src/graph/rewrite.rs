@@ -102,8 +102,8 @@ fn address(
     Ok(())
 }
 
-/// Sends a packet that is longer than the way out takes in fragments, if it may be cut; its sender learns of it
-/// otherwise. An answer of DNS that the graph has to read is not cut.
+/// Sends a packet that is longer than the way out takes in fragments, if it may be cut; its sender
+/// learns of it otherwise. An answer of DNS that the graph has to read is not cut.
 #[cold]
 #[inline(never)]
 fn leave_long(context: &mut Context<'_>, packet: &mut Packet, exit: &Exit<'_>) -> Next {

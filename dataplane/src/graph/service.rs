@@ -40,9 +40,10 @@ pub(super) fn admits(snapshot: &Snapshot, flow: &Flow) -> bool {
     admitted(flow.source) || own().is_some_and(admitted)
 }
 
-/// Whether a session of an earlier generation may not go on because of what its addresses mean now: its service does
-/// not admit the client any more, or the next packet of the UDP flow would open another connection. (A TCP client
-/// detects that its endpoint is gone, and opens another one itself.)
+/// Whether a session of an earlier generation may not go on because of what its addresses mean now:
+/// its service does not admit the client any more, or the next packet of the UDP flow would open
+/// another connection. (A TCP client detects that its endpoint is gone, and opens another one
+/// itself.)
 pub(super) fn is_outdated(snapshot: &Snapshot, tuples: &Tuples) -> bool {
     if !admits(snapshot, &tuples.initiator) {
         return true;
@@ -51,7 +52,8 @@ pub(super) fn is_outdated(snapshot: &Snapshot, tuples: &Tuples) -> bool {
         && (leads_elsewhere(snapshot, tuples) || leaves_otherwise(snapshot, tuples))
 }
 
-/// Whether the destination of a flow means another end now: a service came, went or lost the flow's endpoint.
+/// Whether the destination of a flow means another end now: a service came, went or lost the flow's
+/// endpoint.
 fn leads_elsewhere(snapshot: &Snapshot, tuples: &Tuples) -> bool {
     let Flow { destination: address, destination_port: port, .. } = tuples.responder;
     let Flow { destination, destination_port, .. } = tuples.initiator;
@@ -63,8 +65,8 @@ fn leads_elsewhere(snapshot: &Snapshot, tuples: &Tuples) -> bool {
     !lists.iter().any(|backends| backends.list().binary_search(&Backend { address, port }).is_ok())
 }
 
-/// Whether the flow of a pod is masqueraded and would not be now, or the other way round: its destination has
-/// another route.
+/// Whether the flow of a pod is masqueraded and would not be now, or the other way round: its
+/// destination has another route.
 fn leaves_otherwise(snapshot: &Snapshot, tuples: &Tuples) -> bool {
     let Tuples { initiator, responder, .. } = tuples;
     let client = initiator.source;
@@ -121,11 +123,12 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             return_mac = frame[6..12].try_into().expect("checked by parse");
         }
         let by_host = in_port.is_some_and(|port| port.kind == PortKind::Host);
-        let hides = match by_host {
-            true => hides_process(context.snapshot, &responder),
+        let hides = if by_host {
+            hides_process(context.snapshot, &responder)
+        } else {
             // Another node would reply to the client directly, and drops packets that claim
             // another node's pods.
-            false => (outside || by_uplink) && context.snapshot.pod_of(backend.address).is_none(),
+            (outside || by_uplink) && context.snapshot.pod_of(backend.address).is_none()
         };
         if hides {
             let Some(source) = own_source(context.snapshot, &responder) else {
@@ -138,12 +141,14 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     Next::Node(Node::Policy)
 }
 
-/// Whether a connection that the kernel sends to a backend needs an address of the switch's as its source, so that replies
-/// return to the switch: the backend is reached through the kernel again, or replies outside of tunnels.
+/// Whether a connection that the kernel sends to a backend needs an address of the switch's as its
+/// source, so that replies return to the switch: the backend is reached through the kernel again,
+/// or replies outside of tunnels.
 fn hides_process(snapshot: &Snapshot, responder: &Flow) -> bool {
     match leaves_by(snapshot, responder.destination) {
         Some(PortKind::Host) => true,
-        // Other nodes reply to addresses of pod networks, the host port's own among them, through the switch.
+        // Other nodes reply to addresses of pod networks, the host port's own among them, through
+        // the switch.
         Some(PortKind::Uplink) => {
             snapshot.replies_in_clear(responder.destination)
                 && (snapshot.is_outside(responder.destination)
@@ -153,8 +158,9 @@ fn hides_process(snapshot: &Snapshot, responder: &Flow) -> bool {
     }
 }
 
-/// The source of a connection that is not seen to come from its client: the node's address. Towards this node's kernel, which
-/// drops packets from its own addresses and masquerades what it forwards, it is that of the switch.
+/// The source of a connection that is not seen to come from its client: the node's address. Towards
+/// this node's kernel, which drops packets from its own addresses and masquerades what it forwards,
+/// it is that of the switch.
 fn own_source(snapshot: &Snapshot, responder: &Flow) -> Option<Address> {
     let is_to_kernel = leaves_by(snapshot, responder.destination) == Some(PortKind::Host);
     let of_switch = snapshot.switch_address(responder.source).filter(|_| is_to_kernel);
@@ -166,8 +172,9 @@ fn leaves_by(snapshot: &Snapshot, destination: Address) -> Option<PortKind> {
     snapshot.port(port).map(|port| port.kind)
 }
 
-/// Whether the packet is of a client to whom `externalTrafficPolicy` applies: one outside of this node, as upstream's
-/// tests have it. (A pod that asks a load balancer's address gets its endpoint from its own node.)
+/// Whether the packet is of a client to whom `externalTrafficPolicy` applies: one outside of this
+/// node, as upstream's tests have it. (A pod that asks a load balancer's address gets its endpoint
+/// from its own node.)
 fn is_external(snapshot: &Snapshot, packet: &Packet) -> bool {
     let source = packet.headers.flow.source;
     snapshot.owner(source).is_none() && !snapshot.is_own_node(source)

@@ -115,8 +115,8 @@ fn translated<const FIRST: bool>(context: &mut Context<'_>, packet: &mut Packet)
     pass(context, packet, adjacency)
 }
 
-/// Whether a packet of the initiator came from another MAC address than the one that its replies return to: the
-/// gateway or the client has another one by now.
+/// Whether a packet of the initiator came from another MAC address than the one that its replies
+/// return to: the gateway or the client has another one by now.
 #[inline]
 fn came_another_way(context: &Context<'_>, packet: &Packet, translation: &Translation) -> bool {
     let Translation { return_mac, returns, .. } = *translation;
@@ -255,9 +255,9 @@ pub(super) fn route(context: &Context<'_>, packet: &Packet) -> Result<Adjacency,
     }
 }
 
-/// Re-evaluates a session under the current snapshot. Refuses it while the policies do not permit it,
-/// and ends it if one of its addresses has changed its pod, or if it is a UDP flow whose addresses mean
-/// something else now: its packet opens another one then.
+/// Re-evaluates a session under the current snapshot. Refuses it while the policies do not permit
+/// it, and ends it if one of its addresses has changed its pod, or if it is a UDP flow whose
+/// addresses mean something else now: its packet opens another one then.
 fn reevaluate(
     context: &mut Context<'_>,
     packet: &mut Packet,
@@ -271,10 +271,7 @@ fn reevaluate(
         let may_open = packet.headers.role == Role::Opens
             && (has_departed || found.forward)
             && !matches!(packet.headers.fragment, Fragment::Later(_));
-        return Err(match may_open {
-            true => opens(context, packet),
-            false => Next::End(Outcome::NoSession),
-        });
+        return Err(if may_open { opens(context, packet) } else { Next::End(Outcome::NoSession) });
     }
     let Decision { outcome, by } = policy::reevaluate(context.snapshot, tuples);
     if outcome.verdict() != Verdict::Forward {
@@ -344,8 +341,9 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
 }
 
-/// Forwards an ICMP error about a packet of this node's kernel, or to it, that no policy is about: it has no session here, and
-/// the kernel knows its own connections. As above, it arrives on the port which the packet left by.
+/// Forwards an ICMP error about a packet of this node's kernel, or to it, that no policy is about:
+/// it has no session here, and the kernel knows its own connections. As above, it arrives on the
+/// port which the packet left by.
 #[cold]
 fn of_kernel(context: &Context<'_>, packet: &mut Packet, quoted: &Flow) -> Next {
     let (snapshot, flow) = (context.snapshot, &packet.headers.flow);
@@ -378,13 +376,11 @@ fn related_translation(error: &Flow, forward: bool, tuples: Tuples) -> Translati
         true => (tuples.initiator, tuples.responder),
         false => (tuples.responder.reversed(), tuples.initiator.reversed()),
     };
-    // A router's address stays, unless the sender knows the other end by this node's address: its own node takes nothing
-    // else from here. The far end has another address here.
+    // A router's address stays, unless the sender knows the other end by this node's address: its
+    // own node takes nothing else from here. The far end has another address here.
     let is_hidden = !forward && tuples.initiator.source != tuples.responder.source;
-    let source = match error.source == left.destination || is_hidden {
-        true => sent.destination,
-        false => error.source,
-    };
+    let is_far_end = error.source == left.destination || is_hidden;
+    let source = if is_far_end { sent.destination } else { error.source };
     let to = Flow { source, destination: sent.source, ..*error };
     let (quoted, return_mac) = (Some(Box::new(sent)), tuples.return_mac);
     Translation { to, quoted, return_mac, returns: forward && return_mac != Mac::default() }

@@ -84,8 +84,8 @@ impl Snapshot {
             && (self.routes.is_pod(flow.source) || is_for_pod())
     }
 
-    /// Whether replies of what is behind the uplink to this node's own address arrive outside of tunnels: of this
-    /// node's traffic there, translated connections alone are the switch's.
+    /// Whether replies of what is behind the uplink to this node's own address arrive outside of
+    /// tunnels: of this node's traffic there, translated connections alone are the switch's.
     pub(crate) fn replies_in_clear(&self, address: Address) -> bool {
         !(matches!(self.underlay, Underlay::Overlay(_)) && self.routes.is_pod(address))
     }

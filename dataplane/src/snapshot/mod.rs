@@ -123,7 +123,8 @@ pub struct Snapshot {
     host: Option<PortId>,
     /// Whether any port replies to denials.
     rejects: bool,
-    /// Whether packets may take frames of their own: any port replies to denials, or does not take every packet.
+    /// Whether packets may take frames of their own: any port replies to denials, or does not take
+    /// every packet.
     needs_spare_frames: bool,
     /// Whether any port has staged ACLs.
     is_staged: bool,

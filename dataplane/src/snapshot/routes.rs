@@ -22,7 +22,8 @@ pub struct Peer {
     pub endpoint: Address,
     /// MAC address of the next hop towards it on the underlay; `None` while it is not known.
     pub next_hop: Option<Mac>,
-    /// Bytes of the longest packet that the underlay takes on that path; 0 if the uplink's MTU alone decides.
+    /// Bytes of the longest packet that the underlay takes on that path; 0 if the uplink's MTU
+    /// alone decides.
     pub mtu: u16,
     /// Smallest hop limit that its tunnel packets arrive with: 255 where it is a neighbour on the
     /// uplink's link (RFC 5082), 0 where routers stand in between.

@@ -10,16 +10,17 @@ const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
 
-/// Whether a router may cut this IPv4 packet: its sender permits it, and it has no options, of which fragments would
-/// have some.
+/// Whether a router may cut this IPv4 packet: its sender permits it, and it has no options, of
+/// which fragments would have some.
 pub(crate) fn is_divisible(ip: &[u8]) -> bool {
     ip.first() == Some(&0x45)
         && ip.len() > HEADER
         && u16::from_be_bytes([ip[6], ip[7]]) & DONT_FRAGMENT == 0
 }
 
-/// The fragments of a [divisible](is_divisible) packet, in order, each with its own header and of no more than `most`
-/// bytes. Of a fragment, they are fragments of the same datagram. None if `most` leaves no room for data.
+/// The fragments of a [divisible](is_divisible) packet, in order, each with its own header and of
+/// no more than `most` bytes. Of a fragment, they are fragments of the same datagram. None if
+/// `most` leaves no room for data.
 pub(crate) fn fragments(ip: &[u8], most: usize) -> impl Iterator<Item = Vec<u8>> {
     let (header, data) = ip.split_at(HEADER);
     let room = most.saturating_sub(HEADER) & !7;

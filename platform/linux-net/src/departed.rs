@@ -1,8 +1,8 @@
 //! Deletes entries of conntrack that outlive their reason.
 //!
-//! An entry records the initiator of a connection, and its translation. A stale one applies to the next pod at the
-//! address: datagrams towards that pod pass as replies. Datagrams of a process keep the endpoint, or the lack of one,
-//! that the first of them found.
+//! An entry records the initiator of a connection, and its translation. A stale one applies to the
+//! next pod at the address: datagrams towards that pod pass as replies. Datagrams of a process keep
+//! the endpoint, or the lack of one, that the first of them found.
 //!
 //! ```text
 //!   ctnetlink ─ entries ─┬▶ an end in either tuple, translated or not, is departed ─┬▶ deleted
@@ -37,28 +37,28 @@ pub fn delete_connections(addresses: &BTreeSet<IpAddr>) -> Result<usize, Error> 
     if addresses.is_empty() {
         return Ok(0);
     }
-    let is_touched = |original: &Tuple, reply: &Tuple| {
-        [original, reply].iter().flat_map(|it| &it.addresses).any(|end| addresses.contains(end))
-    };
-    delete_where(is_touched)
+    delete_where(|original, reply| touches(addresses, original, reply))
         .map_err(|cause| Error::new("delete departed pods' connections from conntrack", cause))
 }
 
-/// Deletes the UDP entries whose datagrams, for the first address, are led to the second one, if `is_stale` says so of
-/// both. Returns the number of deleted entries.
+/// Deletes the UDP entries whose datagrams, for the first address, are led to the second one, if
+/// `is_stale` says so of both. Returns the number of deleted entries.
 ///
 /// # Errors
 /// As [`delete_connections`].
 pub(super) fn delete_flows(
     is_stale: impl Fn(SocketAddr, SocketAddr) -> bool,
 ) -> Result<usize, Error> {
-    let is_stale = |original: &Tuple, reply: &Tuple| {
+    let deleted = delete_where(|original, reply| {
         let ends = original.destination().zip(reply.source());
         original.protocol == libc::IPPROTO_UDP as u8
             && ends.is_some_and(|(of, to)| is_stale(of, to))
-    };
-    delete_where(is_stale)
-        .map_err(|cause| Error::new("delete stale flows to services from conntrack", cause))
+    });
+    deleted.map_err(|cause| Error::new("delete stale flows to services from conntrack", cause))
+}
+
+fn touches(addresses: &BTreeSet<IpAddr>, original: &Tuple, reply: &Tuple) -> bool {
+    [original, reply].iter().flat_map(|it| &it.addresses).any(|end| addresses.contains(end))
 }
 
 /// Deletes the entries that `test` chooses by both tuples.
@@ -89,7 +89,8 @@ fn delete_each(
     refused.map_or(Ok(deleted), Err)
 }
 
-/// Returns the family, original tuple, number and zone of an entry that `test` chooses, as the body of a request.
+/// Returns the family, original tuple, number and zone of an entry that `test` chooses, as the body
+/// of a request.
 fn name_if(body: &[u8], test: impl Fn(&Tuple, &Tuple) -> bool) -> Option<Vec<u8>> {
     let (generic, attributes) = body.split_at_checked(GENERIC)?;
     let mut name = generic.to_vec();
@@ -164,10 +165,9 @@ mod tests {
         addresses: &BTreeSet<IpAddr>,
         found: &mut Vec<Vec<u8>>,
     ) -> io::Result<bool> {
-        let is_touched = |original: &Tuple, reply: &Tuple| {
-            [original, reply].iter().flat_map(|it| &it.addresses).any(|it| addresses.contains(it))
-        };
-        read_list(datagram, NEW_ENTRY, |body| found.extend(name_if(body, is_touched)))
+        read_list(datagram, NEW_ENTRY, |body| {
+            found.extend(name_if(body, |original, reply| touches(addresses, original, reply)));
+        })
     }
 
     #[test]

@@ -19,8 +19,8 @@ pub struct Rules {
     pub pods: Vec<IpNet>,
     /// Networks of the cluster, towards which pods keep their own addresses.
     pub cluster: Vec<IpNet>,
-    /// Protocol and port of services at the node's addresses, of IPv4 and IPv6: no connection leaves under such a port,
-    /// as its answers would be taken for requests.
+    /// Protocol and port of services at the node's addresses, of IPv4 and IPv6: no connection
+    /// leaves under such a port, as its answers would be taken for requests.
     pub taken: [BTreeSet<(u8, u16)>; 2],
 }
 

@@ -26,8 +26,8 @@ pub struct NextHop {
     pub neighbour: IpAddr,
     /// Its Ethernet address; `None` while the kernel resolves it.
     pub mac: Option<MacAddress>,
-    /// Bytes of the longest packet that the kernel sends on that route, if it knows of a bound besides the interface's: one
-    /// of the route's, or one that path MTU discovery found.
+    /// Bytes of the longest packet that the kernel sends on that route, if it knows of a bound
+    /// besides the interface's: one of the route's, or one that path MTU discovery found.
     pub mtu: Option<u32>,
 }
 

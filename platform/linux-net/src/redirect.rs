@@ -11,12 +11,14 @@
 //!
 //! Two more rules concern what leaves the node:
 //!
-//! - What the switch sends to the kernel from its own address, on behalf of a client, leaves as the node's.
-//! - A connection of a process whose source port is a service's at the node's address gets another one: its answers
-//!   would be taken for requests to the service.
+//! - What the switch sends to the kernel from its own address, on behalf of a client, leaves as the
+//!   node's.
+//! - A connection of a process whose source port is a service's at the node's address gets another
+//!   one: its answers would be taken for requests to the service.
 //!
 //! One nftables table has five rules and six sets for each address family; changes of services
-//! change elements of the sets. Entries of UDP flows that lead elsewhere by now are deleted from conntrack.
+//! change elements of the sets. Entries of UDP flows that lead elsewhere by now are deleted from
+//! conntrack.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -117,9 +119,9 @@ impl Redirector {
     /// With the output of `nft`; the next call writes the whole table.
     pub fn set(&mut self, wanted: &Redirects) -> Result<(), Error> {
         self.write(wanted)?;
-        let has_stale_flows = std::mem::take(&mut self.has_stale_flows);
-        let is_stale = |address, to| wanted.differ(address, to);
-        if has_stale_flows && let Err(error) = departed::delete_flows(is_stale) {
+        if std::mem::take(&mut self.has_stale_flows)
+            && let Err(error) = departed::delete_flows(|address, to| wanted.differ(address, to))
+        {
             // Without nf_conntrack_netlink, say.
             tracing::warn!("UDP flows of the node's processes stay where they are: {error}");
         }
@@ -257,8 +259,8 @@ fn whole(wanted: &Elements) -> String {
 
 /// Matches source ports in the set that follows.
 pub(crate) const OTHER_PORT_IF: &str = "meta l4proto { tcp, udp, sctp } meta l4proto . th sport";
-/// Gives the node's address and another source port: of the range that Linux itself uses, and `--translation-ports` does
-/// not.
+/// Gives the node's address and another source port: of the range that Linux itself uses, and
+/// `--translation-ports` does not.
 pub(crate) const OTHER_PORT: &str = "masquerade to :32768-60999 random";
 
 fn difference(known: &Elements, wanted: &Elements) -> String {

@@ -44,17 +44,16 @@ fn write(path: &Path, value: &str) -> Result<(), Error> {
     written.map_err(|cause| Error::new(format!("write '{value}' to {}", path.display()), cause))
 }
 
-/// Lets connection tracking translate TCP segments outside of the window as well, if it is there: the kernel would answer
-/// those with resets under the node's address, which end the connections of pods that it masquerades.
+/// Lets connection tracking translate TCP segments outside of the window as well, if it is there:
+/// the kernel would answer those with resets under the node's address, which end the connections of
+/// pods that it masquerades.
 ///
 /// # Errors
 /// Names the file.
 pub(crate) fn track_segments_outside_of_windows() -> Result<(), Error> {
     let path = Path::new("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal");
-    match fs::read_to_string(path).is_ok_and(|text| text.trim() == "0") {
-        true => write(path, "1"),
-        false => Ok(()),
-    }
+    let is_strict = fs::read_to_string(path).is_ok_and(|text| text.trim() == "0");
+    if is_strict { write(path, "1") } else { Ok(()) }
 }
 
 /// Like [`set`], but a setting that does not exist is as good as switched off.

@@ -25,7 +25,8 @@ impl MasqueradeReconciler {
         Ok(Self { programmer: programmer?, made_for: None })
     }
 
-    /// Masquerades what pods of node `node` send outside of the cluster, but under no port of a service.
+    /// Masquerades what pods of node `node` send outside of the cluster, but under no port of a
+    /// service.
     pub(super) fn reconcile(&mut self, view: &View, node: &str, services: &Arc<Redirects>) {
         let is_same = |(nodes, known): &(Arc<Nodes>, Arc<Redirects>)| {
             Arc::ptr_eq(nodes, &view.nodes) && Arc::ptr_eq(known, services)

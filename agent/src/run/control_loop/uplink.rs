@@ -144,8 +144,8 @@ impl UplinkPort {
         self.hops.get(&Destination::World)?.mac
     }
 
-    /// Returns the routes to the other nodes, whose packets get so many bytes longer behind the port; computes them
-    /// again if these nodes or their next hops changed.
+    /// Returns the routes to the other nodes, whose packets get so many bytes longer behind the
+    /// port; computes them again if these nodes or their next hops changed.
     pub(super) fn routes(&mut self, view: &View, node: &str, overhead: u16) -> Arc<Routes> {
         if self.made_for.as_ref().is_some_and(|known| Arc::ptr_eq(known, &view.nodes)) {
             return Arc::clone(&self.routes);
@@ -165,8 +165,9 @@ impl UplinkPort {
         Arc::clone(&self.routes)
     }
 
-    /// Requests the filter of the interface, if its input changed. What it takes stays the switch's while connections
-    /// go on: ports of services that are gone, and everything where the node's own object is.
+    /// Requests the filter of the interface, if its input changed. What it takes stays the switch's
+    /// while connections go on: ports of services that are gone, and everything where the node's
+    /// own object is.
     fn set_filter(
         &mut self,
         services: &Arc<Services>,
@@ -182,8 +183,9 @@ impl UplinkPort {
                 self.own.clone_from(&own);
             }
             let mut filter = uplink_filter::filter(services, self.own.as_deref(), network);
-            let in_use = || uplink_filter::in_use(ports.switch().sessions());
-            let keeps = uplink_filter::keep(&mut filter, &self.filter, in_use);
+            let keeps = uplink_filter::keep(&mut filter, &self.filter, || {
+                uplink_filter::in_use(ports.switch().sessions())
+            });
             self.recheck = keeps.then(|| Instant::now() + RECHECK);
             self.filter.clone_from(&filter);
             ports.request(Operation::SetUplinkFilter(filter));

@@ -56,8 +56,8 @@ pub(super) fn in_use(sessions: &Sessions) -> BTreeSet<UplinkService> {
     destinations.collect()
 }
 
-/// Adds those of the filter set last whose services are gone, but not their connections: the kernel would reset these.
-/// Returns whether there are any.
+/// Adds those of the filter set last whose services are gone, but not their connections: the kernel
+/// would reset these. Returns whether there are any.
 pub(super) fn keep(
     filter: &mut UplinkFilter,
     last: &UplinkFilter,

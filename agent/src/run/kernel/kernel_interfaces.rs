@@ -117,8 +117,8 @@ impl KernelInterfaces {
 }
 
 impl KernelInterfaces {
-    /// Takes the uplink's program of an earlier process off all interfaces but the uplink: it takes the switch's packets
-    /// from an interface that became a bridge's, or drops them.
+    /// Takes the uplink's program of an earlier process off all interfaces but the uplink: it takes
+    /// the switch's packets from an interface that became a bridge's, or drops them.
     fn release_former_uplinks(&mut self, uplink: u32) -> Result<(), KernelError> {
         for link in self.netlink.links()?.iter().filter(|link| link.index != uplink) {
             let name = &link.name;

@@ -98,14 +98,15 @@ impl Kernel {
         Ok(())
     }
 
-    /// Whether the uplink is guarded: its program is the first there. One in front of it could take the switch's packets,
-    /// or pass them to the kernel.
+    /// Whether the uplink is guarded: its program is the first there. One in front of it could take
+    /// the switch's packets, or pass them to the kernel.
     pub fn is_uplink_guarded(&self) -> bool {
         let uplink = *lock(&self.uplink);
         !uplink.is_steered || self.ingress.is_first(self.from_uplink, uplink.ifindex)
     }
 
-    /// Takes the uplink's program off an interface that is the uplink no more; returns whether one was there.
+    /// Takes the uplink's program off an interface that is the uplink no more; returns whether one
+    /// was there.
     pub fn release_former_uplink(ifindex: u32) -> bool {
         let was_left = ingress::has("from_uplink", ifindex);
         if was_left {

@@ -98,8 +98,8 @@ impl Umem {
         Ok(program::foreign(index_of(interface)?))
     }
 
-    /// Takes the uplink's program that an earlier process left off an interface that is the uplink no more; returns
-    /// whether one was there.
+    /// Takes the uplink's program that an earlier process left off an interface that is the uplink
+    /// no more; returns whether one was there.
     ///
     /// # Errors
     /// If the kernel does not remove it.

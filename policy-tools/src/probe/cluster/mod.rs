@@ -127,7 +127,8 @@ impl Cluster {
             let node_context = NodeContext {
                 services: Arc::new(services),
                 routes: Arc::clone(&self.routes),
-                // Its verdicts are those of tunnels too; packets on the uplink are the same as in them.
+                // Its verdicts are those of tunnels too; packets on the uplink are the same as in
+                // them.
                 underlay: Underlay::Routed,
                 link_local_destinations: vec![snapshot::METADATA_SERVICE.into()],
                 ..NodeContext::default()
