@@ -197,7 +197,7 @@ impl LargeTable {
     }
 }
 
-fn generation(ruleset: &mut Option<Ruleset>) -> Result<u32, Error> {
+pub(crate) fn generation(ruleset: &mut Option<Ruleset>) -> Result<u32, Error> {
     match ruleset {
         Some(ruleset) => ruleset,
         none => none.insert(Ruleset::open()?),
@@ -236,6 +236,11 @@ const OWN: &str = "podgate";
 /// With the output of `nft`.
 pub fn run(script: &str) -> Result<(), Error> {
     nft(&["-f", "-"], script, TIMEOUT).map(drop)
+}
+
+/// The output of `nft list` about this.
+pub(crate) fn listed(what: &[&str]) -> Result<String, Error> {
+    nft(&[&["list"], what].concat(), "", TIMEOUT)
 }
 
 /// Runs `nft` with this input; returns its output.

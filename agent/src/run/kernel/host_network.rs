@@ -9,7 +9,7 @@ use linux_net::filter::{self, Filter};
 use linux_net::host_port::{self, HostPortConfig};
 use linux_net::masquerade::{self, Masquerader};
 use linux_net::redirect::{Redirector, Redirects};
-use linux_net::{Netlink, NextHop};
+use linux_net::{ForwardPolicy, Netlink, NextHop};
 use nftables::{Enforcer, Failsafe, HOST_TABLES, host_ruleset};
 
 use super::error::KernelError;
@@ -33,7 +33,7 @@ pub trait HostNetwork: Send {
     /// Masquerades what pods send to the world.
     ///
     /// # Errors
-    /// If the kernel refuses it.
+    /// If the kernel refuses it, or another program's rules drop it.
     fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), KernelError>;
 
     /// Drops tunnel packets and forged sources that the kernel would route.
@@ -83,6 +83,7 @@ pub struct HostEnd {
 pub(super) struct KernelNetwork {
     netlink: Netlink,
     masquerader: Masquerader,
+    forward_policy: ForwardPolicy,
     filter: Filter,
     /// The rules of the filter that were set last.
     filtered: Option<filter::Rules>,
@@ -102,6 +103,7 @@ impl KernelNetwork {
         Ok(Self {
             netlink,
             masquerader,
+            forward_policy: ForwardPolicy::default(),
             filter,
             filtered: None,
             redirector,
@@ -140,7 +142,17 @@ impl HostNetwork for KernelNetwork {
     }
 
     fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), KernelError> {
-        Ok(self.masquerader.set(rules)?)
+        self.masquerader.set(rules)?;
+        let host_port = HostPortConfig::default().host_interface;
+        match self.forward_policy.dropping(&host_port)? {
+            [] => Ok(()),
+            [first, ..] => Err(format!(
+                "the chain {first} drops what is forwarded: pods reach nothing outside of the cluster; accept what comes \
+                 from and goes to {host_port} there (iptables -I FORWARD -i {host_port} -j ACCEPT; iptables -I FORWARD \
+                 -o {host_port} -j ACCEPT)"
+            )
+            .into()),
+        }
     }
 
     fn filter(&mut self, rules: &filter::Rules) -> Result<(), KernelError> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use linux_net::host_port::{self, HostPortConfig};
 use linux_net::redirect::{Redirector, Redirects};
-use linux_net::{filter, in_namespace, masquerade};
+use linux_net::{ForwardPolicy, filter, in_namespace, masquerade};
 use testkit::packet;
 
 use crate::words;
@@ -41,6 +41,26 @@ fn odd_tables_of_the_switchs_names_are_replaced_and_others_stay() {
     let tables = namespace.exec(words("nft list ruleset"));
     assert!(!tables.contains("odd") && !tables.contains("dormant"), "{tables}");
     assert!(tables.contains("masquerade") && tables.contains("table ip podgate"), "{tables}");
+}
+
+/// As Docker and ufw leave it.
+#[test]
+fn chains_that_drop_what_is_forwarded_are_found() {
+    testkit::requires_root!();
+    let node = testkit::Namespace::new("forward");
+    let mut policy = ForwardPolicy::default();
+    let mut found = || {
+        let found = || policy.dropping("podgate-host").map(<[String]>::to_vec);
+        in_namespace(node.path(), found).unwrap().unwrap()
+    };
+    assert!(found().is_empty());
+    node.exec(words("nft add table ip filter"));
+    let chain = "add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }";
+    node.exec(["nft", chain]);
+    assert_eq!(found(), ["ip filter FORWARD"]);
+    assert_eq!(found(), ["ip filter FORWARD"], "nothing changed");
+    node.exec(words("nft add rule ip filter FORWARD iifname podgate-host accept"));
+    assert!(found().is_empty());
 }
 
 /// A process that never pauses, and a service that comes and goes.
