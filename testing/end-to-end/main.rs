@@ -36,6 +36,7 @@ mod storm;
 mod trouble;
 mod tunnels;
 mod upgrade;
+mod world;
 
 use cluster_node::ClusterNode;
 

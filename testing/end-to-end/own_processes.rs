@@ -31,14 +31,14 @@ while True:
     stream.close()
 ";
 
-fn mirror(namespace: &Namespace) -> Process {
+pub(crate) fn mirror(namespace: &Namespace) -> Process {
     let server = namespace.spawn(["python3", "-c", MIRROR]);
     server.wait_for_line("listening", PATIENCE);
     server
 }
 
 /// The source address that the mirror at `to` sees of a process in this namespace.
-fn seen_as(namespace: &Path, to: &str) -> std::io::Result<String> {
+pub(crate) fn seen_as(namespace: &Path, to: &str) -> std::io::Result<String> {
     let to: SocketAddr = to.parse().unwrap();
     let mut stream =
         in_namespace(namespace, || TcpStream::connect_timeout(&to, BLOCKED)).unwrap()?;
@@ -49,7 +49,7 @@ fn seen_as(namespace: &Path, to: &str) -> std::io::Result<String> {
 }
 
 /// The same with a datagram.
-fn seen_as_by_datagram(namespace: &Path, to: &str) -> std::io::Result<String> {
+pub(crate) fn seen_as_by_datagram(namespace: &Path, to: &str) -> std::io::Result<String> {
     let to: SocketAddr = to.parse().unwrap();
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = in_namespace(namespace, || UdpSocket::bind(any)).unwrap()?;
@@ -62,7 +62,7 @@ fn seen_as_by_datagram(namespace: &Path, to: &str) -> std::io::Result<String> {
 }
 
 /// A service whose endpoints are these addresses on `node`.
-fn apply(lan: &Lan, name: &str, node: &str, endpoints: &[String], spec: Value) {
+pub(crate) fn apply(lan: &Lan, name: &str, node: &str, endpoints: &[String], spec: Value) {
     let metadata = json!({"name": name, "namespace": "default",
         "labels": {"kubernetes.io/service-name": name}});
     for (v6, family) in [(false, "IPv4"), (true, "IPv6")] {
