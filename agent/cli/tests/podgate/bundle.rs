@@ -49,8 +49,7 @@ fn planted_secrets_are_not_in_the_bundle() {
          -----BEGIN EC PRIVATE KEY-----\nplantedpem4\n-----END EC PRIVATE KEY-----\n\
          2026-11-26T07:51:13.366Z  INFO ready\nplantedline6\n",
     );
-    let config =
-        write("config.yaml", "node-name: node-a\nlog-level: debug\nplantedkey7: plantedkey7\n");
+    let config = write("config.yaml", "node-name: node-a\nlog-level: debug\n# plantedkey7\n");
     let key = write("wireguard.key", "plantedkey7\n");
     let bundle = folder.path().join("bundle.tar.gz");
     // A file that is there keeps no mode, and whoever has it open reads nothing.
