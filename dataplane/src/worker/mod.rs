@@ -247,6 +247,19 @@ impl Worker {
         self.give_up(gone);
     }
 
+    /// Runs rounds until one that polled every port had no packet; returns the packets handled. One round leaves
+    /// frames behind: more than a burst at a port, and those of silent ports while others are busy.
+    pub fn drain(&mut self, now: Now) -> usize {
+        let mut all = 0;
+        loop {
+            let polls_all = !self.is_busy;
+            match self.round(now) {
+                0 if polls_all => return all,
+                handled => all += handled,
+            }
+        }
+    }
+
     /// Time of the last round with packets that were not forwarded already.
     pub(crate) fn arrived(&self) -> Now {
         self.arrived

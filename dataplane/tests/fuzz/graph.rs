@@ -110,7 +110,7 @@ impl Switch {
     }
 
     fn round(&mut self) {
-        self.worker.round(Now(Duration::from_millis(self.now_ms)));
+        self.worker.drain(Now(Duration::from_millis(self.now_ms)));
         self.wires.iter().for_each(|wire| while wire.receive().is_some() {});
         self.worker.mailbox().free_retired();
     }

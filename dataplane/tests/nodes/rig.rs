@@ -72,13 +72,13 @@ impl Rig {
     /// Publishes these parts: the switch decides by them from now on.
     pub(crate) fn publish(&mut self, parts: Parts) {
         self.worker.mailbox().send(Command::Snapshot(Arc::new(Snapshot::new(parts))));
-        self.worker.round(self.now());
+        self.worker.drain(self.now());
     }
 
     /// Makes it send copies of DNS packets to a tap.
     pub(crate) fn follow_dns(&mut self, tap: &Arc<DnsTap>) {
         self.worker.mailbox().send(Command::FollowDns(Arc::clone(tap)));
-        self.worker.round(self.now());
+        self.worker.drain(self.now());
     }
 
     /// Releases answers; returns their outcomes.
@@ -90,14 +90,14 @@ impl Rig {
     /// Advances the clock by seconds; returns the outcomes of held packets.
     pub(crate) fn wait(&mut self, seconds: u64) -> Vec<Outcome> {
         self.now_s += seconds;
-        self.worker.round(self.now());
+        self.worker.drain(self.now());
         std::mem::take(&mut self.ends.lock().unwrap())
     }
 
     /// Makes it trace packets.
     pub(crate) fn follow(&mut self, tracing: Option<Arc<Tracing>>) {
         self.worker.mailbox().send(Command::Trace(tracing));
-        self.worker.round(self.now());
+        self.worker.drain(self.now());
     }
 
     /// Sends a frame in and tells how it ended.
@@ -108,7 +108,7 @@ impl Rig {
     /// Sends frames in as one vector.
     pub(crate) fn send_all(&mut self, port: u16, frames: Vec<Vec<u8>>) -> Vec<Outcome> {
         frames.into_iter().for_each(|frame| self.wires[usize::from(port)].send(frame));
-        self.worker.round(self.now());
+        self.worker.drain(self.now());
         std::mem::take(&mut self.ends.lock().unwrap())
     }
 
@@ -131,7 +131,7 @@ impl Rig {
     /// Takes a port away; tells how what waited there ended.
     pub(crate) fn remove_port(&mut self, port: u16) -> Vec<Outcome> {
         self.worker.mailbox().send(Command::RemovePort(PortId(port)));
-        self.worker.round(self.now());
+        self.worker.drain(self.now());
         std::mem::take(&mut self.ends.lock().unwrap())
     }
 

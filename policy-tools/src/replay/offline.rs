@@ -149,7 +149,7 @@ impl Offline {
             log.current = (log.current.0 + 1, now);
             log.current.0
         };
-        self.worker.round(now);
+        self.worker.drain(now);
         let ended = self.take_ended();
         let waits = self.log.lock().waiting.values().any(|(waiting, ..)| *waiting == n);
         let is_there = waits || ended.iter().any(|passed| passed.n == n);
@@ -159,7 +159,7 @@ impl Offline {
     /// Advances the time until no packet waits; returns those that are done.
     pub(super) fn finish(&mut self) -> Vec<Passed> {
         let last = self.log.lock().current.1;
-        self.worker.round(Now(last.0.saturating_add(LONGEST_WAIT)));
+        self.worker.drain(Now(last.0.saturating_add(LONGEST_WAIT)));
         self.take_ended()
     }
 

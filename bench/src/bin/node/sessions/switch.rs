@@ -38,7 +38,7 @@ pub(super) fn run(load: &mut Load, pods: u16, seconds: u64, what: &str) -> Resul
         for due in std::mem::take(&mut load.due) {
             wires[usize::from(due.from.unwrap_or(pods))].send(load.frame(&due));
         }
-        while worker.round(Now(Duration::from_millis(tick))) > 0 {}
+        worker.drain(Now(Duration::from_millis(tick)));
         for wire in &wires {
             while let Some(frame) = wire.receive() {
                 load.arrived(&frame);
