@@ -49,8 +49,10 @@ pub enum Fault {
         /// The minor version found.
         minor: u16,
     },
-    /// Frames of another kind than Ethernet.
-    #[error("link type {0} is not supported, only Ethernet (1) is")]
+    /// Packets that begin with no header that is understood.
+    #[error(
+        "link type {0} is not supported: Ethernet (1), raw IP (101) and Linux's cooked captures (113, 276) are"
+    )]
     LinkType(u16),
     /// A record holds more than any frame can.
     #[error("the record claims {0} bytes of packet, more than the {MAX_FRAME} allowed")]

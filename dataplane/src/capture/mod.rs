@@ -19,6 +19,7 @@
 
 mod bytes;
 mod error;
+mod link;
 mod live;
 mod options;
 mod pcap;
@@ -36,7 +37,7 @@ pub use reader::Reader;
 pub use record::Record;
 pub use writer::{Direction, Writer};
 
-/// LINKTYPE_ETHERNET, the only link type the switch understands.
+/// LINKTYPE_ETHERNET, which captures are written with.
 const ETHERNET: u16 = 1;
 
 /// The longest frame a record may hold, in bytes: what libpcap allows (`MAXIMUM_SNAPLEN`).

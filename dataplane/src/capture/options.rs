@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Fault;
 use super::bytes::Fields;
+use super::link::LinkType;
 
 const END_OF_OPTIONS: u16 = 0;
 const IF_NAME: u16 = 2;
@@ -15,6 +16,8 @@ const IF_TSOFFSET: u16 = 14;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) name: Option<Arc<str>>,
+    /// What its packets begin with; `None` where that is not understood.
+    pub(super) link: Option<LinkType>,
     /// Longest part of a packet that was kept, in bytes; 0 stands for all of it.
     pub(super) snap_length: u32,
     resolution: Resolution,
@@ -47,8 +50,13 @@ enum Resolution {
 impl Interface {
     /// From the options at the end of an interface description block.
     pub(super) fn from_options(snap_length: u32, mut options: Fields<'_>) -> Result<Self, Fault> {
-        let mut interface =
-            Self { name: None, snap_length, resolution: Resolution::Decimal(6), offset: 0 };
+        let mut interface = Self {
+            name: None,
+            link: Some(LinkType::Ethernet),
+            snap_length,
+            resolution: Resolution::Decimal(6),
+            offset: 0,
+        };
         while let Some((code, value)) = next(&mut options)? {
             match (code, value) {
                 (IF_NAME, name) => {

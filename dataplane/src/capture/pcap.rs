@@ -4,7 +4,8 @@ use std::io::Read;
 use std::time::Duration;
 
 use super::bytes::{ByteOrder, Fields, Source};
-use super::{ETHERNET, Fault, MAX_FRAME, Record};
+use super::link::LinkType;
+use super::{Fault, MAX_FRAME, Record};
 
 /// Properties of the records, from the file's header.
 #[derive(Clone, Copy, Debug)]
@@ -12,6 +13,7 @@ pub(super) struct Pcap {
     order: ByteOrder,
     /// Nanoseconds in one unit of a record's fraction of a second.
     nanos_per_tick: u64,
+    link: LinkType,
 }
 
 impl Pcap {
@@ -24,11 +26,11 @@ impl Pcap {
             0x4d3c_b2a1 => (ByteOrder::Little, 1),
             _ => return None,
         };
-        Some(Self { order, nanos_per_tick })
+        Some(Self { order, nanos_per_tick, link: LinkType::Ethernet })
     }
 
     /// Reads what follows the magic number in the file's header.
-    pub(super) fn header<R: Read>(self, source: &mut Source<R>) -> Result<(), Fault> {
+    pub(super) fn header<R: Read>(&mut self, source: &mut Source<R>) -> Result<(), Fault> {
         let mut header = [0; 20];
         let what = "the file header";
         if !source.fill(&mut header, what)? {
@@ -42,10 +44,9 @@ impl Pcap {
         // Zone, accuracy and snap length: the first two are always zero, and each record
         // tells its own length. The upper half of the last field describes a checksum.
         fields.take(12);
-        match fields.u32().unwrap_or(0) as u16 {
-            ETHERNET => Ok(()),
-            other => Err(Fault::LinkType(other)),
-        }
+        let number = fields.u32().unwrap_or(0) as u16;
+        self.link = LinkType::of(number).ok_or(Fault::LinkType(number))?;
+        Ok(())
     }
 
     /// The next record; `None` at the end of the file.
@@ -66,6 +67,8 @@ impl Pcap {
         source.append(&mut data, length, what)?;
         let time = Duration::from_secs(seconds.into())
             + Duration::from_nanos(u64::from(ticks) * self.nanos_per_tick);
-        Ok(Some(Record { time, interface: None, direction: None, data, original_length, offset }))
+        let record =
+            Record { time, interface: None, direction: None, data, original_length, offset };
+        Ok(Some(record.from_link(self.link)))
     }
 }

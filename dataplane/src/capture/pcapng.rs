@@ -8,8 +8,9 @@ use std::io::Read;
 use std::time::Duration;
 
 use super::bytes::{ByteOrder, Fields, Source};
+use super::link::LinkType;
 use super::options::{self, Interface};
-use super::{Direction, ETHERNET, Fault, MAX_FRAME, Record};
+use super::{Direction, Fault, MAX_FRAME, Record};
 
 /// The type of a section header: the same in both byte orders.
 pub(super) const SECTION_HEADER: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
@@ -34,6 +35,8 @@ pub(super) struct Pcapng {
     time: Duration,
     /// The body of the block being read.
     body: Vec<u8>,
+    /// Packets of interfaces whose link type is not understood, so far.
+    pub(super) passed_over: u64,
 }
 
 impl Pcapng {
@@ -44,6 +47,7 @@ impl Pcapng {
             interfaces: Vec::new(),
             time: Duration::ZERO,
             body: Vec::new(),
+            passed_over: 0,
         };
         file.section(source)?;
         Ok(file)
@@ -71,13 +75,16 @@ impl Pcapng {
             let body = std::mem::take(&mut self.body);
             let packet = match kind {
                 INTERFACE_DESCRIPTION => self.describe(&body).map(|()| None),
-                ENHANCED_PACKET => self.enhanced(&body).map(Some),
-                PACKET => self.obsolete(&body).map(Some),
-                SIMPLE_PACKET => self.simple(&body).map(Some),
+                ENHANCED_PACKET => self.enhanced(&body),
+                PACKET => self.obsolete(&body),
+                SIMPLE_PACKET => self.simple(&body),
                 _ => Ok(None),
             };
             self.body = body;
-            if let Some(packet) = packet? {
+            let is_packet = matches!(kind, PACKET | SIMPLE_PACKET | ENHANCED_PACKET);
+            let packet = packet?;
+            self.passed_over += u64::from(is_packet && packet.is_none());
+            if let Some(packet) = packet {
                 self.time = packet.time;
                 return Ok(Some(Record { offset: *block, ..packet }));
             }
@@ -152,20 +159,19 @@ impl Pcapng {
         else {
             return Err(too_short(body));
         };
-        if link_type != ETHERNET {
-            return Err(Fault::LinkType(link_type));
-        }
-        self.interfaces.push(Interface::from_options(snap_length, fields)?);
+        let mut interface = Interface::from_options(snap_length, fields)?;
+        interface.link = LinkType::of(link_type);
+        self.interfaces.push(interface);
         Ok(())
     }
 
-    fn enhanced(&self, body: &[u8]) -> Result<Record, Fault> {
+    fn enhanced(&self, body: &[u8]) -> Result<Option<Record>, Fault> {
         let mut fields = Fields::new(body, self.order);
         let interface = fields.u32().ok_or_else(|| too_short(body))?;
         self.timed(interface, body, fields)
     }
 
-    fn obsolete(&self, body: &[u8]) -> Result<Record, Fault> {
+    fn obsolete(&self, body: &[u8]) -> Result<Option<Record>, Fault> {
         let mut fields = Fields::new(body, self.order);
         let (Some(interface), Some(_drops)) = (fields.u16(), fields.u16()) else {
             return Err(too_short(body));
@@ -173,8 +179,14 @@ impl Pcapng {
         self.timed(interface.into(), body, fields)
     }
 
-    /// Reads the common fields of enhanced and obsolete packet blocks, behind the interface.
-    fn timed(&self, index: u32, body: &[u8], mut fields: Fields<'_>) -> Result<Record, Fault> {
+    /// Reads the common fields of enhanced and obsolete packet blocks, behind the interface. `None` for a packet whose
+    /// link type is not understood.
+    fn timed(
+        &self,
+        index: u32,
+        body: &[u8],
+        mut fields: Fields<'_>,
+    ) -> Result<Option<Record>, Fault> {
         let interface = self.interface(index)?;
         let (Some(high), Some(low), Some(length), Some(original_length)) =
             (fields.u32(), fields.u32(), fields.u32(), fields.u32())
@@ -186,18 +198,19 @@ impl Pcapng {
         }
         let data = fields.take(length as usize).ok_or_else(|| too_short(body))?;
         fields.take((length.wrapping_neg() % 4) as usize);
-        Ok(Record {
+        let record = Record {
             time: interface.time(u64::from(high) << 32 | u64::from(low)),
             interface: interface.name.clone(),
             direction: direction(fields),
             data: data.to_vec(),
             original_length,
             offset: 0,
-        })
+        };
+        Ok(interface.link.map(|link| record.from_link(link)))
     }
 
     /// A packet of the first interface; its length is what is not padding.
-    fn simple(&self, body: &[u8]) -> Result<Record, Fault> {
+    fn simple(&self, body: &[u8]) -> Result<Option<Record>, Fault> {
         let interface = self.interface(0)?;
         let mut fields = Fields::new(body, self.order);
         let original_length = fields.u32().ok_or_else(|| too_short(body))?;
@@ -209,14 +222,15 @@ impl Pcapng {
             return Err(Fault::FrameTooLong(length));
         }
         let data = fields.take(length as usize).ok_or_else(|| too_short(body))?;
-        Ok(Record {
+        let record = Record {
             time: self.time,
             interface: interface.name.clone(),
             direction: None,
             data: data.to_vec(),
             original_length,
             offset: 0,
-        })
+        };
+        Ok(interface.link.map(|link| record.from_link(link)))
     }
 
     fn interface(&self, index: u32) -> Result<&Interface, Fault> {

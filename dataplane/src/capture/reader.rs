@@ -58,6 +58,16 @@ impl<R: Read> Reader<R> {
     }
 }
 
+impl<R> Reader<R> {
+    /// Packets of pcapng's interfaces whose link type is not understood, so far: they are no records.
+    pub fn passed_over(&self) -> u64 {
+        match &self.format {
+            Format::Pcap(_) => 0,
+            Format::Pcapng(pcapng) => pcapng.passed_over,
+        }
+    }
+}
+
 impl<R: Read> Iterator for Reader<R> {
     type Item = Result<Record, Error>;
 
@@ -88,7 +98,7 @@ fn start<R: Read>(source: &mut Source<R>) -> Result<Format, Fault> {
     if magic == SECTION_HEADER {
         return Pcapng::start(source).map(Box::new).map(Format::Pcapng);
     }
-    let pcap = Pcap::announced_by(magic).ok_or(Fault::NotACapture)?;
+    let mut pcap = Pcap::announced_by(magic).ok_or(Fault::NotACapture)?;
     pcap.header(source)?;
     Ok(Format::Pcap(pcap))
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Direction;
+use super::link::LinkType;
 
 /// One packet of a capture.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -25,6 +26,15 @@ pub struct Record {
 }
 
 impl Record {
+    /// The same with an Ethernet header, where the capture has another one.
+    pub(super) fn from_link(mut self, link: LinkType) -> Self {
+        let (longer, direction) = link.to_ethernet(&mut self.data);
+        let length = i64::from(self.original_length) + longer;
+        self.original_length = u32::try_from(length).unwrap_or(self.original_length);
+        self.direction = self.direction.or(direction);
+        self
+    }
+
     /// Whether the capture holds less than what was on the wire.
     pub fn is_truncated(&self) -> bool {
         (self.data.len() as u64) < u64::from(self.original_length)

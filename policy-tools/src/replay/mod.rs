@@ -11,6 +11,7 @@
 //! came with it. A later fragment that comes before its first waits in the switch; its line, and
 //! those behind it, are written once its verdict is known.
 
+mod cut;
 mod entry;
 mod offline;
 mod options;
@@ -97,8 +98,9 @@ pub(crate) fn replay(
     let mut pace = Pace::new(options.speed);
     let mut report = Report::new(options.output, stdout);
     let mut broken = None;
-    for record in capture {
-        let record = match record {
+    let (mut capture, mut packets) = (capture, 0);
+    while let Some(record) = capture.next() {
+        let mut record = match record {
             Ok(record) => record,
             Err(error) => {
                 broken = Some(error);
@@ -108,6 +110,10 @@ pub(crate) fn replay(
         // A live capture has both directions; what left the switch does not enter it again.
         if record.direction == Some(Direction::Out) {
             continue;
+        }
+        packets += 1;
+        if cut::completed(&mut record) {
+            report.is_cut(packets);
         }
         let now = clock.at(record.time);
         if pace.waits() {
@@ -123,6 +129,7 @@ pub(crate) fn replay(
         }
     }
     report.packets(offline.finish()).map_err(printed)?;
+    report.passed_over(capture.passed_over());
     report.summary().map_err(printed)?;
     if let Some((path, writer)) = kept {
         writer.finish().map_err(|error| Failure::Output { what: path, error })?;

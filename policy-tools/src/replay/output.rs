@@ -1,6 +1,6 @@
 //! Prints a line for each packet and a summary.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -33,6 +33,9 @@ struct Line<'a> {
     verdict: &'static str,
     reason: &'static str,
     by: &'a [Origin],
+    /// True if the capture has only the beginning of the packet, with its headers.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    cut: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace: Option<Vec<NodeDecision>>,
 }
@@ -51,6 +54,17 @@ struct Summary {
     drop: u64,
     consume: u64,
     reasons: BTreeMap<&'static str, u64>,
+    /// Packets that were decided about by their headers alone.
+    #[serde(skip_serializing_if = "is_zero")]
+    cut: u64,
+    /// Packets of interfaces of another kind than Ethernet, raw IP and Linux's cooked captures.
+    #[serde(skip_serializing_if = "is_zero")]
+    other_link_types: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Prints verdicts as they come, and counts them.
@@ -60,11 +74,24 @@ pub(super) struct Report<'a, W> {
     summary: Summary,
     /// Packets that are done while earlier ones wait, by number.
     ahead: BTreeMap<u64, Passed>,
+    /// Packets under way of which the capture has the beginning.
+    cut: BTreeSet<u64>,
 }
 
 impl<'a, W: Write> Report<'a, W> {
     pub(super) fn new(output: Output, to: &'a mut W) -> Self {
-        Self { output, to, summary: Summary::default(), ahead: BTreeMap::new() }
+        let (ahead, cut) = (BTreeMap::new(), BTreeSet::new());
+        Self { output, to, summary: Summary::default(), ahead, cut }
+    }
+
+    /// Notes that the capture has only the beginning of a packet.
+    pub(super) fn is_cut(&mut self, n: u64) {
+        self.cut.insert(n);
+    }
+
+    /// Notes packets that were no records.
+    pub(super) fn passed_over(&mut self, count: u64) {
+        self.summary.other_link_types = count;
     }
 
     /// Takes packets that are done, and prints all up to the first one that is missing.
@@ -80,6 +107,8 @@ impl<'a, W: Write> Report<'a, W> {
         let (verdict, reason) = (passed.outcome.verdict(), passed.outcome.name());
         self.summary.count(verdict, reason);
         let n = self.summary.packets;
+        let cut = self.cut.remove(&n);
+        self.summary.cut += u64::from(cut);
         let by = &passed.by[..];
         let (entry, exit) = (&*passed.entry, passed.exit.as_deref());
         match self.output {
@@ -87,7 +116,7 @@ impl<'a, W: Write> Report<'a, W> {
                 let followed = !passed.traces.is_empty();
                 let trace = followed.then(|| passed.traces.iter().flat_map(decisions).collect());
                 let verdict = verdict.name();
-                let line = Line { n, r#in: entry, out: exit, verdict, reason, by, trace };
+                let line = Line { n, r#in: entry, out: exit, verdict, reason, by, cut, trace };
                 serde_json::to_writer(&mut *self.to, &line)?;
                 writeln!(self.to)
             }
@@ -103,6 +132,8 @@ impl<'a, W: Write> Report<'a, W> {
                     }
                 };
                 let verdict = verdict.name();
+                let why =
+                    why + if cut { ", by its headers: the rest was not captured" } else { "" };
                 writeln!(
                     self.to,
                     "{n:>6} {seconds:>12.6}  {way:<36} {flow:<44} {verdict:<8} {why}"
@@ -130,6 +161,10 @@ impl<'a, W: Write> Report<'a, W> {
                     "{}: {forward} forwarded, {drop} dropped, {consume} consumed",
                     counted(*packets, "packet")
                 )?;
+                if summary.other_link_types > 0 {
+                    let other = counted(summary.other_link_types, "packet");
+                    writeln!(to, "{other} of interfaces of another link type left out")?;
+                }
                 for (reason, count) in &summary.reasons {
                     writeln!(to, "{count:>6} {reason}")?;
                 }
