@@ -8,6 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::Adapt;
+use super::json::Strict;
 use super::located::{Located, WITHIN};
 use super::parsed::Text;
 use super::yaml::{parse_manifest, parse_yaml, yaml_problem};
@@ -31,6 +32,8 @@ pub(super) struct Content {
 /// A document, or why there is none, and where.
 pub(super) type Document = Result<Value, (String, Option<Position>)>;
 
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Whether a file has JSON.
 pub(super) fn is_json(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "json")
@@ -38,19 +41,34 @@ pub(super) fn is_json(file: &Path) -> bool {
 
 /// The documents of a text, up to the first error.
 pub(super) fn parse(text: &Text) -> Vec<Document> {
+    let bytes = text.text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text.text);
     if text.is_json {
-        let values = serde_json::Deserializer::from_slice(&text.text).into_iter();
-        let problem = |error: serde_json::Error| {
-            let position = Position { line: error.line() as u64, column: error.column() as u64 };
-            (format!("is no JSON: {error}"), Some(position))
-        };
-        return values.map(|value| value.map_err(problem)).collect();
+        return parse_json(bytes);
     }
     let problem = |error: serde_saphyr::Error| {
         let position = error.location().map(|it| Position { line: it.line(), column: it.column() });
         (format!("is no YAML: {}", yaml_problem(&error)), position)
     };
-    parse_manifest(&text.text).into_iter().map(|value| value.map_err(problem)).collect()
+    let documents: Vec<Document> =
+        parse_manifest(bytes).into_iter().map(|value| value.map_err(problem)).collect();
+    if documents.last().is_some_and(Result::is_err) && bytes.trim_ascii_start().starts_with(b"{") {
+        // Documents of JSON, one after the other, are no YAML.
+        let json = parse_json(bytes);
+        if json.last().is_some_and(Result::is_ok) {
+            return json;
+        }
+    }
+    documents
+}
+
+/// The documents of a text of JSON, one after the other, up to the first error.
+fn parse_json(text: &[u8]) -> Vec<Document> {
+    let problem = |error: serde_json::Error| {
+        let position = Position { line: error.line() as u64, column: error.column() as u64 };
+        (format!("is no JSON: {error}"), Some(position))
+    };
+    let values = serde_json::Deserializer::from_slice(text).into_iter();
+    values.map(|value| value.map(|Strict(value)| value).map_err(problem)).collect()
 }
 
 /// Reads the text of `file`; every object in it goes through `adapt` first.
@@ -98,8 +116,7 @@ fn locate(faults: &mut [Fault], text: &[u8]) {
     if faults.iter().all(|fault| fault.position.is_some()) {
         return;
     }
-    let mut reader = text;
-    let documents: Vec<Located> = parse_yaml(&mut reader).map_while(Result::ok).collect();
+    let documents: Vec<Located> = parse_yaml(text).into_iter().map_while(Result::ok).collect();
     for fault in faults.iter_mut().filter(|fault| fault.position.is_none()) {
         let Some(document) = fault.document else { continue };
         let document = document.checked_sub(1).and_then(|it| documents.get(it));
@@ -358,6 +375,38 @@ mod tests {
         let said = faults(&content);
         assert!(said[0].starts_with("f.yaml: document 1: items[0]: kind: missing"), "{said:?}");
         assert_eq!(content.faults[0].position.map(|it| it.line), Some(4));
+    }
+
+    /// What libyaml reads, and kubectl with it.
+    #[test]
+    fn text_that_kubectl_reads_is_read() {
+        let head = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n";
+        let document =
+            "{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {\"name\": \"c\"}}";
+        for (text, pods) in [
+            (
+                format!(
+                    "{head}spec:\n  containers:\n  - args:\n      [\n        \"-jar\",\n\t\"x\",\n      ]\n"
+                ),
+                1,
+            ),
+            (format!("{head}spec:\n  containers:\n  - args: [a,\n  b\n]\n"), 1),
+            (
+                format!("{head}  annotations:\n").replace("{name: a}", "\n  name: a")
+                    + "    x: \"one\n two\n  three\"\n",
+                1,
+            ),
+            (format!("{head}---\n\u{feff}{head}").replacen("name: a", "name: b", 1), 2),
+            (format!("{document}\n{}\n", document.replace("\"c\"", "\"d\"")), 2),
+            (format!("\u{feff}{document}"), 1),
+        ] {
+            let content = yaml(&text);
+            assert_eq!((faults(&content), names(&content).len()), (Vec::new(), pods), "{text}");
+        }
+        let json = |text: &str| read(Path::new("f.json"), text.as_bytes());
+        assert_eq!(names(&json(&format!("\u{feff}{document}{document}"))).len(), 2);
+        let twice = json(&document.replace("\"kind\"", "\"kind\": \"Node\", \"kind\""));
+        assert!(faults(&twice)[0].contains("\"kind\" is given twice"), "{:?}", twice.faults);
     }
 
     #[test]

@@ -174,8 +174,8 @@ mod tests {
     use super::*;
     use crate::manifests::parse_yaml;
 
-    fn read(mut text: &[u8]) -> Vec<Located> {
-        parse_yaml(&mut text).map(Result::unwrap).collect()
+    fn read(text: &[u8]) -> Vec<Located> {
+        parse_yaml(text).into_iter().map(Result::unwrap).collect()
     }
 
     #[test]

@@ -11,6 +11,8 @@
 //! changes.
 
 mod documents;
+mod json;
+mod lenient;
 mod located;
 mod parsed;
 mod parts;
@@ -27,6 +29,7 @@ use serde_json::Value;
 
 use parsed::Text;
 
+pub use lenient::template_line;
 pub use located::{Located, Tree};
 pub use parsed::Parsed;
 pub use source::Source;

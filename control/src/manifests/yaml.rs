@@ -9,19 +9,39 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_saphyr::Error;
 
-/// Parses the documents of a text one by one, up to the first error; empty ones may be left out.
-pub fn parse_yaml<T: DeserializeOwned + 'static>(
-    text: &mut &[u8],
-) -> impl Iterator<Item = Result<T, Error>> {
-    parse(text, false, false)
+use super::lenient::reindented;
+
+/// Parses the documents of a text, up to the first error; empty ones may be left out.
+pub fn parse_yaml<T: DeserializeOwned + 'static>(text: &[u8]) -> Vec<Result<T, Error>> {
+    as_kubectl(text, |text| parse_all(text, false, false))
 }
 
 /// Parses the documents of a manifest, up to the first error.
 pub(super) fn parse_manifest(text: &[u8]) -> Vec<Result<Value, Error>> {
-    let mut documents = parse_all(text, false);
+    as_kubectl(text, parse_with_booleans)
+}
+
+/// Parses a text, and if that fails, the same text indented as YAML 1.2 wants it. The first error counts.
+fn as_kubectl<T>(
+    text: &[u8],
+    parse: impl Fn(&[u8]) -> Vec<Result<T, Error>>,
+) -> Vec<Result<T, Error>> {
+    let documents = parse(text);
+    let failed = documents.last().is_some_and(Result::is_err);
+    let Some(text) = std::str::from_utf8(text).ok().filter(|_| failed) else { return documents };
+    let indented = reindented(text);
+    if indented == text {
+        return documents;
+    }
+    let again = parse(indented.as_bytes());
+    if again.last().is_some_and(Result::is_ok) { again } else { documents }
+}
+
+fn parse_with_booleans(text: &[u8]) -> Vec<Result<Value, Error>> {
+    let mut documents = parse_all(text, false, true);
     if documents.iter().flatten().any(has_word) {
         // Text in quotes stays text.
-        for (document, with_booleans) in documents.iter_mut().zip(parse_all(text, true)) {
+        for (document, with_booleans) in documents.iter_mut().zip(parse_all(text, true, true)) {
             if let (Ok(document), Ok(with_booleans)) = (document, with_booleans) {
                 take_booleans(document, with_booleans);
             }
@@ -30,9 +50,13 @@ pub(super) fn parse_manifest(text: &[u8]) -> Vec<Result<Value, Error>> {
     documents
 }
 
-fn parse_all(mut text: &[u8], yaml_1_1_booleans: bool) -> Vec<Result<Value, Error>> {
+fn parse_all<T: DeserializeOwned + 'static>(
+    mut text: &[u8],
+    yaml_1_1_booleans: bool,
+    octal: bool,
+) -> Vec<Result<T, Error>> {
     let mut documents = Vec::new();
-    for document in parse(&mut text, yaml_1_1_booleans, true) {
+    for document in parse(&mut text, yaml_1_1_booleans, octal) {
         let failed = document.is_err();
         documents.push(document);
         if failed {

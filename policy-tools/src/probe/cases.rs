@@ -68,8 +68,9 @@ fn documents(text: &[u8]) -> Result<Vec<Document>, String> {
     }
 }
 
-fn yaml(mut text: &[u8]) -> Result<Vec<Document>, String> {
-    parse_yaml(&mut text)
+fn yaml(text: &[u8]) -> Result<Vec<Document>, String> {
+    parse_yaml(text)
+        .into_iter()
         .filter(|document| !matches!(document, Ok(Document(Tree::Scalar(Value::Null)))))
         .map(|document| document.map_err(|error| yaml_problem(&error)))
         .collect()
