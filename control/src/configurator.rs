@@ -386,7 +386,7 @@ fn expand(
                 (PortSpec::Range(range), _) => add(peer.clone(), protocol, *range),
                 // The pod itself is connected to.
                 (PortSpec::Name(name), Direction::Ingress) => {
-                    if let Some(number) = pod.and_then(|pod| pod.named_port(name, port.protocol)) {
+                    for number in pod.iter().flat_map(|pod| pod.named_ports(name, port.protocol)) {
                         add(peer.clone(), protocol, PortRange::one(number));
                     }
                 }

@@ -101,7 +101,9 @@ impl PodPeers {
 
     /// Whether a pod of such a namespace is meant, some of its addresses at least.
     pub(crate) fn covers_pod(&self, pod: &Pod) -> bool {
-        let has = |port: &NamedPort| pod.named_port(&port.name, port.protocol) == Some(port.number);
+        let has = |port: &NamedPort| {
+            pod.named_ports(&port.name, port.protocol).any(|number| number == port.number)
+        };
         self.pods.matches(&pod.labels) && self.port.as_ref().is_none_or(has)
     }
 

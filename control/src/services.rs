@@ -157,6 +157,10 @@ fn view(cache: &Cache, service: &Arc<Service>, refused: Vec<RefusedIp>) -> (Serv
         let taken = listed.filter(is_taken).map(|(_, address)| address).collect();
         Arc::make_mut(&mut service).external_ips = taken;
     }
+    // Clients of a headless service open the pods' own addresses: nothing translates the port, whatever its target.
+    let is_headless = [&service.cluster_ips, &service.external_ips, &service.load_balancer_ips]
+        .iter()
+        .all(|addresses| addresses.is_empty());
     let slices: Vec<&Arc<EndpointSlice>> = cache.slices_of(&service.key).collect();
     let endpoints = service.ports.iter().map(|port| {
         let mut list = BTreeMap::new();
@@ -166,6 +170,7 @@ fn view(cache: &Cache, service: &Arc<Service>, refused: Vec<RefusedIp>) -> (Serv
                 let Some(ready) = readiness(endpoint) else { continue };
                 for address in endpoint.addresses.iter() {
                     let number = match &target {
+                        _ if is_headless => Some(port.port),
                         TargetPort::Number(number) => Some(*number),
                         TargetPort::Name(name) => {
                             by_name = true;

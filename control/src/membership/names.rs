@@ -42,7 +42,7 @@ impl Membership {
         for (_, pod) in
             pods_in(cache, |namespace, labels| name.peers.covers_namespace(namespace, labels))
         {
-            if let Some(number) = name.number(cache, pod) {
+            for number in name.numbers(cache, pod) {
                 *numbers.entry(number).or_default() += 1;
                 self.published_numbers.entry(pod.key.clone()).or_default().push((id, number));
             }
@@ -85,10 +85,11 @@ impl Membership {
             && let Some(pod) = entry.pods.get(&key.name)
         {
             let covering = self.interests.covering(&key.namespace, &entry.labels);
-            now.extend(covering.iter().filter_map(|interest| match interest {
-                Interest::Name(id, name) => Some((*id, name.number(cache, pod)?)),
-                Interest::Set(..) => None,
-            }));
+            for interest in covering.iter() {
+                if let Interest::Name(id, name) = interest {
+                    now.extend(name.numbers(cache, pod).map(|number| (*id, number)));
+                }
+            }
         }
         let before = match now.is_empty() {
             true => self.published_numbers.remove(key),
@@ -130,11 +131,15 @@ impl Membership {
 }
 
 impl NameOf {
-    /// The number that a pod gives the name, if it is one of the peers.
-    pub(super) fn number(&self, cache: &Cache, pod: &Pod) -> Option<u16> {
+    /// The numbers that a pod gives the name, if it is one of the peers.
+    pub(super) fn numbers<'a>(
+        &'a self,
+        cache: &Cache,
+        pod: &'a Pod,
+    ) -> impl Iterator<Item = u16> + use<'a> {
         let mut addresses = cache.addresses_of(pod).iter();
         let meant = self.peers.covers_pod(pod)
             && addresses.any(|address| self.peers.covers_address(*address));
-        meant.then(|| pod.named_port(&self.name, self.protocol)).flatten()
+        pod.named_ports(&self.name, self.protocol).filter(move |_| meant)
     }
 }

@@ -124,14 +124,21 @@ impl Pod {
     /// key does not count, so selectors select pods by what the API server has let them run as.
     pub const SERVICE_ACCOUNT: &'static str = "podgate.io/service-account";
 
-    /// The number that `name` stands for on this pod: the first container port with this
-    /// name and protocol, in the order of the containers.
+    /// The numbers that `name` stands for on this pod in policies: those of every container port with this
+    /// name and protocol, each once, in the order of the containers. Several containers may use one name.
+    pub fn named_ports(&self, name: &str, protocol: Protocol) -> impl Iterator<Item = u16> {
+        let named = &self.ports.named;
+        let is_it = move |port: &ContainerPort| &*port.name == name && port.protocol == protocol;
+        let all = named.iter().enumerate().filter(move |(_, port)| is_it(port));
+        let is_first = move |(at, port): &(usize, &ContainerPort)| {
+            !named[..*at].iter().any(|before| is_it(before) && before.number == port.number)
+        };
+        all.filter(is_first).map(|(_, port)| port.number)
+    }
+
+    /// The number that `name` stands for as the target of a service: the first of [`named_ports`](Self::named_ports).
     pub fn named_port(&self, name: &str, protocol: Protocol) -> Option<u16> {
-        self.ports
-            .named
-            .iter()
-            .find(|port| &*port.name == name && port.protocol == protocol)
-            .map(|port| port.number)
+        self.named_ports(name, protocol).next()
     }
 
     /// Whether policies can select this pod and selectors match it: it has its own

@@ -290,13 +290,12 @@ fn is_port(port: &NetworkPolicyPort, target: Option<&Pod>, connection: Connectio
         }
         Some(IntOrString::String(name)) => target.is_some_and(|pod| {
             let ports = pod.spec.as_ref().unwrap().containers.iter().flat_map(|it| &it.ports);
-            ports
-                .flatten()
-                .find(|port| {
-                    port.name.as_ref() == Some(name)
-                        && port.protocol.as_deref().unwrap_or("TCP") == protocol
-                })
-                .is_some_and(|port| port.container_port == i32::from(connection.port))
+            // Several containers may use one name.
+            ports.flatten().any(|port| {
+                port.name.as_ref() == Some(name)
+                    && port.protocol.as_deref().unwrap_or("TCP") == protocol
+                    && port.container_port == i32::from(connection.port)
+            })
         }),
     }
 }
