@@ -49,7 +49,9 @@ pub(super) fn run(args: &Args) -> Ended {
     })?;
     let table = |what: &str| -> Result<Table, ExitCode> {
         let limit = Some(u32::MAX);
-        args.socket.call(&Request::Show(Show { what: what.to_owned(), limit, ..Show::default() }))
+        let show = Show { what: what.to_owned(), limit, ..Show::default() };
+        // 1 says that the policy is not to be promoted.
+        args.socket.call(&Request::Show(show)).map_err(|_| ExitCode::from(UNUSABLE))
     };
     let (connections, policies) = (table("staged")?, table("policies")?);
     let since = SystemTime::now().checked_sub(args.quiet_for.0).unwrap_or(SystemTime::UNIX_EPOCH);

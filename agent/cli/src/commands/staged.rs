@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use agent::run::Table;
-use cli_runtime::{NO, Output, Socket, UNUSABLE, fail, no_answer, note, write};
+use cli_runtime::{NO, Output, Socket, UNUSABLE, fail, note, write};
 use local_api::{Request, Show};
 use policy_tools::commands::moment;
 use serde_json::Value;
@@ -88,9 +88,12 @@ fn names(cell: &str, policy: &str) -> bool {
 pub(super) fn run(args: &Args) -> Ended {
     args.wanted.check().map_err(|problem| fail(UNUSABLE, problem))?;
     let request = Request::Show(Show { what: "staged".to_owned(), ..Show::default() });
-    let answer: Value = args.socket.call(&request)?;
-    let mut table: Table = serde_json::from_value(answer).map_err(no_answer)?;
-    args.wanted.narrow(&mut table).map_err(|problem| fail(NO, problem))?;
+    // 1 says that connections would change.
+    let answer: Value = args.socket.call(&request).map_err(|_| ExitCode::from(UNUSABLE))?;
+    let unusable = |problem: String| fail(UNUSABLE, problem);
+    let table = serde_json::from_value(answer).map_err(|error| unusable(error.to_string()));
+    let mut table: Table = table?;
+    args.wanted.narrow(&mut table).map_err(unusable)?;
     if table.left_out > 0 {
         note(format_args!("{} more connections are in no row", table.left_out));
     }
