@@ -98,7 +98,10 @@ fn three_hundred_pods_are_readable() {
     let all = drawn.namespaces();
     let collapsed = drawn.collapsed(&all);
     assert_eq!((collapsed.nodes.len(), collapsed.edges.len()), (10, 10));
-    assert_eq!(collapsed.nodes[0].kind, NodeKind::Collapsed { workloads: 6, open: 0 });
+    assert_eq!(
+        collapsed.nodes[0].kind,
+        NodeKind::Collapsed { workloads: 6, open: 0, reaching_all: 6 }
+    );
     let one = drawn.collapsed(&BTreeSet::from(["space3".to_owned()]));
     assert_eq!(one.nodes.len(), 55);
 }

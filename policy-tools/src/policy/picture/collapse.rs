@@ -23,17 +23,21 @@ impl Picture {
             let at = *of_namespaces.entry((&node.group, is_possible)).or_insert_with(|| {
                 let (name, kind) = match is_possible {
                     true => (POSSIBLE.to_owned(), NodeKind::Possible),
-                    false => (node.group.clone(), NodeKind::Collapsed { workloads: 0, open: 0 }),
+                    false => {
+                        let kind = NodeKind::Collapsed { workloads: 0, open: 0, reaching_all: 0 };
+                        (node.group.clone(), kind)
+                    }
                 };
                 nodes.push(Node { name, group: node.group.clone(), kind });
                 nodes.len() - 1
             });
             places.push(at);
-            if let NodeKind::Collapsed { workloads, open } = &mut nodes[at].kind
-                && let NodeKind::Workload { is_open, .. } = node.kind
+            if let NodeKind::Collapsed { workloads, open, reaching_all } = &mut nodes[at].kind
+                && let NodeKind::Workload { is_open, reaches_all, .. } = node.kind
             {
                 *workloads += 1;
                 *open += usize::from(is_open);
+                *reaching_all += usize::from(reaches_all);
             }
         }
         let mut picture = Self { nodes, edges: Vec::new() };

@@ -56,6 +56,8 @@ pub enum NodeKind {
         pods: usize,
         /// True if no policy selects it for ingress.
         is_open: bool,
+        /// True if no policy selects it for egress.
+        reaches_all: bool,
     },
     /// Every workload of the namespace.
     WholeNamespace,
@@ -67,6 +69,8 @@ pub enum NodeKind {
         workloads: usize,
         /// Number of those that no policy selects for ingress.
         open: usize,
+        /// Number of those that no policy selects for egress.
+        reaching_all: usize,
     },
     /// Pods that are in no manifest.
     Possible,
@@ -176,9 +180,18 @@ impl Node {
     /// The note on a node that policies leave open.
     fn openness(&self) -> Option<String> {
         match self.kind {
-            NodeKind::Workload { is_open: true, .. } => Some("open: no ingress policy".into()),
-            NodeKind::Collapsed { open, .. } if open > 0 => {
-                Some(format!("{open} without ingress policy"))
+            NodeKind::Workload { is_open, reaches_all, .. } => match (is_open, reaches_all) {
+                (true, true) => Some("open: no ingress or egress policy".into()),
+                (true, false) => Some("open: no ingress policy".into()),
+                (false, true) => Some("open: no egress policy".into()),
+                (false, false) => None,
+            },
+            NodeKind::Collapsed { open, reaching_all, .. } => {
+                let counts = [(open, "ingress"), (reaching_all, "egress")];
+                let notes = counts.into_iter().filter(|(count, _)| *count > 0);
+                let notes: Vec<String> =
+                    notes.map(|(count, what)| format!("{count} without {what} policy")).collect();
+                (!notes.is_empty()).then(|| notes.join(", "))
             }
             _ => None,
         }

@@ -111,9 +111,10 @@ impl Survey {
                 nodes.push(node);
                 nodes.len() - 1
             });
-            if let NodeKind::Workload { pods, is_open } = &mut nodes[at].kind {
+            if let NodeKind::Workload { pods, is_open, reaches_all } = &mut nodes[at].kind {
                 *pods += 1;
                 *is_open |= receiving.is_none();
+                *reaches_all |= sending.is_none();
             }
             let identity = view.addresses.lookup(address.into());
             let pointers = [&sending, &receiving].map(|it| it.as_ref().map(Arc::as_ptr));
@@ -276,7 +277,7 @@ fn workload(manifests: &Manifests, pod: &PodKey) -> Node {
         return Node { name: workload, group, kind: NodeKind::Possible };
     }
     let name = workload.split_once('/').map_or(&*workload, |(_, name)| name).to_owned();
-    let kind = NodeKind::Workload { pods: 0, is_open: false };
+    let kind = NodeKind::Workload { pods: 0, is_open: false, reaches_all: false };
     Node { name, group: pod.namespace.to_string(), kind }
 }
 
@@ -284,7 +285,7 @@ fn workload(manifests: &Manifests, pod: &PodKey) -> Node {
 fn node_of(nodes: &mut Vec<Node>, nets: &[IpNet], party: &Party) -> usize {
     let (name, group, kind) = match party {
         Party::Workload(namespace, name) => {
-            let kind = NodeKind::Workload { pods: 0, is_open: false };
+            let kind = NodeKind::Workload { pods: 0, is_open: false, reaches_all: false };
             (name.clone(), namespace.clone(), kind)
         }
         Party::Node(name) => (format!("node/{name}"), String::new(), NodeKind::Outside),

@@ -16,7 +16,7 @@ const MOST_EDGES: usize = 400;
 const STYLE: &str = "\
 text{font:12px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#1e293b}\
 .bg{fill:#fff}.group{fill:#f8fafc;stroke:#cbd5e1}.title{font-weight:bold}\
-.node{fill:#fff;stroke:#94a3b8}.open{stroke:#d97706;stroke-width:2;stroke-dasharray:5 3}\
+.node{fill:#fff;stroke:#94a3b8}.reaching{stroke-width:4}.open{stroke:#d97706;stroke-width:2;stroke-dasharray:5 3}\
 .whole{fill:#f1f5f9;stroke-dasharray:2 2}.possible{fill:#fff;stroke:#64748b;stroke-dasharray:6 3}.outside{fill:#fefce8}\
 .pin{fill:#475569}.note{fill:#b45309;font-style:italic}.red{fill:#dc2626}\
 .edge{fill:none;stroke-width:1.4;opacity:.75}.denied{stroke:#dc2626;stroke-dasharray:6 3;opacity:1}\
@@ -108,7 +108,9 @@ impl Picture {
         let node = &self.nodes[item.node];
         let Frame { x, y, .. } = item.frame;
         let class = match node.kind {
+            NodeKind::Workload { is_open: true, reaches_all: true, .. } => "node open reaching",
             NodeKind::Workload { is_open: true, .. } => "node open",
+            NodeKind::Workload { reaches_all: true, .. } => "node reaching",
             NodeKind::WholeNamespace | NodeKind::WholeCluster => "node whole",
             NodeKind::Possible => "node possible",
             NodeKind::Outside => "node outside",
@@ -165,6 +167,11 @@ impl Picture {
         if has(|kind| matches!(kind, NodeKind::Workload { is_open: true, .. })) {
             let mark = "<rect class=\"node open\" y=\"1\" width=\"34\" height=\"14\" rx=\"3\"/>";
             word(text, mark, "open to every source");
+        }
+        if has(|kind| matches!(kind, NodeKind::Workload { reaches_all: true, .. })) {
+            let mark =
+                "<rect class=\"node reaching\" y=\"1\" width=\"34\" height=\"14\" rx=\"3\"/>";
+            word(text, mark, "reaches every destination");
         }
         if has(|kind| *kind == NodeKind::Possible) {
             let mark =

@@ -67,6 +67,9 @@ impl Picture {
         class("open", "stroke:#d97706,stroke-dasharray:4", &|kind| {
             matches!(kind, NodeKind::Workload { is_open: true, .. })
         });
+        class("reachesAll", "stroke-width:4px", &|kind| {
+            matches!(kind, NodeKind::Workload { reaches_all: true, .. })
+        });
         class("possible", "stroke-dasharray:4", &|kind| *kind == NodeKind::Possible);
         if !denied.is_empty() {
             let _ = writeln!(text, "  linkStyle {} stroke:#dc2626", denied.join(","));
