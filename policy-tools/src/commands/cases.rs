@@ -5,13 +5,14 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::input::{Input, Resolve, read};
+use super::input::{Input, Narrowed, Resolve, Templates, read};
 use super::{annotation, print};
 use crate::input::Manifests;
 use crate::policy::run::CaseOutcome;
 use crate::policy::xml;
 use crate::probe::DomainAddresses;
-use cli_runtime::{NO, counted};
+use crate::probe::report::plain;
+use cli_runtime::{NO, UNUSABLE, counted};
 use std::process::ExitCode;
 
 /// Files of cases about manifests.
@@ -21,6 +22,10 @@ pub(super) struct Cases {
     input: Input,
     #[command(flatten)]
     resolve: Resolve,
+    #[command(flatten)]
+    templates: Templates,
+    #[command(flatten)]
+    pub(super) narrowed: Narrowed,
     /// File of cases, YAML or JSON; - for stdin
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -74,7 +79,12 @@ impl Cases {
                 Err(found) => faults.extend(found.iter().map(|fault| format!("{name}: {fault}"))),
             }
         }
-        match (self.input.load(), faults.is_empty()) {
+        let manifests = self.input.load().and_then(|mut manifests| {
+            self.templates.check(&manifests.templates)?;
+            self.narrowed.apply(&mut manifests);
+            Ok(manifests)
+        });
+        match (manifests, faults.is_empty()) {
             (Ok(manifests), true) => Ok((manifests, cases, self.resolve.names())),
             (found, _) => Err(found.err().into_iter().flatten().chain(faults).collect()),
         }
@@ -96,7 +106,18 @@ impl Cases {
             Format::Sarif => sarif(outcomes, words),
             Format::Github => github(outcomes, words),
         };
-        print(&text, if outcomes.iter().all(CaseOutcome::holds) { 0 } else { NO })
+        let undecided = outcomes.iter().filter(|it| !it.undecided.is_empty());
+        let undecided = undecided.inspect(|CaseOutcome { file, line, undecided, .. }| {
+            eprintln!("podgate: {file}: line {line}: undecided: {}", plain(&undecided[0]));
+        });
+        print(
+            &text,
+            match undecided.count() {
+                0 if outcomes.iter().all(CaseOutcome::holds) => 0,
+                0 => NO,
+                _ => UNUSABLE,
+            },
+        )
     }
 }
 
@@ -111,8 +132,10 @@ const LISTED: usize = 10;
 
 /// The failures of a case, one a line, the later ones as a number.
 pub(super) fn failures(outcome: &CaseOutcome) -> Vec<String> {
-    let mut lines: Vec<String> = outcome.failures.iter().take(LISTED).cloned().collect();
-    let more = outcome.failures.len().saturating_sub(LISTED);
+    let undecided = outcome.undecided.iter().map(|it| format!("undecided: {it}"));
+    let mut lines: Vec<String> =
+        outcome.failures.iter().cloned().chain(undecided).take(LISTED).collect();
+    let more = (outcome.failures.len() + outcome.undecided.len()).saturating_sub(LISTED);
     if more > 0 {
         lines.push(format!("and {more} more"));
     }
@@ -129,7 +152,7 @@ fn sarif(outcomes: &[CaseOutcome], words: &Words) -> String {
     let failed = outcomes.iter().filter(|it| !it.holds());
     let results: Vec<Value> = failed
         .map(|it| {
-            let text = format!("{}: {}", it.name, it.failures.join("; "));
+            let text = format!("{}: {}", it.name, failures(it).join("; "));
             json!({"ruleId": fails, "level": "error", "message": {"text": text},
                 "locations": [{"physicalLocation": {"artifactLocation": {"uri": it.file},
                     "region": {"startLine": it.line}}}]})
@@ -213,6 +236,7 @@ mod tests {
             line,
             connections: 3,
             failures: failures.iter().map(|it| (*it).to_owned()).collect(),
+            undecided: Vec::new(),
         };
         vec![outcome("fine", 1, &[]), outcome("a <b> & #c", 7, &["x to y TCP 80: allow, \"z\""])]
     }

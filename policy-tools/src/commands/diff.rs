@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use acl::Origin;
 use serde_json::json;
 
-use super::input::{Render, load_by, stdin_once};
+use super::input::{Narrowed, Render, Templates, load_by, stdin_once, usual_kubeconfig};
 use super::{Ended, print};
 use crate::input::{Manifests, Reading};
 use crate::policy::diff::{Change, Difference, both, compare};
@@ -41,8 +41,15 @@ pub struct Diff {
     /// Kubeconfig of the cluster that live stands for [default: $KUBECONFIG, or ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// Context of that kubeconfig [default: the current one]
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
     #[command(flatten)]
     render: Render,
+    #[command(flatten)]
+    templates: Templates,
+    #[command(flatten)]
+    narrowed: Narrowed,
     /// Changes for which the exit code is 1
     #[arg(long, value_enum, default_value = "opened")]
     fail_on: FailOn,
@@ -75,19 +82,23 @@ impl Diff {
     /// Runs the command.
     pub(super) fn run(&self) -> Ended {
         stdin_once([&self.old, &self.new])?;
-        let reading = Reading { render: self.render.render, ..Reading::default() };
+        let (render, context) = (self.render.render, self.context.clone());
+        let reading = Reading { render, context, ..Reading::default() };
         let read = |path| self.read(path, &reading);
-        let (old, new) = match both(|| read(&self.old), || read(&self.new)) {
+        let (mut old, mut new) = match both(|| read(&self.old), || read(&self.new)) {
             (Ok(old), Ok(new)) => (old, new),
             (old, new) => {
                 return Err([old.err(), new.err()].into_iter().flatten().flatten().collect());
             }
         };
         drop(reading);
+        let skipped = [&old.templates[..], &new.templates].concat();
+        self.templates.check(&skipped)?;
+        [&mut old, &mut new].into_iter().for_each(|it| self.narrowed.apply(it));
         let compared = compare(old, new).map_err(|problem| vec![problem])?;
         let differences = compared.differences;
         let text = match self.output {
-            Format::Text => text(&differences),
+            Format::Text => text(&differences, self.narrowed.words()),
             Format::Json => json(&differences, compared.classes),
             Format::Markdown => markdown(&differences),
         };
@@ -110,9 +121,7 @@ impl Diff {
         let Some(on_top) = on_top else {
             return load_by(&[path.to_owned()], None, &Networks::default(), false, reading);
         };
-        let usual = || std::env::home_dir().map(|home| home.join(".kube/config"));
-        let named = || std::env::var_os("KUBECONFIG").map(PathBuf::from);
-        let kubeconfig = self.kubeconfig.clone().or_else(named).or_else(usual);
+        let kubeconfig = self.kubeconfig.clone().or_else(usual_kubeconfig);
         let missing = || vec!["--kubeconfig: which cluster is live?".to_owned()];
         let kubeconfig = kubeconfig.ok_or_else(missing)?;
         load_by(&on_top, Some(&kubeconfig), &Networks::default(), false, reading)
@@ -147,7 +156,7 @@ fn port(difference: &Difference) -> String {
     format!("{} {}", difference.protocol, difference.ports_in_words()).trim_end().to_owned()
 }
 
-fn text(differences: &[Difference]) -> String {
+fn text(differences: &[Difference], family: &str) -> String {
     let mut text = String::new();
     for (change, title) in CHANGES {
         if of(change, differences).next().is_none() {
@@ -160,7 +169,7 @@ fn text(differences: &[Difference]) -> String {
             let _ = writeln!(text, "      after:  {}", Origin::list(&it.after));
         }
     }
-    let _ = writeln!(text, "{}", summary(differences));
+    let _ = writeln!(text, "{}{family}", summary(differences));
     text
 }
 

@@ -21,6 +21,7 @@ use cli_runtime::{NO, Output};
 #[command(after_help = "Examples:
   podgate policy explain default/web default/db --port 5432 --manifests cluster/
   podgate policy explain any-pod shop/db --port 5432 --manifests cluster/
+  podgate policy explain deploy/web svc/db -n shop --port 5432 --context staging
   podgate policy explain 203.0.113.7 service/shop/web --port http --manifests cluster/
   podgate policy explain shop/web api.example.com --port 443 --resolve api.example.com=192.0.2.7 \
       --manifests cluster/
@@ -29,11 +30,14 @@ Exit code: 0 if the connection may be opened, 1 if not, 2 if the input cannot be
 pub struct Explain {
     /// Source: NS/POD, an IP address, node/NAME or internet; NS/LABEL=VALUE[,...] stands for a pod with these labels,
     /// any-pod for one without labels in another namespace
-    #[arg(value_name = "FROM", value_parser = |text: &str| Side::read(text, false))]
-    from: Side,
+    #[arg(value_name = "FROM")]
+    from: String,
     /// Destination, in the same forms; also service/NS/NAME or a domain name
-    #[arg(value_name = "TO", value_parser = |text: &str| Side::read(text, true))]
-    to: Side,
+    #[arg(value_name = "TO")]
+    to: String,
+    /// Namespace of ends as kubectl names them: POD, deploy/NAME and other workloads, svc/NAME
+    #[arg(short, long, value_name = "NS", default_value = "default")]
+    namespace: String,
     #[command(flatten)]
     input: Input,
     #[command(flatten)]
@@ -80,15 +84,18 @@ impl Explain {
         let (mut prober, [from, to]) = self.prober()?;
         let port = (self.protocol != Protocol::Icmp).then_some(&self.port);
         let question = Question { from: &from, to: &to, protocol: self.protocol, port };
-        let explanation = explain(&mut prober, question);
+        let explanation = explain(&mut prober, question).map_err(|it| vec![it.to_string()])?;
         let text = text(self.output, &explanation, |out| write_explanation(out, &explanation));
         Ok(print(&text, if explanation.permits { 0 } else { NO }))
     }
 
     fn prober(&self) -> Result<(Prober, [Endpoint; 2]), Vec<String>> {
         let mut manifests = self.input.load()?;
-        let mut end = |field: &str, side: &Side| {
-            representatives::end(&mut manifests, side).map_err(|it| vec![format!("{field}: {it}")])
+        let mut end = |field: &str, text: &str| {
+            let named = kubectl_end(&manifests, text, &self.namespace);
+            let side = Side::read(named.as_deref().unwrap_or(text), field == "TO");
+            let end = side.and_then(|side| representatives::end(&mut manifests, &side));
+            end.map_err(|it| vec![format!("{field}: {it}")])
         };
         let ends = [end("FROM", &self.from)?, end("TO", &self.to)?];
         let addresses = ends.iter().filter_map(Endpoint::address);
@@ -106,6 +113,40 @@ impl Walk {
     pub(super) fn run(&self) -> Ended {
         Ok(print(&walkthrough(self.input.load()?, &self.pod, self.output)?, 0))
     }
+}
+
+/// An end that is named as kubectl names objects, in the words of a case: `POD`, `deploy/NAME`, `svc/NAME`. `None` for
+/// other texts, and for a pod of the manifests with such a name.
+fn kubectl_end(manifests: &Manifests, text: &str, namespace: &str) -> Option<String> {
+    const WORKLOADS: [&str; 12] = [
+        "deploy",
+        "deployment",
+        "statefulset",
+        "sts",
+        "daemonset",
+        "ds",
+        "replicaset",
+        "rs",
+        "job",
+        "cronjob",
+        "pod",
+        "po",
+    ];
+    let (kind, name) = text.split_once('/').unwrap_or(("pod", text));
+    let is_pod = |it: &str| manifests.pods().any(|pod| pod.key.to_string() == it);
+    let is_word = |it: &str| it.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    if is_pod(text) || !is_word(name) || ["internet", "any-pod"].contains(&text) {
+        return None;
+    }
+    if ["svc", "service"].contains(&kind) {
+        return Some(format!("service/{namespace}/{name}"));
+    }
+    let wanted = format!("{namespace}/{name}");
+    let of_workload =
+        || manifests.pods().find(|pod| manifests.workload(&pod.key) == wanted).map(|pod| &pod.key);
+    let is_kind = WORKLOADS.contains(&kind);
+    let named = of_workload().filter(|_| is_kind && !is_pod(&wanted)).map(ToString::to_string);
+    named.or_else(|| is_kind.then_some(wanted))
 }
 
 /// Describes the connections to and from a pod that are allowed, in words or as a line of JSON.

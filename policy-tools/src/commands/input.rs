@@ -11,7 +11,7 @@ use control::read_bounded;
 use local_api::{ClientError, ObserveFilters, Request};
 use observe::verdicts::Event;
 
-use crate::input::{Manifests, Reading, name};
+use crate::input::{Families, Manifests, Reading, name};
 use crate::policy::flows;
 use crate::probe::names::{DomainAddresses, Resolved, resolved};
 use cli_runtime::{Networks, Socket, Span, UNUSABLE, counted, note};
@@ -20,11 +20,15 @@ use cli_runtime::{Networks, Socket, Span, UNUSABLE, counted, note};
 #[derive(Debug, clap::Args)]
 pub(super) struct Input {
     /// File or folder of Kubernetes objects, REV:PATH of a git revision, - for stdin; may be repeated
-    #[arg(long, value_name = "PATH", required_unless_present = "kubeconfig")]
+    #[arg(long, value_name = "PATH")]
     manifests: Vec<PathBuf>,
-    /// Read the cluster of this kubeconfig; manifests replace its objects
+    /// Read the cluster of this kubeconfig; manifests replace its objects [default without manifests: $KUBECONFIG,
+    /// or ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// Read the cluster of this context of the kubeconfig [default: the current one]
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
     /// Networks from which services take external IPs, as --external-ips of the switches
     #[arg(long, value_name = "off|CIDR,...", default_value = "off")]
     external_ips: Networks,
@@ -46,10 +50,25 @@ impl Input {
 
     /// Reads the objects, with a warning about skipped ones.
     pub(super) fn load(&self) -> Result<Manifests, Vec<String>> {
-        let reading = Reading { sources: true, render: self.render.render, ..Reading::default() };
-        let cluster = self.kubeconfig.as_deref();
-        load_by(&self.manifests, cluster, &self.external_ips, self.verbose, &reading)
+        let (render, context) = (self.render.render, self.context.clone());
+        let reading = Reading { sources: true, render, context, ..Reading::default() };
+        let is_live = self.manifests.is_empty() || self.context.is_some();
+        let usual = || usual_kubeconfig().filter(|file| is_live && file.exists());
+        let cluster = self.kubeconfig.clone().or_else(usual);
+        if cluster.is_none() && is_live {
+            return Err(vec![
+                "--manifests: which objects? Or --kubeconfig FILE: which cluster?".into(),
+            ]);
+        }
+        load_by(&self.manifests, cluster.as_deref(), &self.external_ips, self.verbose, &reading)
     }
+}
+
+/// The kubeconfig that kubectl would use: the first of `KUBECONFIG`, or the one in the home folder.
+pub(super) fn usual_kubeconfig() -> Option<PathBuf> {
+    let named = std::env::var_os("KUBECONFIG")
+        .and_then(|list| std::env::split_paths(&list).find(|path| !path.as_os_str().is_empty()));
+    named.or_else(|| std::env::home_dir().map(|home| home.join(".kube/config")))
 }
 
 /// Charts and kustomizations among the objects.
@@ -58,6 +77,60 @@ pub(super) struct Render {
     /// Render Helm charts and kustomizations, by helm and by kubectl or kustomize
     #[arg(long)]
     pub(super) render: bool,
+}
+
+/// Templates among the objects of a command whose answer is about all of them.
+#[derive(Debug, clap::Args)]
+pub(super) struct Templates {
+    /// Answer without the objects of templates and charts that are skipped
+    #[arg(long)]
+    pub(super) allow_templates: bool,
+}
+
+impl Templates {
+    /// Refuses manifests of which templates were skipped.
+    pub(super) fn check(&self, skipped: &[String]) -> Result<(), Vec<String>> {
+        if self.allow_templates || skipped.is_empty() {
+            return Ok(());
+        }
+        let hint = "--allow-templates answers without its objects";
+        Err(skipped.iter().map(|note| format!("{note}; {hint}")).collect())
+    }
+}
+
+/// The address families that answers are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Family {
+    /// IPv4 alone
+    Ipv4,
+    /// IPv6 alone
+    Ipv6,
+}
+
+/// Which address families count.
+#[derive(Debug, clap::Args)]
+pub(super) struct Narrowed {
+    /// Answer about one address family alone; without it about both, whichever the files have
+    #[arg(long, value_enum)]
+    family: Option<Family>,
+}
+
+impl Narrowed {
+    /// Narrows manifests to the family.
+    pub(super) fn apply(&self, manifests: &mut Manifests) {
+        if let Some(family) = self.family {
+            manifests.families = Families::Only(family == Family::Ipv4);
+        }
+    }
+
+    /// What an answer says about it.
+    pub(super) const fn words(&self) -> &'static str {
+        match self.family {
+            Some(Family::Ipv4) => "; IPv4 alone",
+            Some(Family::Ipv6) => "; IPv6 alone",
+            None => "",
+        }
+    }
 }
 
 /// Domain names with addresses.
@@ -137,7 +210,7 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
 /// Verdicts that were observed: files, or the running switch's own.
 #[derive(Debug, clap::Args)]
 pub(super) struct Observed {
-    /// Verdicts of `podgate observe -o json`: a file, - for stdin, live for those that the running
+    /// Verdicts of `podgate observe -o json` or `hubble observe -o jsonpb`: a file, - for stdin, live for those that the running
     /// switch remembers; may be repeated
     #[arg(long, value_name = "FILE")]
     pub(super) observed: Vec<PathBuf>,

@@ -9,12 +9,14 @@ mod explain;
 mod input;
 mod keep;
 mod lint;
+mod list;
 mod picture;
 pub mod policy;
 pub mod promote;
 mod prove;
 pub mod replay;
 mod replay_journal;
+mod schema;
 mod suggest;
 mod test;
 

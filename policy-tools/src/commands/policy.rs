@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::input::{Input, Resolve, read, refuse, warn_ignored};
-use super::{Ended, diff, explain, lint, picture, prove, replay_journal, suggest, test};
+use super::{
+    Ended, diff, explain, lint, list, picture, prove, replay_journal, schema, suggest, test,
+};
 use crate::input::name;
-use crate::probe::grid::Grid;
+use crate::probe::grid::{Grid, GridError};
 use crate::probe::report::{self, Line};
 use crate::probe::{Answer, Case, Port, Prober, Protocol, case, cases};
 use cli_runtime::{NO, Printer, UNUSABLE, fail, note};
@@ -29,10 +31,14 @@ pub enum Command {
     Diff(diff::Diff),
     /// Report mistakes in manifests, each with its line
     Lint(lint::Lint),
+    /// List every allowed connection of workloads
+    List(list::List),
     /// Draw what policies allow
     Picture(picture::Draw),
     /// Generate policies that allow observed connections
     Suggest(suggest::Suggest),
+    /// Print the JSON Schema of files of cases, of statements or of the configuration
+    Schema(schema::Schema),
     /// List past connections that other policies would decide differently
     ReplayJournal(replay_journal::ReplayJournal),
 }
@@ -110,8 +116,10 @@ pub fn run(command: &Command) -> ExitCode {
         Command::Prove(prove) => prove.run(),
         Command::Diff(diff) => diff.run(),
         Command::Lint(lint) => lint.run(),
+        Command::List(list) => list.run(),
         Command::Picture(picture) => picture.run(),
         Command::Suggest(suggest) => suggest.run(),
+        Command::Schema(schema) => schema.run(),
         Command::ReplayJournal(replay) => replay.run(),
     };
     ended.unwrap_or_else(refuse)
@@ -139,16 +147,25 @@ impl Probe {
         let (code, written) = match (cases, &self.cases) {
             (Some(cases), Some(file)) => {
                 let answers = answers(&mut prober, file, &cases)?;
-                let code = if report::failed(&cases, &answers) > 0 { NO } else { 0 };
-                (code, self.write(&cases, &answers, &mut out))
+                let mut code = if report::failed(&cases, &answers) > 0 { NO } else { 0 };
+                for (number, reason) in report::undecided(&cases, &answers) {
+                    let file = name(file);
+                    eprintln!(
+                        "podgate: {file}: case {number}: undecided: {}",
+                        report::plain(reason)
+                    );
+                    code = UNUSABLE;
+                }
+                (code, self.write(&cases, &answers, &mut out).map_err(GridError::from))
             }
             _ => (0, self.grid(&mut prober, &mut out)),
         };
-        match written.and_then(|()| out.flush()) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                Ok(fail(UNUSABLE, format_args!("stdout: {error}")))
+        match written.and_then(|()| Ok(out.flush()?)) {
+            Err(GridError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                Ok(ExitCode::from(code))
             }
-            _ => Ok(ExitCode::from(code)),
+            Err(error) => Ok(fail(UNUSABLE, error)),
+            Ok(()) => Ok(ExitCode::from(code)),
         }
     }
 
@@ -162,7 +179,7 @@ impl Probe {
         }
     }
 
-    fn grid(&self, prober: &mut Prober, out: &mut impl Write) -> io::Result<()> {
+    fn grid(&self, prober: &mut Prober, out: &mut impl Write) -> Result<(), GridError> {
         let port = (self.protocol != Protocol::Icmp).then(|| self.port.clone());
         let grid = Grid { pods: prober.pods(), protocol: self.protocol, port };
         match self.output {
@@ -177,7 +194,9 @@ fn answers(prober: &mut Prober, file: &Path, cases: &[Case]) -> Result<Vec<Answe
     let unknown = numbered.flat_map(|(case, number)| prober.check(number, case));
     let unknown: Vec<String> = unknown.map(|it| format!("{}: {it}", name(file))).collect();
     match unknown.is_empty() {
-        true => Ok(prober.answer(cases.iter().map(Case::question))),
+        true => prober
+            .answer(cases.iter().map(Case::question))
+            .map_err(|unended| vec![unended.to_string()]),
         false => Err(unknown),
     }
 }

@@ -81,12 +81,13 @@ impl Prove {
         }
         let outcomes: Vec<CaseOutcome> = proofs.iter().map(outcome).collect();
         let classes = prover.manifests().representatives.len();
+        let family = self.cases.narrowed.words();
         let json = || proofs.iter().map(json_line).collect();
-        Ok(self.cases.print(&outcomes, &WORDS, || text(&outcomes, classes), json))
+        Ok(self.cases.print(&outcomes, &WORDS, || text(&outcomes, classes, family), json))
     }
 }
 
-fn text(outcomes: &[CaseOutcome], classes: usize) -> String {
+fn text(outcomes: &[CaseOutcome], classes: usize, family: &str) -> String {
     let lines = outcomes.iter().map(|it| {
         let verdict = if it.holds() { "proved " } else { "REFUTED" };
         let found = it.failures.iter().map(|it| format!("           {it}\n"));
@@ -99,7 +100,7 @@ fn text(outcomes: &[CaseOutcome], classes: usize) -> String {
         n => format!("{n} classes"),
     };
     let summary = summary(outcomes, &WORDS);
-    format!("{lines}{summary}; {classes} of pods that are in no file\n")
+    format!("{lines}{summary}; {classes} of pods that are in no file{family}\n")
 }
 
 fn outcome((file, statement, found): &Proof<'_>) -> CaseOutcome {
@@ -109,6 +110,7 @@ fn outcome((file, statement, found): &Proof<'_>) -> CaseOutcome {
         line: statement.line,
         connections: 1,
         failures: found.iter().map(Counterexample::to_string).collect(),
+        undecided: Vec::new(),
     }
 }
 

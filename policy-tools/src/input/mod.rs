@@ -5,12 +5,14 @@
 //! the objects: its selector, and whether the API server would give it an address.
 
 pub mod located;
+mod mirrored;
 mod read;
 pub(crate) mod staged;
 mod unrendered;
 mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,6 +35,8 @@ pub struct Manifests {
     pub selectors: BTreeMap<Key, BTreeMap<String, String>>,
     /// Services that the API server would give a cluster address.
     pub without_address: BTreeSet<Key>,
+    /// Services of type ExternalName, with the names that they lead to.
+    pub external_names: BTreeMap<Key, String>,
     /// Names of the workloads that pods belong to.
     pub workloads: BTreeMap<PodKey, String>,
     /// The ports that containers of pods declare, of pods with any.
@@ -43,14 +47,56 @@ pub struct Manifests {
     pub representative_namespaces: BTreeSet<Arc<str>>,
     /// Nodes that stand for those that could exist, in words.
     pub representative_nodes: BTreeMap<Arc<str>, String>,
+    /// Which address families ends have whose addresses the files leave out.
+    pub families: Families,
+    /// Addresses that pods and nodes were given of a family that they need not have: such a connection counts where
+    /// the ends have no other family in common.
+    pub could_have: BTreeSet<IpAddr>,
     /// Policies and namespaces as the files have them, the later of the same name last; see [`Reading::sources`].
     pub sources: Vec<Value>,
     /// Input that was left out, in words.
     pub skipped: Vec<String>,
+    /// Templates and charts among it: objects that nobody asked about.
+    pub templates: Vec<String>,
     /// The objects of kinds that no policy depends on, in words.
     pub other_kinds: Option<String>,
     /// Folders that another program has to render.
     pub(crate) unrendered: Vec<Folder>,
+}
+
+/// The address families of pods and nodes, as far as files leave them out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Families {
+    /// Both, of ends without any address.
+    #[default]
+    OfUnknown,
+    /// Both, of every end.
+    OfAll,
+    /// This one alone; true is IPv4.
+    Only(bool),
+}
+
+impl Families {
+    /// The only family; true is IPv4.
+    pub(crate) const fn only(self) -> Option<bool> {
+        match self {
+            Self::Only(v4) => Some(v4),
+            Self::OfUnknown | Self::OfAll => None,
+        }
+    }
+
+    /// Both of every end, unless one alone is asked for.
+    pub(crate) const fn widened(self) -> Self {
+        match self {
+            Self::Only(_) => self,
+            Self::OfUnknown | Self::OfAll => Self::OfAll,
+        }
+    }
+
+    /// Returns whether ends may have addresses of this family.
+    pub(crate) fn has(self, v4: bool) -> bool {
+        self.only().is_none_or(|only| only == v4)
+    }
 }
 
 /// Settings with which manifests are read.
@@ -62,6 +108,8 @@ pub struct Reading {
     pub sources: bool,
     /// True if charts and kustomizations are rendered, by the user's programs.
     pub render: bool,
+    /// The context of the kubeconfig of a live cluster; `None`: its current one.
+    pub context: Option<String>,
 }
 
 /// The text without a leading byte order mark.
@@ -106,7 +154,7 @@ impl Manifests {
             return Err(faults.map(|fault| staged.named(&fault)).collect());
         }
         found.skipped.splice(..0, unrendered.collect::<Vec<_>>());
-        for note in &mut found.skipped {
+        for note in found.skipped.iter_mut().chain(&mut found.templates) {
             *note = staged.named(note);
         }
         if found.objects.is_empty() {

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use control::model::{Key, Protocol};
-use control::{Fault, Kind, PodKey, manifests};
+use control::objects::{self, Read};
+use control::{Fault, Kind, PodKey, Position, manifests};
 use serde_json::Value;
 
+use super::mirrored::Endpoints;
 use super::staged::Staged;
 use super::unrendered::Unrendered;
 use super::workloads::{self, Workloads};
@@ -21,6 +23,7 @@ impl Manifests {
         let mut found = Self::default();
         let parsed = &reading.parsed;
         let mut workloads = Workloads::default();
+        let mut endpoints = Endpoints::default();
         let mut files = BTreeSet::new();
         let mut paths = staged.paths.clone();
         let mut replaced = BTreeSet::new();
@@ -36,7 +39,7 @@ impl Manifests {
         let mut others = BTreeMap::new();
         let mut unrendered = Unrendered::default();
         let is_named = |file: &Path| paths.iter().any(|path| path == file);
-        let loaded = manifests::load_adapted(&paths, parsed, &mut |file, _, value| {
+        let loaded = manifests::load_adapted(&paths, parsed, &mut |file, document, value| {
             let is_below = staged.live.as_deref() == Some(file);
             if is_below && replaced.contains(&identity(&value)) || staged.is_rendered(file) {
                 return None;
@@ -57,6 +60,7 @@ impl Manifests {
             if reading.sources && Kind::ALL.iter().any(|it| is_kept(it) && it.name() == kind) {
                 found.sources.push(value.clone());
             }
+            let value = endpoints.take(file, document, value)?;
             let value = workloads.adapt(value);
             found.note_ports(&value);
             Some(value)
@@ -69,14 +73,16 @@ impl Manifests {
         let mut faults: Vec<Fault> = Vec::new();
         for fault in loaded.faults.into_iter().filter(|fault| !is_left_out(fault)) {
             let file = fault.file.as_ref().filter(|file| !is_named(file) && fault.object.is_none());
-            match file.and_then(|file| Some((file.clone(), no_manifest(file)?))) {
+            match file.and_then(|file| Some((file.clone(), no_manifest(file, fault.position)?))) {
                 Some((file, what)) => drop(others.insert(file, what)),
                 None => faults.push(fault),
             }
         }
-        let others =
-            others.iter().map(|(file, what)| format!("{}: skipped: {what}", file.display()));
-        found.skipped.extend(others);
+        for (file, what) in &others {
+            let note = format!("{}: skipped: {what}", file.display());
+            found.templates.extend((*what == TEMPLATE).then(|| note.clone()));
+            found.skipped.push(note);
+        }
         let is_expected = |kind: &str| workloads::is_kind(kind) || kind.contains("Policy");
         let (expected, others): (Vec<_>, Vec<_>) =
             loaded.skipped.iter().partition(|(kind, _)| is_expected(kind));
@@ -88,7 +94,17 @@ impl Manifests {
         found.skipped.extend(note(expected));
         found.other_kinds = note(others);
         found.unrendered = unrendered.folders(&staged.paths);
+        let charts = found.unrendered.iter().filter(|it| it.is_chart);
+        let charts = charts.map(|it| format!("{}: {}", it.file.display(), it.note));
+        found.templates.extend(charts);
         found.objects = loaded.objects;
+        faults.extend(endpoints.mirror(&mut found));
+        for pod in workloads.take_further() {
+            found.note_ports(&pod);
+            if let Read::Object(object, _) = objects::read(pod) {
+                found.objects.push(object);
+            }
+        }
         let renamed;
         (found.workloads, renamed) = workloads.finish(&mut found.objects);
         for (before, now) in renamed {
@@ -137,6 +153,11 @@ impl Manifests {
         if !selector.is_empty() {
             self.selectors.insert(key.clone(), selector);
         }
+        if spec["type"] == "ExternalName"
+            && let Some(name) = spec["externalName"].as_str()
+        {
+            self.external_names.insert(key.clone(), name.trim_end_matches('.').to_lowercase());
+        }
         let is_absent = |field: &str| match &spec[field] {
             Value::Null => true,
             Value::String(text) => text.is_empty(),
@@ -175,13 +196,17 @@ fn identity(value: &Value) -> (String, String, String) {
 /// A file of a folder that has no Kubernetes object.
 const NO_OBJECT: &str = "no Kubernetes object";
 
-/// Returns why a regular file with the name of a manifest is not one: it is a chart's template, which is not YAML until
-/// rendered, or it lacks words that every object has.
-fn no_manifest(file: &Path) -> Option<&'static str> {
+/// A file that a chart makes manifests of.
+const TEMPLATE: &str = "a template of a chart; render it first";
+
+/// Returns why a regular file with the name of a manifest, whose text breaks at a position, is not one: it is a chart's
+/// template, whose actions are no YAML, or it lacks words that every object has.
+fn no_manifest(file: &Path, broken_at: Option<Position>) -> Option<&'static str> {
     let text = control::read_regular(file, manifests::LONGEST).ok()?;
     let has = |word: &str| text.windows(word.len()).any(|found| found == word.as_bytes());
-    if has("{{") {
-        return Some("a template of a chart; render it first");
+    let action = manifests::template_line(&String::from_utf8_lossy(&text));
+    if action.is_some_and(|line| broken_at.is_some_and(|broken| line <= broken.line)) {
+        return Some(TEMPLATE);
     }
     (!has("apiVersion") && !has("kind")).then_some(NO_OBJECT)
 }

@@ -64,7 +64,7 @@ impl Staged {
             faults.extend(staged.render(reading));
         }
         if let Some(kubeconfig) = kubeconfig {
-            match staged.cluster(kubeconfig) {
+            match staged.cluster(kubeconfig, reading.context.clone()) {
                 Ok(file) => staged.live = Some(file),
                 Err(problem) => faults.push(problem.to_string()),
             }
@@ -172,8 +172,11 @@ impl Staged {
         Ok(root)
     }
 
-    fn cluster(&mut self, kubeconfig: &Path) -> io::Result<PathBuf> {
-        let access = Access::Kubeconfig(kubeconfig.to_owned());
+    fn cluster(&mut self, kubeconfig: &Path, context: Option<String>) -> io::Result<PathBuf> {
+        let access = match context {
+            None => Access::Kubeconfig(kubeconfig.to_owned()),
+            context => Access::User { kubeconfig: Some(kubeconfig.to_owned()), context },
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let objects: io::Result<Vec<Value>> = runtime?.block_on(async {
             let connection = connect(&access).await.map_err(io::Error::other)?;

@@ -15,6 +15,8 @@ pub(super) struct Workloads {
     made: BTreeMap<PodKey, Made>,
     /// Names of the workloads that pods say they belong to.
     owners: BTreeMap<PodKey, String>,
+    /// Pods of further templates of a workload.
+    further: Vec<Value>,
 }
 
 #[derive(Debug)]
@@ -34,6 +36,39 @@ const KINDS: [(&str, &str, &str); 7] = [
     ("v1", "ReplicationController", "/spec/template"),
 ];
 
+/// Where objects of operators have pod templates, beside `/spec/template`.
+const PATHS: [(&str, &str, &str); 4] = [
+    ("PodTemplate", "", "/template"),
+    ("LeaderWorkerSet", "leader", "/spec/leaderWorkerTemplate/leaderTemplate"),
+    ("LeaderWorkerSet", "worker", "/spec/leaderWorkerTemplate/workerTemplate"),
+    ("VirtualMachine", "", "/spec/template"),
+];
+
+/// The pod templates of an object, each with its role where there are several: of the kinds above, of virtual machines,
+/// and of any kind with containers at `/spec/template/spec`, as operators have them.
+fn templates<'a>(value: &'a Value, kind: &str) -> Vec<(String, &'a Value)> {
+    let at = |path: &str| value.pointer(path).filter(|it| it.is_object());
+    let known =
+        KINDS.iter().find(|(version, known, _)| value["apiVersion"] == *version && kind == *known);
+    if let Some((_, _, path)) = known {
+        return at(path).map(|it| (String::new(), it)).into_iter().collect();
+    }
+    let of_kind = PATHS.iter().filter(|(of, ..)| *of == kind);
+    let of_kind = of_kind.filter_map(|(_, role, path)| Some(((*role).to_owned(), at(path)?)));
+    let mut found: Vec<(String, &Value)> = of_kind.collect();
+    // JobSet
+    for job in value["spec"]["replicatedJobs"].as_array().into_iter().flatten() {
+        let role = job["name"].as_str().unwrap_or_default().to_owned();
+        found.extend(job.pointer("/template/spec/template").map(|template| (role, template)));
+    }
+    if found.is_empty()
+        && value.pointer("/spec/template/spec/containers").is_some_and(Value::is_array)
+    {
+        found.extend(at("/spec/template").map(|it| (String::new(), it)));
+    }
+    found
+}
+
 /// Returns whether this is the kind of a workload, in any version.
 pub(super) fn is_kind(kind: &str) -> bool {
     KINDS.iter().any(|(_, known, _)| *known == kind)
@@ -46,13 +81,28 @@ impl Workloads {
             self.note_owner(&value);
             return value;
         }
-        let known = KINDS
-            .iter()
-            .find(|(version, kind, _)| value["apiVersion"] == *version && value["kind"] == *kind);
-        let (Some((_, kind, path)), Some(key)) = (known, key(&value)) else { return value };
-        let Some(template) = value.pointer(path).filter(|it| it.is_object()) else { return value };
+        let (Some(kind), Some(key)) = (value["kind"].as_str(), key(&value)) else { return value };
+        let found = templates(&value, kind);
+        let Some((first, others)) = found.split_first() else { return value };
+        if controller(&value).is_some() {
+            // Its controller or its pods stand for it.
+            return json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": &*key.name}});
+        }
+        let pods = others.iter().map(|it| self.pod(&key, kind, it)).collect::<Vec<_>>();
+        self.further.extend(pods);
+        self.pod(&key, kind, first)
+    }
+
+    /// The pods of workloads that have several templates, without the first of each.
+    pub(super) fn take_further(&mut self) -> Vec<Value> {
+        std::mem::take(&mut self.further)
+    }
+
+    /// The pod of a template; `role` tells templates of one workload apart.
+    fn pod(&mut self, key: &PodKey, kind: &str, (role, template): &(String, &Value)) -> Value {
         let labels = pairs(&template["metadata"]["labels"]);
-        let name = key.name.to_string();
+        let role = Some(role).filter(|it| !it.is_empty()).map(|it| format!("-{it}"));
+        let name = format!("{}{}", key.name, role.unwrap_or_default());
         let read_as = format!("{name}.{}", kind.to_lowercase());
         let pod = json!({
             "apiVersion": "v1",
@@ -64,11 +114,7 @@ impl Workloads {
             },
             "spec": &template["spec"],
         });
-        if controller(&value).is_some() {
-            // Its controller or its pods stand for it.
-            return json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
-        }
-        let key = PodKey { namespace: key.namespace, name: read_as.into() };
+        let key = PodKey { namespace: Arc::clone(&key.namespace), name: read_as.into() };
         self.made.insert(key, Made { name, labels });
         pod
     }
@@ -90,7 +136,7 @@ impl Workloads {
         self,
         objects: &mut Vec<Object>,
     ) -> (BTreeMap<PodKey, String>, Vec<(PodKey, PodKey)>) {
-        let Self { made, owners } = self;
+        let Self { made, owners, .. } = self;
         let mut real: BTreeMap<Arc<str>, Vec<_>> = BTreeMap::new();
         let mut taken = BTreeSet::new();
         for object in objects.iter() {

@@ -14,7 +14,7 @@ use super::labels::{Cluster, nearest};
 use crate::probe::answer::{Passage, PodDecision, Reply, reason};
 use crate::probe::host::HostDecision;
 use crate::probe::world::Location;
-use crate::probe::{Answer, Endpoint, Port, ProbeVerdict, Prober, Question};
+use crate::probe::{Answer, Endpoint, Port, ProbeVerdict, Prober, Question, Unended};
 
 /// Explanation of the decision about a connection.
 #[derive(Debug, Serialize)]
@@ -64,8 +64,11 @@ pub struct Opened {
 }
 
 /// Opens the connections of a question, and names the policies behind the decisions.
-pub fn explain(prober: &mut Prober, question: Question<'_>) -> Explanation {
-    let (difference, replies) = prober.replies([question]).remove(0);
+///
+/// # Errors
+/// A connection that a switch gave no verdict about.
+pub fn explain(prober: &mut Prober, question: Question<'_>) -> Result<Explanation, Unended> {
+    let (difference, replies) = prober.replies([question])?.remove(0);
     let answers = replies.iter().map(|(to, reply)| (to.clone(), reply.answer.clone())).collect();
     let nothing = || Answer::deny(reason::NO_ENDPOINT);
     let answer = Answer::all(difference, answers).unwrap_or_else(nothing);
@@ -88,7 +91,7 @@ pub fn explain(prober: &mut Prober, question: Question<'_>) -> Explanation {
         let (passage, decision) = reply.path.iter().find_map(|it| Some((it, of(it)?)))?;
         Some(at_pod(prober, &question, label, passage, decision, direction))
     };
-    Explanation {
+    Ok(Explanation {
         verdict: answer.verdict.name(),
         permits: answer.verdict == ProbeVerdict::Allow,
         reason: answer.reason.to_string(),
@@ -97,10 +100,10 @@ pub fn explain(prober: &mut Prober, question: Question<'_>) -> Explanation {
         ingress: decision(Direction::Ingress),
         notes: notes(prober, &question, &replies),
         connections: replies.into_iter().map(|(to, reply)| Opened { to, reply }).collect(),
-    }
+    })
 }
 
-/// The ends that are pods on the host network.
+/// Words on ends that are pods on the host network, and on a pod that reaches itself through a service.
 fn notes(prober: &Prober, question: &Question<'_>, replies: &[(String, Reply)]) -> Vec<String> {
     let world = prober.world();
     let mut on_host: Vec<(String, &str)> = Vec::new();
@@ -125,7 +128,17 @@ fn notes(prober: &Prober, question: &Question<'_>, replies: &[(String, Reply)]) 
              pods holds for it"
         )
     };
-    on_host.into_iter().map(words).collect()
+    // Not of a pod that is asked by its own address, where no switch is on the way.
+    let is_itself = |(_, reply): &(String, Reply)| {
+        reply.answer.reason == reason::SAME_POD && !reply.path.is_empty()
+    };
+    let itself = replies.iter().find(|it| is_itself(it)).map(|(label, _)| {
+        format!(
+            "{label} reaches itself through the service, which is permitted whatever policies say (the API text of \
+             ClusterNetworkPolicy of July 2026 would subject it to them: docs/policies.md)"
+        )
+    });
+    on_host.into_iter().map(words).chain(itself).collect()
 }
 
 fn at_node(prober: &Prober, decision: &HostDecision) -> AtEnd {

@@ -12,10 +12,13 @@ use control::model::{Pod, PortSpec};
 use super::explain::explain;
 use super::labels::Cluster;
 use super::matrix::{self, Matrix};
+use super::possible::Possible;
 use super::representatives::{self, Kinds, Selectors};
 use super::suite::{Expectation, Side, Suite};
 use crate::input::Manifests;
-use crate::probe::{Answer, DomainAddresses, Endpoint, Port, Prober, Protocol, Question};
+use crate::probe::{
+    Answer, DomainAddresses, Endpoint, Expected, Judgement, Port, Prober, Protocol, Question,
+};
 
 /// The result of one case.
 #[derive(Clone, Debug)]
@@ -30,12 +33,14 @@ pub struct CaseOutcome {
     pub connections: usize,
     /// Those that are not as expected, in words.
     pub failures: Vec<String>,
+    /// Those that nothing decides about, in words: the case neither holds nor fails.
+    pub undecided: Vec<String>,
 }
 
 impl CaseOutcome {
     /// Returns whether the case holds.
     pub fn holds(&self) -> bool {
-        self.failures.is_empty()
+        self.failures.is_empty() && self.undecided.is_empty()
     }
 }
 
@@ -43,7 +48,11 @@ impl CaseOutcome {
 pub struct Runner {
     prober: Prober,
     matrix: Matrix,
-    internet: IpAddr,
+    /// Addresses of the internet: one of the pods' own family first, then one of the other family and those that
+    /// stand for names. What must be allowed has to be so at the first, what must be denied at each.
+    internet: Vec<IpAddr>,
+    /// Addresses that stand for names and the API server, in words.
+    of_peers: BTreeMap<IpAddr, String>,
     /// Ports that policies name.
     ports: BTreeSet<(Protocol, u16)>,
 }
@@ -62,7 +71,19 @@ impl Runner {
         // A name may open its addresses.
         let is_named = |address| names.addresses().any(|it| it == address);
         let internet = matrix::internet(&manifests.objects, is_named);
-        let internet = internet.ok_or("no address is left for the internet")?;
+        let first = internet.ok_or("no address is left for the internet")?;
+        let others = matrix::outside(&manifests.objects, !first.is_ipv4()).into_iter();
+        let mut others: Vec<(IpAddr, String)> =
+            others.filter(|(address, _)| !is_named(*address)).collect();
+        others.sort_by_key(|(_, name)| name != "internet");
+        let other = others.first().map(|(address, _)| *address);
+        let narrowed = manifests.families.only();
+        let possible = Possible::of(manifests.objects.iter(), &names);
+        manifests.objects.extend(possible.objects);
+        let internet = [Some(first), other].into_iter().flatten();
+        let internet = internet.chain(possible.names.addresses());
+        let internet: Vec<IpAddr> =
+            internet.filter(|it| narrowed.is_none_or(|v4| it.is_ipv4() == v4)).collect();
         let ports = policy_ports(&manifests.objects);
         let cases = suites.iter().flat_map(|(_, suite)| &suite.cases);
         let sides = cases.flat_map(|case| [&case.from, &case.to]);
@@ -75,10 +96,10 @@ impl Runner {
             Side::One(end) => end.address(),
             _ => None,
         });
-        let named: Vec<IpAddr> = named.chain([internet]).collect();
-        let prober = Prober::with_names(manifests, named, names)?;
+        let named: Vec<IpAddr> = named.chain(internet.iter().copied()).collect();
+        let prober = Prober::with_possible(manifests, named, names, &possible.names)?;
         let matrix = Matrix::new(prober.control().view())?;
-        Ok(Self { prober, matrix, internet, ports })
+        Ok(Self { prober, matrix, internet, of_peers: possible.words, ports })
     }
 
     /// Runs one file's cases.
@@ -115,18 +136,30 @@ impl Runner {
             })
         });
         let questions: Vec<Question<'_>> = questions.collect();
-        let mut answers = self.prober.answer(questions).into_iter();
+        let answers = self.prober.answer(questions).map_err(|it| vec![format!("{file}: {it}")])?;
+        let mut answers = answers.into_iter();
         let mut outcomes = Vec::new();
         for (case, pairs) in suite.cases.iter().zip(&pairs) {
-            let mut failures = Vec::new();
+            let (mut failures, mut undecided) = (Vec::new(), Vec::new());
             for (pair, answer) in pairs.iter().zip(answers.by_ref()) {
-                if answer.verdict != case.expect {
-                    let hint = match failures.len() {
-                        0 => self.hint(case, pair),
-                        _ => String::new(),
-                    };
-                    failures.push(self.failure(case, pair, &answer) + &hint);
+                if case.expect == Expected::Allow && self.is_further_internet(pair) {
+                    continue;
                 }
+                match answer.compare(case.expect) {
+                    Judgement::Holds => {}
+                    Judgement::Undecided => undecided.push(self.failure(case, pair, &answer)),
+                    Judgement::Fails => {
+                        let hint = match failures.len() {
+                            0 => self.hint(case, pair),
+                            _ => String::new(),
+                        };
+                        failures.push(self.failure(case, pair, &answer) + &hint);
+                    }
+                }
+            }
+            if undecided.len() < pairs.len() && case.is_of_families() {
+                // An end that stands for addresses of both families: the other one decides.
+                undecided.clear();
             }
             outcomes.push(CaseOutcome {
                 name: case.name.clone(),
@@ -134,6 +167,7 @@ impl Runner {
                 line: case.line,
                 connections: pairs.len(),
                 failures,
+                undecided,
             });
         }
         if let Some(line) = suite.everything_else {
@@ -142,23 +176,29 @@ impl Runner {
         Ok(outcomes)
     }
 
+    /// Returns whether an end is the internet at an address beside the first.
+    fn is_further_internet(&self, (from, to): &(Endpoint, Endpoint)) -> bool {
+        let others = self.internet.iter().skip(1);
+        others.copied().any(|it| [from, to].into_iter().any(|end| end.address() == Some(it)))
+    }
+
     /// The rule that nearly allowed a connection.
     fn hint(&mut self, case: &Expectation, (from, to): &(Endpoint, Endpoint)) -> String {
         let question = Question { from, to, protocol: case.protocol, port: case.port.as_ref() };
-        let why = explain(&mut self.prober, question);
+        let Ok(why) = explain(&mut self.prober, question) else { return String::new() };
         let closest = [why.egress, why.ingress].into_iter().flatten().find_map(|it| it.closest);
         closest.map_or_else(String::new, |closest| format!("; closest: {closest}"))
     }
 
     fn ends(&self, side: &Side) -> Result<Vec<Endpoint>, String> {
         let world = self.prober.world();
-        let internet = Endpoint::Address(self.internet);
+        let internet = || self.internet.iter().map(|address| Endpoint::Address(*address));
         let found: Vec<Endpoint> = match side {
             Side::One(endpoint) => match self.prober.unknown(endpoint) {
                 Some(problem) => return Err(problem),
                 None => vec![endpoint.clone()],
             },
-            Side::Internet => vec![internet],
+            Side::Internet => internet().collect(),
             Side::Nodes => {
                 let could_exist = &self.prober.manifests().representative_nodes;
                 let nodes = world.nodes().filter(|node| !could_exist.contains_key(&node.name));
@@ -173,7 +213,7 @@ impl Runner {
                         && pods.has(pod, manifests, cluster.namespace(&pod.key.namespace))
                 };
                 let found = world.pods().filter(has).map(|pod| Endpoint::Pod(pod.key.clone()));
-                found.chain((*pods == Side::Any).then_some(internet)).collect()
+                found.chain(internet().filter(|_| *pods == Side::Any)).collect()
             }
         };
         if found.is_empty() { Err("selects nothing in the manifests".into()) } else { Ok(found) }
@@ -210,9 +250,13 @@ impl Runner {
         let pods = pods.into_iter().filter(|(pod, _)| !self.stands(pod));
         let mut ends: Vec<(String, &[IpAddr])> =
             pods.map(|(key, addresses)| (key.to_string(), addresses)).collect();
-        let internet = [self.internet];
+        // No case can say which addresses names have.
+        let is_of_peers = |it: &IpAddr| self.of_peers.contains_key(it);
+        let internet = self.internet.iter().copied().filter(|it| !is_of_peers(it));
+        let internet: Vec<IpAddr> = internet.collect();
         ends.push(("internet".into(), &internet));
         let (mut connections, mut failures) = (0, Vec::new());
+        let mut told = HashSet::new();
         for (from, sources) in &ends {
             for (to, targets) in ends.iter().filter(|(to, _)| to != from) {
                 let family = |source: &IpAddr| {
@@ -233,17 +277,20 @@ impl Runner {
                             } else {
                                 format!(" {port}")
                             };
-                            failures.push(format!(
-                                "{from} to {to} {}{port}: allow, by {by}",
-                                protocol.name()
-                            ));
+                            let failure =
+                                format!("{from} to {to} {}{port}: allow, by {by}", protocol.name());
+                            // It may open in both families.
+                            if told.insert(failure.clone()) {
+                                failures.push(failure);
+                            }
                         }
                     }
                 }
             }
         }
         let name = "everything else: deny".to_owned();
-        CaseOutcome { name, file: file.to_owned(), line, connections, failures }
+        let undecided = Vec::new();
+        CaseOutcome { name, file: file.to_owned(), line, connections, failures, undecided }
     }
 
     fn failure(
@@ -259,6 +306,7 @@ impl Runner {
         };
         let words = |end: &Endpoint| match end {
             Endpoint::Pod(key) => self.prober.manifests().representatives.get(key).cloned(),
+            Endpoint::Address(address) => self.of_peers.get(address).cloned(),
             _ => None,
         };
         let [from, to] = [from, to].map(|end| words(end).unwrap_or_else(|| end.to_string()));
@@ -281,15 +329,22 @@ impl Runner {
         let (world, view) = (self.prober.world(), self.matrix.view());
         let protocol = case.protocol.with_ports();
         let sources = self.addresses(from);
-        let number = |pod: &PodKey| match &case.port {
-            None => Some(0),
-            Some(Port::Number(number)) => Some(*number),
-            Some(Port::Name(name)) => world.pod(pod)?.named_port(name, protocol?),
+        let numbers = |pod: &PodKey| -> Vec<u16> {
+            match (&case.port, protocol) {
+                (None, _) => vec![0],
+                (Some(Port::Number(number)), _) => vec![*number],
+                (Some(Port::Name(name)), Some(protocol)) => {
+                    let pod = world.pod(pod).into_iter();
+                    pod.flat_map(|pod| pod.named_ports(name, protocol)).collect()
+                }
+                (Some(Port::Name(_)), None) => Vec::new(),
+            }
         };
         let targets: Vec<(IpAddr, u16)> = match to {
             Endpoint::Pod(key) => {
-                let port = number(key);
-                self.addresses(to).into_iter().filter_map(|it| Some((it, port?))).collect()
+                let ports = numbers(key);
+                let addresses = self.addresses(to).into_iter();
+                addresses.flat_map(|it| ports.iter().map(move |port| (it, *port))).collect()
             }
             Endpoint::Service(key) => {
                 let service = view.services.get(key);

@@ -1,8 +1,7 @@
 //! A file of cases for `podgate policy test`.
 //!
 //! ```yaml
-//! - name: the shop reaches its database
-//!   {from: shop/app=frontend, to: shop/app=db, protocol: TCP, port: 5432, expect: allow}
+//! - {name: orders are stored, from: shop/app=api, to: shop/app=db, port: 5432, expect: allow}
 //! - {from: internet, to: "*", protocol: TCP, port: 22, expect: deny}
 //! - everything-else: deny
 //! ```
@@ -19,7 +18,7 @@ use serde_json::Value;
 use crate::input::Manifests;
 use crate::input::located::{self, Located, Tree};
 use crate::probe::case::{Fields, endpoint};
-use crate::probe::{Case, Endpoint, Port, ProbeVerdict, Protocol};
+use crate::probe::{Case, Endpoint, Expected, Port, Protocol};
 
 /// The cases of a file.
 #[derive(Clone, Debug, Default)]
@@ -46,7 +45,7 @@ pub struct Expectation {
     /// The port; `None` for ICMP.
     pub port: Option<Port>,
     /// The verdict that is expected of all connections.
-    pub expect: ProbeVerdict,
+    pub expect: Expected,
 }
 
 /// One end, or several.
@@ -95,6 +94,9 @@ pub struct Pods {
     pub pods: Selector,
 }
 
+/// Reads an entry of a file, or leaves it.
+pub(super) type Take<'a> = dyn FnMut(&Located) -> Option<Result<(), Vec<String>>> + 'a;
+
 const FIELDS: [&str; 6] = ["name", "from", "to", "protocol", "port", "expect"];
 
 impl Suite {
@@ -103,24 +105,38 @@ impl Suite {
     /// # Errors
     /// Everything that is wrong, each with its line.
     pub fn read(text: &[u8]) -> Result<Self, Vec<String>> {
+        Self::read_with(text, &mut |_| None)
+    }
+
+    /// Reads a file of which `take` reads some entries: it returns `None` for those that it leaves.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read), and those of `take`.
+    pub(super) fn read_with(text: &[u8], take: &mut Take<'_>) -> Result<Self, Vec<String>> {
         let documents = located::documents(text).map_err(|problem| vec![problem])?;
-        let (mut suite, mut faults) = (Self::default(), Vec::new());
+        let (mut suite, mut faults, mut taken) = (Self::default(), Vec::new(), 0);
+        let mut counting = |value: &Located| {
+            let read = take(value);
+            taken += usize::from(read.is_some());
+            read
+        };
         for document in &documents {
-            suite.add(document, &mut faults);
+            suite.add(document, &mut counting, &mut faults);
         }
-        if suite.cases.is_empty() && suite.everything_else.is_none() && faults.is_empty() {
+        let is_empty = suite.cases.is_empty() && suite.everything_else.is_none() && taken == 0;
+        if is_empty && faults.is_empty() {
             faults.push("holds no expectation".into());
         }
         if faults.is_empty() { Ok(suite) } else { Err(faults) }
     }
 
-    fn add(&mut self, value: &Located, faults: &mut Vec<String>) {
+    fn add(&mut self, value: &Located, take: &mut Take<'_>, faults: &mut Vec<String>) {
         match &value.tree {
-            Tree::List(list) => list.iter().for_each(|it| self.add(it, faults)),
+            Tree::List(list) => list.iter().for_each(|it| self.add(it, take, faults)),
             Tree::Map(fields) if fields.iter().all(|(name, _)| is_of_file(name)) => {
                 for (name, value) in fields {
                     match (name.as_str(), value.text()) {
-                        ("cases", _) if value.is_list() => self.add(value, faults),
+                        ("cases", _) if value.is_list() => self.add(value, take, faults),
                         ("everything-else", Some("deny")) => {
                             self.everything_else = Some(value.line)
                         }
@@ -132,9 +148,17 @@ impl Suite {
                     }
                 }
             }
-            Tree::Map(_) => match Expectation::read(value) {
-                Ok(case) => self.cases.push(case),
-                Err(found) => faults.extend(found),
+            Tree::Map(_) if value.get("apiVersion").is_some() && value.get("kind").is_some() => {
+                let line = value.line;
+                faults
+                    .push(format!("line {line}: is an object of Kubernetes: --manifests reads it"));
+            }
+            Tree::Map(_) => match take(value) {
+                Some(read) => faults.extend(read.err().into_iter().flatten()),
+                None => match Expectation::read(value) {
+                    Ok(case) => self.cases.push(case),
+                    Err(found) => faults.extend(found),
+                },
             },
             Tree::Scalar(Value::Null) => {}
             Tree::Scalar(it) => faults.push(format!("line {}: {it} is not a case", value.line)),
@@ -147,6 +171,11 @@ fn is_of_file(field: &str) -> bool {
 }
 
 impl Expectation {
+    /// Returns whether an end of it has addresses of several families, of which connections need one.
+    pub(super) fn is_of_families(&self) -> bool {
+        [&self.from, &self.to].iter().any(|side| matches!(side, Side::Internet | Side::Any))
+    }
+
     fn read(value: &Located) -> Result<Self, Vec<String>> {
         let line = value.line;
         let mut faults = Vec::new();
@@ -377,7 +406,7 @@ mod tests {
         );
         assert_eq!(
             faults("- {from: a/b, to: a/c, port: 80, expect: alow}"),
-            ["line 1: expect: \"alow\" is neither \"allow\" nor \"deny\""]
+            ["line 1: expect: \"alow\" is none of allow, deny, unreachable"]
         );
         assert_eq!(faults("- everything-else: allow").len(), 1);
         assert_eq!(faults("- nonsense"), ["line 1: \"nonsense\" is not a case"]);

@@ -9,6 +9,7 @@ use acl::Origin;
 use dataplane::Outcome;
 use serde::{Serialize, Serializer};
 
+use super::Endpoint;
 use super::host::HostDecision;
 
 /// Verdict on opening a connection.
@@ -37,6 +38,53 @@ impl fmt::Display for ProbeVerdict {
     }
 }
 
+/// What a case expects of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Expected {
+    /// It may be opened.
+    Allow,
+    /// A policy or a switch denies it.
+    Deny,
+    /// Nothing is there that it could be opened to, so that nothing decides.
+    Unreachable,
+}
+
+impl Expected {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Allow, Self::Deny, Self::Unreachable];
+
+    /// The name in a file of cases.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Unreachable => "unreachable",
+        }
+    }
+
+    /// From that name; `None` for any other text.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.name() == name)
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// How an answer compares with what a case expects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// It is as expected.
+    Holds,
+    /// It is not.
+    Fails,
+    /// Nothing decided about the connection, which neither holds nor fails.
+    Undecided,
+}
+
 /// Reasons beside the outcomes of the dataplane.
 pub mod reason {
     /// A pod reaches itself without leaving its network namespace.
@@ -57,9 +105,23 @@ pub mod reason {
     pub const POD_FINISHED: &str = "pod-finished";
     /// Another pod or node claims the same address.
     pub const ADDRESS_CONFLICT: &str = "address-conflict";
+    /// The service is of type ExternalName and leads to a name without addresses, which follows.
+    pub const EXTERNAL_NAME: &str = "external-name: ";
     /// The packet was forwarded, but to another end.
     pub const MISDELIVERED: &str = "misdelivered";
 }
+
+/// Reasons for which no policy or switch decided.
+const UNDECIDED: [&str; 3] = [reason::NO_COMMON_FAMILY, reason::POD_FINISHED, reason::MISDELIVERED];
+
+/// Reasons for which nothing is there that a connection could be opened to.
+const UNREACHABLE: [&str; 5] = [
+    reason::NO_COMMON_FAMILY,
+    reason::POD_FINISHED,
+    reason::NO_ENDPOINT,
+    reason::UNKNOWN_PORT,
+    reason::UNKNOWN_PORT_NAME,
+];
 
 /// The answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -81,6 +143,26 @@ impl Answer {
     /// Returns a denying answer that no rule decided.
     pub fn deny(reason: &'static str) -> Self {
         Self { verdict: ProbeVerdict::Deny, reason: reason.into(), by: Vec::new() }
+    }
+
+    /// Returns the answer about a service of type ExternalName that leads out of the manifests.
+    pub(crate) fn leads_to(end: &Endpoint) -> Self {
+        let reason = format!("{}{end} has no address here", reason::EXTERNAL_NAME);
+        Self { verdict: ProbeVerdict::Deny, reason: reason.into(), by: Vec::new() }
+    }
+
+    /// Compares with what a case expects. What nothing decided is no denial by a policy.
+    pub fn compare(&self, expected: Expected) -> Judgement {
+        let is = |reasons: &[&str]| reasons.contains(&&*self.reason);
+        let holds = match expected {
+            Expected::Unreachable => is(&UNREACHABLE),
+            _ if is(&UNDECIDED) || self.reason.starts_with(reason::EXTERNAL_NAME) => {
+                return Judgement::Undecided;
+            }
+            Expected::Allow => self.verdict == ProbeVerdict::Allow,
+            Expected::Deny => self.verdict == ProbeVerdict::Deny,
+        };
+        if holds { Judgement::Holds } else { Judgement::Fails }
     }
 
     /// Combines answers that must all allow; `difference` names what distinguishes the labelled answers.
@@ -202,6 +284,23 @@ mod tests {
 
     fn answer(verdict: ProbeVerdict, reason: &'static str, by: &str) -> Answer {
         Answer { verdict, reason: reason.into(), by: vec![by.into()] }
+    }
+
+    #[test]
+    fn what_nothing_decided_is_no_denial() {
+        use Expected::{Allow, Deny, Unreachable};
+        use Judgement::{Fails, Holds, Undecided};
+        let of = |reason| {
+            let answer = Answer::deny(reason);
+            [Allow, Deny, Unreachable].map(|expected| answer.compare(expected))
+        };
+        assert_eq!(of("policy-denied"), [Fails, Holds, Fails]);
+        assert_eq!(of(reason::NO_COMMON_FAMILY), [Undecided, Undecided, Holds]);
+        assert_eq!(of(reason::POD_FINISHED), [Undecided, Undecided, Holds]);
+        assert_eq!(of(reason::MISDELIVERED), [Undecided, Undecided, Fails]);
+        assert_eq!(of(reason::NO_ENDPOINT), [Fails, Holds, Holds]);
+        let allowed = Answer::allow("policy-allowed");
+        assert_eq!([Allow, Deny, Unreachable].map(|it| allowed.compare(it)), [Holds, Fails, Fails]);
     }
 
     #[test]

@@ -18,7 +18,8 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::{Endpoint, Port, ProbeVerdict, Protocol};
+use super::answer::Expected;
+use super::{Endpoint, Port, Protocol};
 
 pub(crate) use super::ends::port;
 pub use super::ends::{endpoint, port_argument};
@@ -40,7 +41,7 @@ pub struct Case {
     /// The port; `None` for ICMP.
     pub port: Option<Port>,
     /// The verdict that the user expects.
-    pub expect: Option<ProbeVerdict>,
+    pub expect: Option<Expected>,
 }
 
 /// A fault of a case; displays as `case N: FIELD: PROBLEM`, without the parts that do not apply.
@@ -188,12 +189,9 @@ fn protocol(value: &Value) -> Result<Protocol, String> {
         .ok_or_else(|| format!("{value} is none of TCP, UDP, SCTP, ICMP"))
 }
 
-fn verdict(value: &Value) -> Result<ProbeVerdict, String> {
-    match text(value)? {
-        "allow" => Ok(ProbeVerdict::Allow),
-        "deny" => Ok(ProbeVerdict::Deny),
-        _ => Err(format!("{value} is neither \"allow\" nor \"deny\"")),
-    }
+fn verdict(value: &Value) -> Result<Expected, String> {
+    Expected::from_name(text(value)?)
+        .ok_or_else(|| format!("{value} is none of allow, deny, unreachable"))
 }
 
 /// A port where none counts: port 0 is as good as none.
@@ -229,7 +227,7 @@ mod tests {
         assert_eq!(case.to, Endpoint::Service(Key { namespace: "x".into(), name: "y".into() }));
         assert_eq!(case.protocol, Protocol::Udp);
         assert_eq!(case.port, Some(Port::Name("dns".into())));
-        assert_eq!(case.expect, Some(ProbeVerdict::Deny));
+        assert_eq!(case.expect, Some(Expected::Deny));
         assert_eq!(case.fields.len(), 6);
     }
 
@@ -258,7 +256,7 @@ mod tests {
                 "case 3: from: \"service/a/b\" is a service, which opens no connection",
                 "case 3: to: 7 is not text",
                 "case 3: protocol: \"tcp\" is none of TCP, UDP, SCTP, ICMP",
-                "case 3: expect: \"maybe\" is neither \"allow\" nor \"deny\"",
+                "case 3: expect: \"maybe\" is none of allow, deny, unreachable",
             ]
         );
         assert_eq!(

@@ -10,7 +10,8 @@
 //! - A pod without addresses has one out of every pod network of its node, else one
 //!   from `POD_NETWORKS`: private addresses, as pods have in practice, so that a policy for
 //!   "everything but private networks" means what it means there. Such a pod is of the
-//!   families that the other pods are of, or IPv4 where there is none.
+//!   families that the other pods are of, or IPv4 where there is none; it could be of the other one
+//!   too, and has an address of it in [`Manifests::could_have`]. So have nodes.
 //! - A service that the API server would give a cluster address has one from
 //!   `SERVICE_NETWORKS`.
 //! - A service with a selector and no endpoint slice has the pods that it selects as endpoints.
@@ -19,7 +20,7 @@
 //! Addresses are given in the order of names and never one that is mentioned anywhere else, so
 //! the same manifests and cases always get the same ones. Pods that have finished get none.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ use ipnet::IpNet;
 
 use super::endpoints;
 use super::pool::{Pool, Use};
-use crate::input::{Manifests, pods};
+use crate::input::{Families, Manifests, pods};
 
 /// The node of pods that are on none; no node can have this name.
 pub const UNSCHEDULED: &str = "(unscheduled)";
@@ -52,10 +53,15 @@ pub fn complete(
         }
     }
     add_mentioned_nodes(objects);
+    let without = without_addresses(objects);
     let mut pool = Pool::new(objects, mentioned);
-    let families = families(objects);
+    let families = match manifests.families.only() {
+        Some(v4) => vec![v4],
+        None => families(objects),
+    };
     give_nodes_addresses(objects, &families, &mut pool)?;
     give_pods_addresses(objects, &families, &mut pool)?;
+    give_other_family(objects, manifests.families, &without, &mut pool, &mut manifests.could_have);
     for object in objects.iter_mut() {
         if let Object::Service(service) = object
             && manifests.without_address.contains(&service.key)
@@ -106,7 +112,7 @@ fn without_repetition(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
 }
 
 /// Address families of pods, IPv4 first: `true` is IPv4.
-pub(crate) fn families(objects: &[Object]) -> Vec<bool> {
+fn families(objects: &[Object]) -> Vec<bool> {
     let has = |v4: bool| pods(objects).any(|pod| pod.addresses.iter().any(|it| it.is_ipv4() == v4));
     match (has(true), has(false)) {
         (true, true) => vec![true, false],
@@ -179,6 +185,55 @@ fn give_pods_addresses(
     Ok(())
 }
 
+/// Pods and nodes to which the files give no address.
+fn without_addresses(objects: &[Object]) -> HashSet<control::ObjectRef> {
+    let has_none = |object: &&Object| match object {
+        Object::Pod(pod) => pod.addresses.is_empty() && pod.is_on_pod_network(),
+        Object::Node(node) => node.addresses.is_empty(),
+        _ => false,
+    };
+    objects.iter().filter(has_none).map(Object::reference).collect()
+}
+
+/// Gives ends an address of the family that they have none of, as far as there are any.
+fn give_other_family(
+    objects: &mut [Object],
+    families: Families,
+    without: &HashSet<control::ObjectRef>,
+    pool: &mut Pool,
+    could_have: &mut BTreeSet<IpAddr>,
+) {
+    let mut ends: Vec<&mut Object> = objects
+        .iter_mut()
+        .filter(|object| match object {
+            Object::Pod(pod) => pod.is_on_pod_network() && !pod.finished,
+            Object::Node(_) => true,
+            _ => false,
+        })
+        .filter(|object| families == Families::OfAll || without.contains(&object.reference()))
+        .collect();
+    ends.sort_by_key(|object| object.reference());
+    for object in ends {
+        let (of, has) = match object {
+            Object::Pod(pod) => (Use::Pod, &pod.addresses[..]),
+            Object::Node(node) => (Use::Node, &node.addresses[..]),
+            _ => continue,
+        };
+        let lacks = |v4: &bool| families.has(*v4) && !has.iter().any(|it| it.is_ipv4() == *v4);
+        let Some(other) = [true, false].into_iter().find(lacks) else { continue };
+        let Some(address) = pool.address(of, other) else { continue };
+        could_have.insert(address);
+        match object {
+            Object::Pod(pod) => {
+                let pod = Arc::make_mut(pod);
+                pod.addresses = [&pod.addresses[..], &[address]].concat().into();
+            }
+            Object::Node(node) => Arc::make_mut(node).addresses.push(address),
+            _ => {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,9 +288,9 @@ mod tests {
         assert_eq!(
             completed(objects, &["10.244.0.2"]),
             [
-                "b (unscheduled) 10.244.0.4",
-                "a (unscheduled) 10.244.0.3",
-                "(unscheduled) 172.18.0.2"
+                "b (unscheduled) 10.244.0.4 fd00:10:244::3",
+                "a (unscheduled) 10.244.0.3 fd00:10:244::2",
+                "(unscheduled) 172.18.0.2 fc00:f853:ccd::2"
             ]
         );
     }
@@ -273,10 +328,10 @@ mod tests {
             [
                 "a n 10.1.1.2 fd01::2",
                 // The IPv4 network is full.
-                "b n fd01::3",
+                "b n fd01::3 172.30.0.3",
                 // The usual network is where other nodes' pods are.
-                "c (unscheduled) 172.30.0.2",
-                "(unscheduled) 172.18.0.2",
+                "c (unscheduled) 172.30.0.2 fd00:10:244::2",
+                "(unscheduled) 172.18.0.2 fc00:f853:ccd::2",
             ]
         );
     }
@@ -285,6 +340,6 @@ mod tests {
     fn finished_pods_get_none() {
         let done = object(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "d"},
             "spec": {"nodeName": "n"}, "status": {"phase": "Succeeded"}}));
-        assert_eq!(completed(vec![done], &[]), ["d n ", "n 172.18.0.2"]);
+        assert_eq!(completed(vec![done], &[]), ["d n ", "n 172.18.0.2 fc00:f853:ccd::2"]);
     }
 }

@@ -39,8 +39,9 @@ pub mod world;
 
 mod prober;
 
-pub use answer::{Answer, ProbeVerdict};
+pub use answer::{Answer, Expected, Judgement, ProbeVerdict};
 pub use case::{Case, Fault};
+pub use cluster::Unended;
 pub use ends::{Endpoint, Port};
 pub use names::DomainAddresses;
 pub use opening::Protocol;

@@ -34,13 +34,30 @@ impl DomainAddresses {
         self.0.get(name).into_iter().flatten().copied()
     }
 
+    /// The names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(|name| &**name)
+    }
+
+    /// Adds an address of a name.
+    pub(crate) fn add(&mut self, name: &str, address: IpAddr) {
+        self.0.entry(name.into()).or_default().insert(address);
+    }
+
+    /// Adds the names of another list.
+    pub(crate) fn extend(&mut self, other: &Self) {
+        for (name, addresses) in &other.0 {
+            self.0.entry(Arc::clone(name)).or_default().extend(addresses);
+        }
+    }
+
     /// The addresses of all names.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.0.values().flatten().copied()
     }
 
     /// DNS answers for the pods of a view: each name for the pods with a rule about it.
-    pub(super) fn changes(&self, view: &View) -> Vec<Change<PodKey>> {
+    pub(crate) fn changes(&self, view: &View) -> Vec<Change<PodKey>> {
         let mut changes = Vec::new();
         for (key, pod) in view.pods.iter() {
             let is_meant = |name: &str| pod.names.iter().any(|pattern| pattern.matches(name));

@@ -40,44 +40,76 @@ pub fn plan(
     services: &Services,
     question: &Question<'_>,
 ) -> Result<Vec<Connection>, Answer> {
+    if let Endpoint::Service(key) = question.to
+        && let Some(to) = world.external_name(key)
+    {
+        return external(world, services, question, &to);
+    }
     let from = ends(world, question.from)?;
     let destinations = match question.to {
         Endpoint::Service(key) => service(world, services, question, key, &from)?,
-        Endpoint::Address(address) => vec![at_address(world, question, *address)?],
+        Endpoint::Address(address) => at_address(world, question, *address)?,
         Endpoint::Name(name) => {
             let addresses = world.addresses_of(name);
-            addresses.map(|it| at_address(world, question, it)).collect::<Result<_, _>>()?
+            let each = addresses.map(|it| at_address(world, question, it));
+            each.collect::<Result<Vec<_>, _>>()?.concat()
         }
         Endpoint::Pod(_) | Endpoint::Node(_) => {
             let to = ends(world, question.to)?;
-            let port = target_port(world, question, &to)?;
-            to.into_iter().map(|end| (end.address, port)).collect()
+            let ports = target_ports(world, question, &to)?;
+            let each = to.iter().flat_map(|end| ports.iter().map(|port| (end.address, *port)));
+            each.collect()
         }
     };
     let connection = |(to, port): (IpAddr, u16)| {
         let from = from.iter().find(|from| from.address.is_ipv4() == to.is_ipv4())?.clone();
         Some(Connection { from, to, protocol: question.protocol, port, entry: None, backend: 0 })
     };
-    let connections: Vec<Connection> = destinations.into_iter().filter_map(connection).collect();
+    let mut connections: Vec<Connection> =
+        destinations.into_iter().filter_map(connection).collect();
+    let could_be = |it: &Connection| world.could_have(it.from.address) || world.could_have(it.to);
+    if !connections.iter().all(could_be) {
+        connections.retain(|it| !could_be(it));
+    }
     match connections.is_empty() {
         true => Err(Answer::deny(reason::NO_COMMON_FAMILY)),
         false => Ok(connections),
     }
 }
 
-/// An address with the port that is meant there.
+/// The connections to what a service of type ExternalName leads to.
+fn external(
+    world: &World,
+    services: &Services,
+    question: &Question<'_>,
+    to: &Endpoint,
+) -> Result<Vec<Connection>, Answer> {
+    let has_end = match to {
+        Endpoint::Name(name) => world.addresses_of(name).next().is_some(),
+        Endpoint::Service(key) => {
+            world.service(key).is_some() && world.external_name(key).is_none()
+        }
+        _ => false,
+    };
+    match has_end {
+        true => plan(world, services, &Question { to, ..*question }),
+        false => Err(Answer::leads_to(to)),
+    }
+}
+
+/// An address with the ports that are meant there.
 fn at_address(
     world: &World,
     question: &Question<'_>,
     address: IpAddr,
-) -> Result<(IpAddr, u16), Answer> {
-    let port = match world.service_at(address) {
-        Some(service) => service_port(question, service)?.port,
+) -> Result<Vec<(IpAddr, u16)>, Answer> {
+    let ports = match world.service_at(address) {
+        Some(service) => vec![service_port(question, service)?.port],
         None => {
-            target_port(world, question, &[End { location: world.location(address), address }])?
+            target_ports(world, question, &[End { location: world.location(address), address }])?
         }
     };
-    Ok((address, port))
+    Ok(ports.into_iter().map(|port| (address, port)).collect())
 }
 
 /// The addresses and port that a service's name stands for.
@@ -147,14 +179,14 @@ fn one_a_family(location: &Location, addresses: &[IpAddr]) -> Vec<End> {
     found.map(|address| End { location: location.clone(), address: *address }).collect()
 }
 
-/// Returns the port's number at the target. A name is looked up among the target pod's container ports; ICMP has port
-/// 0.
-fn target_port(world: &World, question: &Question<'_>, to: &[End]) -> Result<u16, Answer> {
+/// Returns the port's numbers at the target. A name means each number that a container of the target pod gives it;
+/// ICMP has port 0.
+fn target_ports(world: &World, question: &Question<'_>, to: &[End]) -> Result<Vec<u16>, Answer> {
     let (Some(protocol), Some(port)) = (question.protocol.with_ports(), question.port) else {
-        return Ok(0);
+        return Ok(vec![0]);
     };
     let name = match port {
-        Port::Number(number) => return Ok(*number),
+        Port::Number(number) => return Ok(vec![*number]),
         Port::Name(name) => name,
     };
     let pod = match (question.to, to) {
@@ -163,8 +195,8 @@ fn target_port(world: &World, question: &Question<'_>, to: &[End]) -> Result<u16
         }
         _ => None,
     };
-    let number = pod.and_then(|pod| pod.named_port(name, protocol));
-    number.ok_or_else(|| Answer::deny(reason::UNKNOWN_PORT_NAME))
+    let numbers: Vec<u16> = pod.iter().flat_map(|pod| pod.named_ports(name, protocol)).collect();
+    if numbers.is_empty() { Err(Answer::deny(reason::UNKNOWN_PORT_NAME)) } else { Ok(numbers) }
 }
 
 fn service_port<'a>(

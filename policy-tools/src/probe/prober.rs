@@ -1,18 +1,20 @@
 //! A cluster in memory that answers questions.
 
 use std::collections::BTreeSet;
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use control::{Control, PodKey, View};
+use control::model::Pod;
+use control::{Control, PodAcl, PodKey, View};
 
 use super::answer::{Reply, reason};
 use super::case::Fault;
-use super::cluster::{Cluster, Connection};
+use super::cluster::{Cluster, Connection, Unended};
 use super::complete::complete;
 use super::plan::{Question, plan};
 use super::world::{Location, World};
-use super::{Answer, Case, DomainAddresses, Endpoint};
+use super::{Answer, Case, DomainAddresses, Endpoint, Port, Protocol};
 use crate::input::Manifests;
 
 /// The switches of a cluster, and the objects that they come from.
@@ -25,6 +27,9 @@ pub struct Prober {
     /// Addresses of names that open nothing: the cluster's own, and special ones.
     ignored: BTreeSet<IpAddr>,
 }
+
+/// What distinguishes the connections of a question, and the reply about each, by name.
+pub(super) type NamedReplies = (&'static str, Vec<(String, Reply)>);
 
 impl Prober {
     /// The cluster that these objects, each of which is there once, describe. `mentioned` are
@@ -48,12 +53,28 @@ impl Prober {
         mentioned: impl IntoIterator<Item = IpAddr>,
         names: DomainAddresses,
     ) -> Result<Self, String> {
+        Self::with_possible(manifests, mentioned, names, &DomainAddresses::default())
+    }
+
+    /// As [`with_names`](Self::with_names), where DNS gives further addresses for names that no question can name.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub(crate) fn with_possible(
+        manifests: impl Into<Manifests>,
+        mentioned: impl IntoIterator<Item = IpAddr>,
+        names: DomainAddresses,
+        possible: &DomainAddresses,
+    ) -> Result<Self, String> {
         let mut manifests = manifests.into();
-        complete(&mut manifests, mentioned.into_iter().chain(names.addresses()))?;
+        let of_names = names.addresses().chain(possible.addresses());
+        complete(&mut manifests, mentioned.into_iter().chain(of_names))?;
         let mut control = manifests.control();
-        let ignored = control.set_names(&names.changes(&control.view()));
+        let mut all = names.clone();
+        all.extend(possible);
+        let ignored = control.set_names(&all.changes(&control.view()));
         control.commit();
-        let world = World::new(&manifests.objects, names);
+        let world = World::new(&manifests, names);
         let view = control.view();
         let cluster = Cluster::new(Arc::clone(&view))?;
         Ok(Self {
@@ -104,6 +125,40 @@ impl Prober {
         Some(format!("{object} is not in the manifests"))
     }
 
+    /// What answers about a pod depend on, beside the other end, for questions about a port. Two pods that
+    /// are equal in it have the same answers.
+    pub(super) fn class(
+        &self,
+        key: &PodKey,
+        protocol: Protocol,
+        port: Option<&Port>,
+    ) -> impl Eq + Hash + use<> {
+        let pod = self.world.pod(key);
+        let view = self.view.pods.get(key).filter(|_| pod.is_some_and(Pod::is_on_pod_network));
+        let table = |acl: &PodAcl| match acl {
+            PodAcl::Open => std::ptr::null(),
+            PodAcl::Table(table) => Arc::as_ptr(table),
+        };
+        let of_view = view.map(|view| {
+            let address = |it: &IpAddr| {
+                let identity = self.view.addresses.lookup((*it).into());
+                let is_odd = self.world.is_contested(*it);
+                (it.is_ipv4(), identity, self.world.could_have(*it), is_odd)
+            };
+            let addresses: Vec<_> = view.addresses.iter().map(address).collect();
+            (table(&view.from_pod), table(&view.to_pod), addresses)
+        });
+        let numbers: Vec<u16> = match (pod, port, protocol.with_ports()) {
+            (Some(pod), Some(Port::Name(name)), Some(protocol)) => {
+                pod.named_ports(name, protocol).collect()
+            }
+            _ => Vec::new(),
+        };
+        // One without tables of its own is like no other.
+        let alone = of_view.is_none().then(|| key.clone());
+        (of_view, numbers, alone)
+    }
+
     /// The pods that have not finished, in order.
     pub fn pods(&self) -> Vec<PodKey> {
         self.world.pods().filter(|pod| !pod.finished).map(|pod| pod.key.clone()).collect()
@@ -132,20 +187,29 @@ impl Prober {
     }
 
     /// Answers questions, in order.
-    pub fn answer<'a>(&mut self, questions: impl IntoIterator<Item = Question<'a>>) -> Vec<Answer> {
+    ///
+    /// # Errors
+    /// A connection that a switch gave no verdict about.
+    pub fn answer<'a>(
+        &mut self,
+        questions: impl IntoIterator<Item = Question<'a>>,
+    ) -> Result<Vec<Answer>, Unended> {
         let combined = |(difference, replies): (&'static str, Vec<(String, Reply)>)| {
             let answers = replies.into_iter().map(|(label, reply)| (label, reply.answer)).collect();
             Answer::all(difference, answers).unwrap_or_else(|| Answer::deny(reason::NO_ENDPOINT))
         };
-        self.replies(questions).into_iter().map(combined).collect()
+        Ok(self.replies(questions)?.into_iter().map(combined).collect())
     }
 
     /// Opens the connections of questions; for each question returns what distinguishes its connections, and the named
     /// reply about each.
+    ///
+    /// # Errors
+    /// A connection that a switch gave no verdict about.
     pub fn replies<'a>(
         &mut self,
         questions: impl IntoIterator<Item = Question<'a>>,
-    ) -> Vec<(&'static str, Vec<(String, Reply)>)> {
+    ) -> Result<Vec<NamedReplies>, Unended> {
         let mut connections = Vec::new();
         let mut plans = Vec::new();
         for question in questions {
@@ -155,7 +219,7 @@ impl Prober {
                 (difference, labels)
             }));
         }
-        let mut replies = self.cluster.open(&self.world, &connections).into_iter();
+        let mut replies = self.cluster.open(&self.world, &connections)?.into_iter();
         let mut reply = |plan| match plan {
             Err(answer) => ("", vec![(String::new(), Reply::from(answer))]),
             Ok((difference, labels)) => {
@@ -163,7 +227,7 @@ impl Prober {
                 (difference, labels.into_iter().zip(replies.by_ref()).collect())
             }
         };
-        plans.into_iter().map(&mut reply).collect()
+        Ok(plans.into_iter().map(&mut reply).collect())
     }
 
     /// Returns the connections of a question, each with a name, and what distinguishes them.
@@ -183,10 +247,15 @@ impl Prober {
             // An address of a family without endpoints does not lead to the service.
             found.retain(|(label, _)| label.is_some());
         }
+        // A port name that several containers have.
+        let by_port = found.iter().enumerate().any(|(n, (_, one))| {
+            found[..n].iter().any(|(_, other)| other.to == one.to && other.port != one.port)
+        });
         let name = |(label, connection): (Option<String>, Connection)| {
             let label = label.unwrap_or_else(|| match self.world.location(connection.to) {
                 Location::Pod(key) if to_endpoints => key.to_string(),
                 _ if to_endpoints => connection.to.to_string(),
+                _ if by_port => format!("port {}", connection.port),
                 _ if connection.to.is_ipv4() => "IPv4".to_owned(),
                 _ => "IPv6".to_owned(),
             });
@@ -195,6 +264,7 @@ impl Prober {
         let difference = match question.to {
             Endpoint::Name(_) if !chooses => "addresses-differ",
             _ if chooses || to_endpoints => "backends-differ",
+            _ if by_port => "ports-differ",
             _ => "families-differ",
         };
         Ok((difference, found.into_iter().map(name).collect()))

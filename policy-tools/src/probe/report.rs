@@ -8,7 +8,7 @@ use acl::Origin;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::case::Fields;
-use super::{Answer, Case};
+use super::{Answer, Case, Judgement};
 
 /// Fields that an answer adds; what a case has of these names gives way.
 const ANSWER: [&str; 3] = ["verdict", "reason", "by"];
@@ -51,8 +51,22 @@ pub fn failed(cases: &[Case], answers: &[Answer]) -> usize {
     cases.iter().zip(answers).filter(|(case, answer)| has_failed(case, answer)).count()
 }
 
+/// Cases with an expectation that nothing decided, by number from 1, with the reason.
+pub fn undecided<'a>(
+    cases: &'a [Case],
+    answers: &'a [Answer],
+) -> impl Iterator<Item = (usize, &'a str)> {
+    let both = cases.iter().zip(answers).zip(1..);
+    both.filter(|((case, answer), _)| compared(case, answer) == Some(Judgement::Undecided))
+        .map(|((_, answer), number)| (number, &*answer.reason))
+}
+
+fn compared(case: &Case, answer: &Answer) -> Option<Judgement> {
+    case.expect.map(|expected| answer.compare(expected))
+}
+
 fn has_failed(case: &Case, answer: &Answer) -> bool {
-    case.expect.is_some_and(|expected| expected != answer.verdict)
+    compared(case, answer) == Some(Judgement::Fails)
 }
 
 /// Writes cases and answers as a table; the last line counts failed expectations.
@@ -80,12 +94,17 @@ pub fn table(out: &mut impl Write, cases: &[Case], answers: &[Answer]) -> io::Re
     }
     let expected = cases.iter().filter(|case| case.expect.is_some()).count();
     let failed = failed(cases, answers);
-    writeln!(out, "{} asked, {expected} with an expectation, {failed} failed", cases.len())
+    write!(out, "{} asked, {expected} with an expectation, {failed} failed", cases.len())?;
+    match undecided(cases, answers).count() {
+        0 => writeln!(out),
+        count => writeln!(out, ", {count} undecided"),
+    }
 }
 
 fn row((case, answer): (&Case, &Answer)) -> [String; 7] {
-    let mark = match case.expect {
-        Some(expected) if has_failed(case, answer) => format!("FAILED, expected {expected}"),
+    let mark = match (case.expect, compared(case, answer)) {
+        (Some(expected), Some(Judgement::Fails)) => format!("FAILED, expected {expected}"),
+        (Some(expected), Some(Judgement::Undecided)) => format!("UNDECIDED, expected {expected}"),
         _ => String::new(),
     };
     let port = match &case.port {

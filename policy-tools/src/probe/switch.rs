@@ -1,5 +1,6 @@
 //! One node's switch: the dataplane's own worker, with memory for wires.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use control::model::Direction;
 use dataplane::mailbox::Command;
 use dataplane::port::memory::Wire;
 use dataplane::session::{Sessions, Timeouts};
+use dataplane::wire::{self, Flow};
 use dataplane::worker::Inspect;
 use dataplane::{Deciders, Memory, Now, Outcome, Packet, PortId, RuleAt, Snapshot, Worker};
 use parking_lot::Mutex;
@@ -18,7 +20,7 @@ use super::opening::LARGEST;
 
 use snapshot::{NodePort, PortRole};
 
-/// Packets that are sent in together.
+/// Packets that are sent in together, no more than there are frames.
 pub const BATCH: usize = 64;
 /// Time between two batches, longer than any session timeout here.
 const STEP: Duration = Duration::from_secs(10);
@@ -47,8 +49,20 @@ pub struct Step {
 pub struct Switch {
     worker: Worker,
     wires: Vec<Wire>,
-    seen: Arc<Mutex<Vec<Step>>>,
+    seen: Ends,
     now: Duration,
+}
+
+/// The decisions about packets.
+type Ends = Arc<Mutex<HashMap<Mark, Step>>>;
+
+/// What tells a packet from the others of its batch.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Mark {
+    /// Its flow as it came in.
+    Flow(Flow),
+    /// The bytes of one that is refused before its flow is read.
+    Bytes(Vec<u8>),
 }
 
 /// The ports of a node with these pods, in the order of their numbers; `None` if there
@@ -82,8 +96,8 @@ impl Switch {
         };
         // Twice the room that a batch needs: its sessions are gone before the next.
         let sessions = Sessions::new(2 * BATCH as u32, 1, timeouts);
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let inspect = Recorder { seen: Arc::clone(&seen) };
+        let seen = Ends::default();
+        let inspect = Recorder { seen: Arc::clone(&seen), memory };
         let worker = Worker::alone(memory, frames, sessions, Some(Box::new(inspect)));
         let wires: Vec<Wire> = (0..ports).map(|_| Wire::default()).collect();
         for (n, wire) in wires.iter().enumerate() {
@@ -99,37 +113,52 @@ impl Switch {
         self.worker.mailbox().send(Command::Snapshot(Arc::new(snapshot)));
     }
 
-    /// Sends up to [`BATCH`] frames in at a port and returns the decision about each, in order.
+    /// Sends up to [`BATCH`] frames of different flows in at a port and returns the decision about each, in order;
+    /// `None` for a frame that the switch did not decide about.
     ///
-    /// Sessions of earlier batches have timed out and are swept, so that no packet meets them. A frame without a
-    /// decision did not get through.
-    pub fn send(&mut self, port: PortId, frames: Vec<Vec<u8>>) -> Vec<Step> {
+    /// A decision is found by the frame's mark, never by its place. Sessions of earlier batches have timed out and are
+    /// swept, so that no packet meets them.
+    pub fn send(&mut self, port: PortId, frames: Vec<Vec<u8>>) -> Vec<Option<Step>> {
         debug_assert!(frames.len() <= BATCH);
-        let Some(wire) = self.wires.get(usize::from(port.0)) else { return Vec::new() };
-        frames.into_iter().for_each(|frame| wire.send(frame));
-        self.worker.round(Now(self.now));
+        let mark = |frame: &Vec<u8>| match wire::parse(frame) {
+            Ok(headers) => Mark::Flow(headers.flow),
+            Err(_) => Mark::Bytes(frame.clone()),
+        };
+        let marks: Vec<Mark> = frames.iter().map(mark).collect();
+        if let Some(wire) = self.wires.get(usize::from(port.0)) {
+            frames.into_iter().for_each(|frame| wire.send(frame));
+        }
+        self.worker.drain(Now(self.now));
         self.worker.mailbox().free_retired();
         self.now += STEP;
         let sessions = self.worker.sessions();
         sessions.sweep(sessions.capacity(), Now(self.now).seconds());
+        // What left was copied before.
+        self.wires.iter().for_each(|wire| while wire.receive().is_some() {});
         let mut steps = std::mem::take(&mut *self.seen.lock());
-        for step in &mut steps {
-            step.frame = self.wires.get(usize::from(step.out_port.0)).and_then(Wire::receive);
-        }
-        steps
+        marks.iter().map(|mark| steps.remove(mark)).collect()
     }
 }
 
 /// Records how packets end.
 struct Recorder {
-    seen: Arc<Mutex<Vec<Step>>>,
+    seen: Ends,
+    memory: Memory,
 }
 
 impl Inspect for Recorder {
     fn done(&mut self, packet: &Packet, snapshot: &Snapshot) {
         // Every packet behind the graph has an outcome; one without would count as refused.
         let outcome = packet.outcome.unwrap_or(Outcome::Closed);
+        let bytes = || {
+            let mut bytes = Vec::with_capacity(LARGEST);
+            self.memory.append_to(&packet.frame, &mut bytes, LARGEST);
+            bytes
+        };
+        let frame = packet.leaves().then(bytes);
         let out_port = if packet.leaves() { packet.out_port } else { PortId::NONE };
+        let flow = packet.headers.flow;
+        let mark = if flow == Flow::default() { Mark::Bytes(bytes()) } else { Mark::Flow(flow) };
         let name = |id| snapshot.port(id).map(|port| Arc::clone(&port.name));
         let passage = Passage {
             node: Arc::default(),
@@ -143,8 +172,8 @@ impl Inspect for Recorder {
             ingress: ingress(packet, snapshot, outcome, out_port),
         };
         let denied_by_host = denied_by_host(packet.by).filter(|_| outcome == Outcome::PolicyDenied);
-        let step = Step { passage, out_port, frame: None, denied_by_host };
-        self.seen.lock().push(step);
+        let step = Step { passage, out_port, frame, denied_by_host };
+        self.seen.lock().insert(mark, step);
     }
 }
 

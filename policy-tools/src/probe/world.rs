@@ -9,7 +9,8 @@ use control::{Object, PodKey};
 use ipnet::IpNet;
 use snapshot::gateways;
 
-use super::DomainAddresses;
+use super::{DomainAddresses, Endpoint};
+use crate::input::Manifests;
 
 /// Location of an address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,6 +32,10 @@ pub struct World {
     owners: HashMap<IpAddr, Location>,
     conflicts: HashMap<IpAddr, BTreeSet<Location>>,
     virtual_addresses: HashMap<IpAddr, Key>,
+    /// Addresses of a family that an end need not have.
+    could_have: BTreeSet<IpAddr>,
+    /// The names that services of type ExternalName lead to.
+    external_names: BTreeMap<Key, String>,
     /// Domain names with addresses.
     names: DomainAddresses,
     /// Networks of pods with the nodes they are on, longest prefix first.
@@ -38,10 +43,12 @@ pub struct World {
 }
 
 impl World {
-    /// The world of these objects, each of which has its own name, and of these domain names.
-    pub fn new(objects: &[Object], names: DomainAddresses) -> Self {
-        let mut world = Self { names, ..Self::default() };
-        for object in objects {
+    /// The world of these manifests, completed, and of these domain names.
+    pub fn new(manifests: &Manifests, names: DomainAddresses) -> Self {
+        let could_have = manifests.could_have.clone();
+        let external_names = manifests.external_names.clone();
+        let mut world = Self { names, could_have, external_names, ..Self::default() };
+        for object in &manifests.objects {
             match object {
                 Object::Pod(pod) => world.add_pod(pod),
                 Object::Node(node) => world.add_node(node),
@@ -129,6 +136,18 @@ impl World {
         self.services.get(key).map(|service| &**service)
     }
 
+    /// The end that a service of type ExternalName leads to: a service of the cluster, or a domain name.
+    pub(crate) fn external_name(&self, service: &Key) -> Option<Endpoint> {
+        let name = self.external_names.get(service)?;
+        let labels: Vec<&str> = name.split('.').collect();
+        match labels[..] {
+            [name, namespace, "svc", ..] => {
+                Some(Endpoint::Service(Key { namespace: namespace.into(), name: name.into() }))
+            }
+            _ => Some(Endpoint::Name(name.as_str().into())),
+        }
+    }
+
     /// The addresses of a domain name.
     pub fn addresses_of(&self, name: &str) -> impl Iterator<Item = IpAddr> + '_ {
         self.names.of(name)
@@ -145,6 +164,11 @@ impl World {
             return None;
         }
         self.service(self.virtual_addresses.get(&address)?)
+    }
+
+    /// Returns whether an end has this address in a family that it need not have.
+    pub(crate) fn could_have(&self, address: IpAddr) -> bool {
+        self.could_have.contains(&address)
     }
 
     /// Returns whether several objects claim this address.

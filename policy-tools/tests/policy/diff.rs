@@ -327,7 +327,7 @@ proptest! {
                         from: &source, to: &target, protocol, port: Some(&port_of),
                     };
                     let [before, after] =
-                        probers.each_mut().map(|it| it.answer([question]).remove(0).verdict);
+                        probers.each_mut().map(|it| it.answer([question]).unwrap().remove(0).verdict);
                     let wanted = match (before, after) {
                         (ProbeVerdict::Deny, ProbeVerdict::Allow) => Some(Change::Opened),
                         (ProbeVerdict::Allow, ProbeVerdict::Deny) => Some(Change::Closed),

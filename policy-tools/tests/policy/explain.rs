@@ -16,7 +16,7 @@ fn closest(text: &str, question: &str) -> Option<String> {
     let port: Option<Port> = words.get(3).map(|port| case::port_argument(port).unwrap());
     let mut prober = Prober::new(manifests(text), []).unwrap();
     let question = Question { from: &from, to: &to, protocol, port: port.as_ref() };
-    let why = explain(&mut prober, question);
+    let why = explain(&mut prober, question).unwrap();
     let denies = |end: &&AtEnd| !end.permits;
     let end = [&why.egress, &why.ingress].into_iter().flatten().find(denies);
     end.unwrap_or_else(|| panic!("{why:?}")).closest.clone()
@@ -167,7 +167,7 @@ fn a_pod_that_is_in_no_file_is_an_end() {
         let port = Port::Number(8080);
         let question =
             Question { from: &from, to: &to, protocol: Protocol::Tcp, port: Some(&port) };
-        let why = explain(&mut prober, question);
+        let why = explain(&mut prober, question).unwrap();
         (why.permits, why.ingress.and_then(|it| it.closest))
     };
     assert_eq!(reach("shop/app=frontend"), (true, None));

@@ -1,11 +1,13 @@
 //! Tests of policies, differences and lint, over whole sets of manifests.
 
 mod admission;
+mod could_be;
 mod diff;
 mod drawings;
 mod explain;
 mod lint;
 mod lint_cluster;
+mod list;
 mod mistakes;
 mod picture;
 mod proof_property;

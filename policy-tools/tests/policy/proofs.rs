@@ -84,7 +84,7 @@ fn a_network_inside_those_of_pods_holds_some_pods() {
 fn pods_that_could_exist_may_be_on_any_node() {
     let firewall = "---\napiVersion: podgate.io/v1alpha1\nkind: ClusterEgressFirewall\n\
         metadata: {name: edge}\nspec: {subject: {nodes: {matchLabels: {pool: edge}}}, \
-        egress: [{action: Deny, to: [{networks: ['0.0.0.0/0']}]}]}\n";
+        egress: [{action: Deny, to: [{networks: ['0.0.0.0/0', '::/0']}]}]}\n";
     let text = deployment("shop", "db", "") + firewall;
     let all = "- {from: any-pod, to: internet, port: '*', expect: deny}";
     let found = refute(&text, all).expect("pods of other nodes may");

@@ -67,7 +67,7 @@ proptest! {
                 let port = Port::Number(port);
                 let question =
                     Question { from, to: &to, protocol: Protocol::Tcp, port: Some(&port) };
-                let answer = prober.answer([question]).remove(0);
+                let answer = prober.answer([question]).unwrap().remove(0);
                 format!("{} {:?}", answer.verdict, answer.by)
             }).collect()
         };

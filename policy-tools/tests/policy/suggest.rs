@@ -207,7 +207,7 @@ proptest! {
                     let number = Port::Number(number);
                     let question =
                         Question { from: &ends[0], to: &ends[1], protocol, port: Some(&number) };
-                    let allowed = prober.answer([question]).remove(0).verdict == ProbeVerdict::Allow;
+                    let allowed = prober.answer([question]).unwrap().remove(0).verdict == ProbeVerdict::Allow;
                     prop_assert_eq!(
                         allowed, seen.contains(&flow((from, to, port))),
                         "{} to {} {:?}: {}", ENDS[from], ENDS[to], PORTS[port], found.yaml()

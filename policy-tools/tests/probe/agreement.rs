@@ -173,7 +173,7 @@ impl Live {
         let mut frame = opening.frame().unwrap();
         for _ in 0..3 {
             let steps = self.switches.get_mut(&node)?.send(in_port, vec![frame]);
-            let Step { passage, out_port, frame: left, .. } = steps.into_iter().next()?;
+            let Step { passage, out_port, frame: left, .. } = steps.into_iter().next()??;
             let opens = [Outcome::PolicyAllowed, Outcome::OwnNode, Outcome::NoPolicy];
             if !opens.contains(&passage.outcome) {
                 return None;
@@ -194,8 +194,8 @@ impl Live {
 
 /// `explain` has the probe's answer, and the decisions at both pods make it.
 fn agrees(prober: &mut Prober, case: &Case) -> Result<(), TestCaseError> {
-    let answer = prober.answer([case.question()]).remove(0);
-    let why = explain(prober, case.question());
+    let answer = prober.answer([case.question()]).unwrap().remove(0);
+    let why = explain(prober, case.question()).unwrap();
     prop_assert_eq!(why.verdict, answer.verdict.name());
     prop_assert_eq!(&*why.reason, &*answer.reason);
     prop_assert_eq!(&why.by, &answer.by);
@@ -258,7 +258,7 @@ proptest! {
                     continue;
                 }
                 let case = case(&format!("{from} {to} TCP {port}"));
-                let (_, replies) = prober.replies([case.question()]).remove(0);
+                let (_, replies) = prober.replies([case.question()]).unwrap().remove(0);
                 agrees(&mut prober, &case)?;
                 for (label, reply) in &replies {
                     // Traffic inside one network namespace or outside the cluster has no path.

@@ -1,7 +1,8 @@
-//! Answers of the probe: `agreement` with the switch, policies (`verdicts`), cluster-wide ones (`firewalls`), `services`,
+//! Answers of the probe: `agreement` with the switch and in any `company` of questions, policies (`verdicts`), cluster-wide ones (`firewalls`), `services`,
 //! domain `names`.
 
 mod agreement;
+mod company;
 mod firewalls;
 mod names;
 mod services;
@@ -31,7 +32,7 @@ impl Cluster {
         for (n, case) in cases.iter().enumerate() {
             assert_eq!(self.0.check(n, case), []);
         }
-        self.0.answer(cases.iter().map(Case::question))
+        self.0.answer(cases.iter().map(Case::question)).unwrap()
     }
 
     /// Each line is a question, `FROM TO PROTOCOL PORT`, and behind a colon its answer,

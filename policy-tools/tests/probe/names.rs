@@ -78,7 +78,7 @@ fn a_name_is_asked_about_with_the_addresses_that_are_given() {
         "a/x 198.51.100.9 TCP 443: deny policy-denied | ClusterNetworkPolicy names egress[1]",
     ]);
     let question = case("a/x api.example.org TCP 443");
-    let why = explain(&mut prober.0, question.question());
+    let why = explain(&mut prober.0, question.question()).unwrap();
     assert!(why.permits && why.ingress.is_none(), "{why:?}");
     let to: Vec<&str> = why.connections.iter().map(|it| it.to.as_str()).collect();
     assert_eq!(to, ["198.51.100.7", "2001:db8::7"]);
@@ -235,7 +235,7 @@ impl Live {
             destination_port: port,
         };
         let frames = vec![opening.frame().unwrap()];
-        let step = self.1.get_mut(&node).unwrap().send(in_port, frames).remove(0);
+        let step = self.1.get_mut(&node).unwrap().send(in_port, frames).remove(0).unwrap();
         matches!(step.passage.outcome, Outcome::PolicyAllowed | Outcome::NoPolicy)
     }
 }
@@ -261,7 +261,7 @@ proptest! {
             for (name, addresses) in NAMES.iter().zip(&plan.names).filter(|(_, it)| !it.is_empty()) {
                 for port in [443, 80] {
                     let case = case(&format!("{pod} {name} TCP {port}"));
-                    let answer = prober.answer([case.question()]).remove(0);
+                    let answer = prober.answer([case.question()]).unwrap().remove(0);
                     let mut opened = Vec::new();
                     for to in addresses.iter().map(|n| ADDRESSES[*n].parse::<IpAddr>().unwrap()) {
                         if own.contains(&to) {

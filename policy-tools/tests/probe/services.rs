@@ -93,7 +93,7 @@ fn a_target_port_by_name_is_each_pods_own() {
         + &pod("a/one", "", "n1", "10.1.1.2", &http(1111))
         + &pod("a/two", "", "n1", "10.1.1.3", &http(2222))
         + &policy("all", "podSelector: {}, ingress: [{ports: [{port: 1111}]}]")
-        + &service("ports: [{port: 80, targetPort: http}]")
+        + &service("clusterIP: 10.96.0.1, ports: [{port: 80, targetPort: http}]")
         + &slice("s-1", "IPv4", "{addresses: [10.1.1.2]}, {addresses: [10.1.1.3]}", "");
     Cluster::new(&manifests).says(&[
         "a/x service/a/s TCP 80: deny backends-differ: a/one policy-allowed, a/two policy-denied | \
@@ -213,5 +213,57 @@ fn every_endpoint_counts_where_clients_keep_theirs() {
     Cluster::new(&(pods() + &service(&spec) + &slice("s-1", "IPv4", endpoints, TARGET))).says(&[
         "a/x service/a/s TCP 80: deny backends-differ: a/good policy-allowed, a/bad policy-denied | \
          default-deny of NetworkPolicy a/closed",
+    ]);
+}
+
+/// The API ignores the target port of a headless service: its name stands for the pods' addresses.
+#[test]
+fn nothing_translates_the_port_of_a_headless_service() {
+    let of = |port: u16| {
+        pod("a/x", "", "n1", "10.1.1.1", "")
+            + &pod("a/web", "app: web", "n1", "10.1.1.2", "")
+            + &policy(
+                "web",
+                &format!("podSelector: {{}}, ingress: [{{ports: [{{port: {port}}}]}}]"),
+            )
+            + &service("clusterIP: None, ports: [{port: 80, targetPort: 8080}]")
+            + &slice(
+                "s-1",
+                "IPv4",
+                "{addresses: [10.1.1.2]}",
+                "{name: '', port: 8080, protocol: TCP}",
+            )
+    };
+    Cluster::new(&of(80))
+        .says(&["a/x service/a/s TCP 80: allow policy-allowed | NetworkPolicy a/web ingress[0]"]);
+    Cluster::new(&of(8080)).says(&[
+        "a/x service/a/s TCP 80: deny policy-denied | default-deny of NetworkPolicy a/web",
+    ]);
+}
+
+/// Policies mean each of the numbers, and so do questions.
+#[test]
+fn a_port_name_of_two_containers_is_each_of_their_numbers() {
+    let containers = "containers: [{name: c, ports: [{name: metrics, containerPort: 9090}]}, {name: d, \
+                      ports: [{name: metrics, containerPort: 9091}]}]";
+    let pods =
+        pod("a/x", "", "n1", "10.1.1.1", "") + &pod("a/srv", "", "n1", "10.1.1.2", containers);
+    let by_name = policy("p", "podSelector: {}, ingress: [{ports: [{port: metrics}]}]");
+    Cluster::new(&(pods.clone() + &by_name)).says(&[
+        "a/x a/srv TCP 9090: allow policy-allowed | NetworkPolicy a/p ingress[0]",
+        "a/x a/srv TCP 9091: allow policy-allowed | NetworkPolicy a/p ingress[0]",
+        "a/x a/srv TCP 9092: deny policy-denied | default-deny of NetworkPolicy a/p",
+        "a/x a/srv TCP metrics: allow policy-allowed | NetworkPolicy a/p ingress[0]",
+    ]);
+    let to = "podSelector: {}, policyTypes: [Egress], egress: [{to: [{podSelector: {}}], ports: [{port: \
+              metrics}]}]";
+    Cluster::new(&(pods.clone() + &policy("p", to))).says(&[
+        "a/x a/srv TCP 9091: allow policy-allowed | NetworkPolicy a/p egress[0]",
+        "a/x a/srv TCP 9092: deny policy-denied | default-deny of NetworkPolicy a/p",
+    ]);
+    let one = policy("p", "podSelector: {}, ingress: [{ports: [{port: 9091}]}]");
+    Cluster::new(&(pods + &one)).says(&[
+        "a/x a/srv TCP metrics: deny ports-differ: port 9090 policy-denied, port 9091 policy-allowed | \
+         default-deny of NetworkPolicy a/p",
     ]);
 }

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use super::parts::Versions;
 use crate::policy::changed::Differing;
 use crate::policy::matrix::{self, Matrix};
+use crate::policy::possible::Possible;
 use crate::probe::host;
 
 /// One end of connections, in both versions.
@@ -61,7 +62,7 @@ pub(super) struct Outside {
 
 impl Outside {
     /// Those of the policies of both versions.
-    pub(super) fn new(differing: &Differing<'_>, v4: bool) -> Self {
+    pub(super) fn new(differing: &Differing<'_>, possible: &Possible, v4: bool) -> Self {
         let mut ends = matrix::outside(differing.all(), v4);
         let taken = differing.all().flat_map(|object| match object {
             Object::Pod(pod) if !pod.finished => &pod.addresses[..],
@@ -70,6 +71,8 @@ impl Outside {
         });
         let taken: HashSet<&IpAddr> = taken.collect();
         ends.retain(|address, _| !taken.contains(address));
+        let words = possible.words.iter().filter(|(address, _)| address.is_ipv4() == v4);
+        ends.extend(words.map(|(address, name)| (*address, name.clone())));
         Self { v4, ends, nets: matrix::networks(differing.all()).into_iter().collect() }
     }
 }

@@ -18,16 +18,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use acl::Origin;
-use control::Object;
-use control::Scope;
+use control::{Control, Object, Scope};
 use serde::Serialize;
 
 use super::changed::{Changed, Differing};
 use super::matrix::{self, Matrix, PairDecision};
+use super::possible::Possible;
 use super::representatives::{self, General, Kinds, Selectors};
 use crate::input::{self, Manifests};
-use crate::probe::Protocol;
 use crate::probe::complete::complete;
+use crate::probe::{DomainAddresses, Protocol};
 
 use ends::{Class, End, Outside};
 use parts::{Part, Versions};
@@ -111,6 +111,15 @@ fn compare_by(
 ) -> Result<Comparison, String> {
     complement(&old, &mut new);
     complement(&new, &mut old);
+    for version in [&mut old, &mut new] {
+        version.families = version.families.widened();
+    }
+    let families = new.families;
+    let both = old.objects.iter().chain(&new.objects);
+    let possible = Possible::of(both, &DomainAddresses::default());
+    for version in [&mut old, &mut new] {
+        version.objects.extend(possible.objects.iter().cloned());
+    }
     let own = new.objects.len();
     let selectors = Selectors::of(Differing::new(&old, &new).all());
     representatives::add(&mut new, &selectors, &mut Kinds::default())?;
@@ -119,8 +128,10 @@ fn compare_by(
     complete(&mut new, [])?;
     let differing = Differing::new(&old, &new);
     let changed = changed(&differing);
-    let outside = [true, false].map(|v4| Outside::new(&differing, v4));
-    let versions = Versions::new(&new, &differing, &changed);
+    let of_families = [true, false].into_iter().filter(|v4| families.has(*v4));
+    let outside: Vec<Outside> =
+        of_families.map(|v4| Outside::new(&differing, &possible, v4)).collect();
+    let versions = Versions::new(&new, &differing, &changed, &possible.names);
     let parts = versions.parts(pods_of_part);
     let next = AtomicUsize::new(0);
     let work = || -> Result<Found, String> {
@@ -147,7 +158,7 @@ fn compare_by(
 fn compare_part(
     versions: &Versions<'_>,
     part: &Part<'_>,
-    outside: &[Outside; 2],
+    outside: &[Outside],
     matrices: Matrices,
     found: &mut Found,
 ) -> Result<(), String> {
@@ -195,11 +206,17 @@ pub(crate) fn both<T: Send>(old: impl FnOnce() -> T + Send, new: impl FnOnce() -
 /// Compiles the tables of the first version, and updates them to the second as a running switch does.
 fn following(versions: &Versions<'_>, part: &Part<'_>) -> Result<[Matrix; 2], String> {
     let mut control = input::control(Scope::All, versions.old(part).cloned().collect());
+    let names = |control: &mut Control| {
+        control.set_names(&versions.addresses.changes(&control.view()));
+        control.commit();
+    };
+    names(&mut control);
     let before = control.view();
     let after = || {
         versions.fresh(part).for_each(|object| control.apply(object.clone()));
         versions.gone(part).for_each(|object| control.delete(&object.reference()));
         control.commit();
+        names(&mut control);
         Matrix::new(control.view())
     };
     let (before, after) = both(|| Matrix::new(before), after);
@@ -208,7 +225,12 @@ fn following(versions: &Versions<'_>, part: &Part<'_>) -> Result<[Matrix; 2], St
 
 /// Compiles the tables of each version separately.
 fn separate(versions: &Versions<'_>, part: &Part<'_>) -> Result<[Matrix; 2], String> {
-    let matrix = |objects: Vec<Object>| Matrix::new(input::control(Scope::All, objects).view());
+    let matrix = |objects: Vec<Object>| {
+        let mut control = input::control(Scope::All, objects);
+        control.set_names(&versions.addresses.changes(&control.view()));
+        control.commit();
+        Matrix::new(control.view())
+    };
     Ok([
         matrix(versions.old(part).cloned().collect())?,
         matrix(versions.new_ones(part).cloned().collect())?,

@@ -11,6 +11,7 @@ use control::{Object, PodKey};
 
 use crate::input::Manifests;
 use crate::policy::changed::{Changed, Differing, asks_api_server};
+use crate::probe::DomainAddresses;
 
 /// Pods of a part, where no more than half as many are in every part.
 const PODS: usize = 512;
@@ -21,6 +22,8 @@ pub(super) struct Versions<'a> {
     differing: &'a Differing<'a>,
     changed: HashSet<&'a PodKey>,
     pub(super) nodes_changed: bool,
+    /// Addresses that stand for the names of rules.
+    pub(super) addresses: &'a DomainAddresses,
     /// The pods that every part has: changed ones, and those that share an address with another one.
     everywhere: HashSet<&'a PodKey>,
     /// The namespaces of these.
@@ -41,6 +44,7 @@ impl<'a> Versions<'a> {
         names: &'a Manifests,
         differing: &'a Differing<'a>,
         changed: &Changed,
+        addresses: &'a DomainAddresses,
     ) -> Self {
         let keys = names.pods().map(|pod| &pod.key);
         let of_changed: HashSet<&PodKey> = keys.filter(|key| changed.has(Some(key))).collect();
@@ -50,6 +54,7 @@ impl<'a> Versions<'a> {
             names,
             differing,
             nodes_changed: changed.has(None),
+            addresses,
             namespaces: everywhere.iter().map(|key| &*key.namespace).collect(),
             needs_services: asks_api_server(differing.all()),
             changed: of_changed,

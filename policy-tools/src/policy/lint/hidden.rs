@@ -36,7 +36,8 @@ impl Findings<'_> {
         }
         let selectors = Selectors::of(&manifests.objects);
         // With too many classes of pods the check is skipped.
-        let kinds = Kinds::of(&mut manifests.objects, Vec::new(), &[]);
+        manifests.families = manifests.families.widened();
+        let kinds = Kinds::of(&mut manifests.objects, Vec::new(), &[], &[true, false]);
         let added =
             kinds.and_then(|mut it| representatives::add(&mut manifests, &selectors, &mut it));
         if added.is_err() || complete(&mut manifests, []).is_err() {

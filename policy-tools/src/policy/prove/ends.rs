@@ -1,6 +1,6 @@
 //! The ends of a statement's connections, reduced to those that have to be evaluated.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -136,7 +136,7 @@ impl Prover {
             // An identity stands for all peer sets that an address is in, networks too.
             let identity = view.addresses.lookup(end.address.into());
             let node = end.pod.is_none().then(|| end.node.clone());
-            let named = Protocol::ALL.map(|it| self.named_port(&end, statement, it));
+            let named = Protocol::ALL.map(|it| self.named_ports(&end, statement, it));
             // Ends that may exclude each other.
             let name = end.pod.as_ref().map(|pod| self.named(&pod.namespace));
             let name = name.and_then(|it| self.shared.get(it));
@@ -152,23 +152,27 @@ impl Prover {
         kept
     }
 
-    /// The number that the port name of a statement stands for at an end.
-    pub(super) fn named_port(
+    /// The numbers that the port name of a statement stands for at an end.
+    pub(super) fn named_ports(
         &self,
         end: &End,
         statement: &Statement,
         protocol: Protocol,
-    ) -> Option<u16> {
-        let Some(Port::Name(name)) = &statement.port else { return None };
-        let pod = self.prober.world().pod(end.pod.as_ref()?)?;
-        pod.named_port(name, protocol.with_ports()?)
+    ) -> BTreeSet<u16> {
+        let pod = end.pod.as_ref().and_then(|key| self.prober.world().pod(key));
+        match (pod, &statement.port, protocol.with_ports()) {
+            (Some(pod), Some(Port::Name(name)), Some(protocol)) => {
+                pod.named_ports(name, protocol).collect()
+            }
+            _ => BTreeSet::new(),
+        }
     }
 
     /// Returns whether some end has the port that a statement names.
     pub(super) fn have_port(&self, statement: &Statement, to: &[End]) -> Result<(), String> {
         let Some(Port::Name(name)) = &statement.port else { return Ok(()) };
         let has = |end: &End| {
-            let of = |protocol| self.named_port(end, statement, protocol).is_some();
+            let of = |protocol| !self.named_ports(end, statement, protocol).is_empty();
             end.port.is_some() || Protocol::ALL.into_iter().any(of)
         };
         match to.iter().any(has) {

@@ -25,6 +25,7 @@ use ipnet::IpNet;
 use serde::Serialize;
 
 use super::matrix::{self, Matrix, PairDecision};
+use super::possible::Possible;
 use super::representatives::{self, Kinds, Parts, PortRule, Selectors};
 use super::suite::Side;
 use crate::input::{self, Manifests};
@@ -32,6 +33,7 @@ use crate::probe::world::Location;
 use crate::probe::{DomainAddresses, Endpoint, Port, ProbeVerdict, Prober, Protocol};
 
 use ends::End;
+pub(crate) use read::{is_statement, read_entry};
 pub use read::{read, read_any};
 pub use statement::Statement;
 use statement::{Expect, From};
@@ -107,6 +109,8 @@ pub struct Prover {
     prober: Prober,
     matrix: Matrix,
     internet: Vec<IpAddr>,
+    /// Addresses that stand for names and the API server, in words.
+    of_peers: BTreeMap<IpAddr, String>,
     parts: Parts,
     namespaces: BTreeMap<Arc<str>, Namespace>,
     /// Names that several classes of namespaces have.
@@ -125,6 +129,8 @@ impl Prover {
         names: DomainAddresses,
         pod_networks: &[IpNet],
     ) -> Result<Self, String> {
+        let possible = Possible::of(manifests.objects.iter(), &names);
+        manifests.objects.extend(possible.objects);
         let mut selectors = Selectors::of(&manifests.objects);
         let mut mentioned = Vec::new();
         for side in statements.clone().flat_map(Statement::sides) {
@@ -134,15 +140,22 @@ impl Prover {
                 _ => {}
             }
         }
-        let parts = [true, false].map(|v4| matrix::outside(&manifests.objects, v4));
+        manifests.families = manifests.families.widened();
+        let families = manifests.families;
+        let families = || [true, false].into_iter().filter(move |v4| families.has(*v4));
+        let parts: Vec<_> = families().map(|v4| matrix::outside(&manifests.objects, v4)).collect();
         let ports = statements.flat_map(port_rules).collect();
-        let mut kinds = Kinds::of(&mut manifests.objects, ports, pod_networks)?;
+        let families: Vec<bool> = families().collect();
+        let mut kinds = Kinds::of(&mut manifests.objects, ports, pod_networks, &families)?;
         representatives::add(&mut manifests, &selectors, &mut kinds)?;
         let is_named = |it: &IpAddr| names.addresses().any(|other| other == *it);
         let internet = parts.into_iter().flat_map(std::collections::BTreeMap::into_keys);
         let mut internet: Vec<IpAddr> = internet.filter(|it| !is_named(it)).collect();
+        // Names lead to the internet.
+        let of_names = possible.names.addresses().filter(|it| families.contains(&it.is_ipv4()));
+        internet.extend(of_names);
         mentioned.extend(&internet);
-        let prober = Prober::with_names(manifests, mentioned, names)?;
+        let prober = Prober::with_possible(manifests, mentioned, names, &possible.names)?;
         internet.retain(|it| prober.world().location(*it) == Location::Outside);
         let matrix = Matrix::new(prober.control().view())?;
         let objects = &prober.manifests().objects;
@@ -153,7 +166,8 @@ impl Prover {
                 shared.insert(name.to_owned());
             }
         }
-        Ok(Self { prober, matrix, internet, parts: kinds.parts, namespaces, shared })
+        let (parts, of_peers) = (kinds.parts, possible.words);
+        Ok(Self { prober, matrix, internet, of_peers, parts, namespaces, shared })
     }
 
     /// The manifests, with the representatives.
@@ -247,9 +261,7 @@ impl Prover {
                 (Some((of, port)), _) if *of == protocol => BTreeSet::from([*port]),
                 (Some(_), _) => BTreeSet::new(),
                 (None, Some(Port::Number(number))) => BTreeSet::from([*number]),
-                (None, Some(Port::Name(_))) => {
-                    self.named_port(to, statement, protocol).into_iter().collect()
-                }
+                (None, Some(Port::Name(_))) => self.named_ports(to, statement, protocol),
                 (None, None) => {
                     let mut firsts = matrix::port_ranges(&tables, protocol);
                     // What is left of a range without a port.
@@ -276,7 +288,10 @@ impl Prover {
                 stands.cloned().unwrap_or_else(|| pod.to_string())
             }
             (None, Some(node)) => self.manifests().node(node),
-            (None, None) => end.address.to_string(),
+            (None, None) => match self.of_peers.get(&end.address) {
+                Some(words) => words.clone(),
+                None => end.address.to_string(),
+            },
         }
     }
 }

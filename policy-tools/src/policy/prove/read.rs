@@ -46,6 +46,26 @@ pub fn read_any(text: &[u8]) -> Result<Vec<Statement>, Vec<String>> {
     if faults.is_empty() { Ok(found) } else { Err(faults) }
 }
 
+/// Returns whether an entry of a file of cases is a statement: it has what only these have.
+pub(crate) fn is_statement(entry: &Located) -> bool {
+    let is = |field: &str, text: &str| entry.get(field).and_then(Located::text) == Some(text);
+    ["only", "except", "hops"].iter().any(|field| entry.get(field).is_some())
+        || is("port", "*")
+        || is("expect", DEFAULT_DENY)
+}
+
+/// Reads one statement.
+///
+/// # Errors
+/// Everything that is wrong with it, each with its line.
+pub(crate) fn read_entry(entry: &Located) -> Result<Statement, Vec<String>> {
+    let mut reader = Reader { entry, faults: Vec::new() };
+    let statement = reader.statement().filter(|_| reader.faults.is_empty());
+    statement.ok_or_else(|| {
+        reader.faults.iter().map(|it| format!("line {}: {it}", entry.line)).collect()
+    })
+}
+
 struct Reader<'a> {
     entry: &'a Located,
     /// Each as `FIELD: FAULT`.
@@ -61,6 +81,14 @@ impl<'a> Reader<'a> {
         let entry = self.entry;
         if !matches!(entry.tree, Tree::Map(_)) {
             self.faults.push(format!("{} is not a statement", entry.value()));
+            return None;
+        }
+        if self.has("cases") || self.has("everything-else") {
+            self.faults.push("is of a file of cases: podgate policy test reads it".to_owned());
+            return None;
+        }
+        if self.has("apiVersion") && self.has("kind") {
+            self.faults.push("is an object of Kubernetes: --manifests reads it".to_owned());
             return None;
         }
         self.known("", entry, &FIELDS, "a statement");

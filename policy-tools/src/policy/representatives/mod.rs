@@ -7,7 +7,7 @@
 //! A class is the set of selectors that match. Keys are taken one by one: a label is absent, has a
 //! value that a selector names, or another one; choices that rule out the same selectors are one.
 //! A class that a pod of the manifests is in needs no representative. Nodes have classes where host
-//! firewalls select them by labels, or where firewalls are there and no node is. Where an egress firewall is about
+//! firewalls or peers select them by labels, or where firewalls are there and no node is. Where an egress firewall is about
 //! the pods of some nodes, pods have the classes of their nodes too.
 //!
 //! - `classes`: the labels of each class,
@@ -36,7 +36,6 @@ use super::matrix;
 use super::suite::{Pods, Side};
 use crate::input::{self, Manifests};
 use crate::probe::Endpoint;
-use crate::probe::complete::families;
 
 pub use addresses::Parts;
 use classes::classes;
@@ -70,13 +69,13 @@ impl Selectors {
                     let own = Namespaces::Own(Arc::clone(&policy.key.namespace));
                     found.insert((own, policy.selector.clone()));
                     let rules = policy.ingress.iter().chain(&policy.egress).flatten();
-                    rules.for_each(|rule| peers(rule, &mut found));
+                    rules.for_each(|rule| peers(rule, &mut found, &mut nodes));
                 }
                 Object::ClusterNetworkPolicy(policy) => {
                     let namespaces = Namespaces::Selected(policy.namespaces.clone());
                     found.insert((namespaces, policy.pods.clone()));
                     let rules = policy.ingress.iter().chain(&policy.egress);
-                    rules.for_each(|it| peers(&it.rule, &mut found));
+                    rules.for_each(|it| peers(&it.rule, &mut found, &mut nodes));
                 }
                 Object::ClusterEgressFirewall(policy) => {
                     let namespaces = Namespaces::Selected(policy.namespaces.clone());
@@ -84,12 +83,13 @@ impl Selectors {
                     if !policy.nodes.is_everything() {
                         nodes_of_pods.insert(policy.nodes.clone());
                     }
-                    policy.egress.iter().for_each(|it| peers(&it.rule, &mut found));
+                    let rules = policy.egress.iter();
+                    rules.for_each(|it| peers(&it.rule, &mut found, &mut nodes));
                 }
                 Object::ClusterHostFirewall(policy) => {
                     nodes.insert(policy.nodes.clone());
                     let rules = policy.ingress.iter().chain(&policy.egress);
-                    rules.for_each(|it| peers(&it.rule, &mut found));
+                    rules.for_each(|it| peers(&it.rule, &mut found, &mut nodes));
                 }
                 _ => {}
             }
@@ -114,10 +114,16 @@ pub(super) fn atom(of: &Pods) -> Atom {
     (Namespaces::Selected(of.namespaces.clone()), of.pods.clone())
 }
 
-fn peers(rule: &PolicyRule, found: &mut BTreeSet<Atom>) {
+fn peers(rule: &PolicyRule, found: &mut BTreeSet<Atom>, nodes: &mut BTreeSet<Selector>) {
     for peer in rule.peers.iter().flatten() {
-        if let Peer::Pods { namespaces, pods } = peer {
-            found.insert((namespaces.clone(), pods.clone()));
+        match peer {
+            Peer::Pods { namespaces, pods } => {
+                found.insert((namespaces.clone(), pods.clone()));
+            }
+            Peer::Nodes(selector) => {
+                nodes.insert(selector.clone());
+            }
+            Peer::Block(..) | Peer::ApiServer | Peer::Name(_) => {}
         }
     }
 }
@@ -146,9 +152,9 @@ impl Kinds {
         objects: &mut [Object],
         rules: Vec<PortRule>,
         pod_networks: &[IpNet],
+        families: &[bool],
     ) -> Result<Self, String> {
-        let families = families(objects);
-        let parts = Parts::cut(objects, pod_networks, &families)?;
+        let parts = Parts::cut(objects, pod_networks, families)?;
         let ports = ports::of_policies(objects).into_iter().chain(rules).collect();
         Ok(Self { parts, ports })
     }

@@ -72,9 +72,21 @@ struct Site {
     services: ServiceMaker,
 }
 
+/// A connection in question that a switch gave no verdict about.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("node {node}: the switch gave no verdict about a connection from {from} to {to}")]
+pub struct Unended {
+    /// The node.
+    pub node: Arc<str>,
+    /// The address that opens it.
+    pub from: IpAddr,
+    /// The address it is opened to.
+    pub to: IpAddr,
+}
+
 /// Source ports that openings take turns with (RFC 6335, section 6: the dynamic ports).
 const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 49_152..=u16::MAX;
-/// Connections under way together, fewer than there are source ports: no two of them are alike.
+/// Connections under way together, fewer than there are source ports: each has one of its own, and by it a flow.
 const UNDER_WAY: usize = 8_192;
 
 impl Cluster {
@@ -146,11 +158,26 @@ impl Cluster {
     }
 
     /// Opens every connection and returns the replies in order.
-    pub fn open(&mut self, world: &World, connections: &[Connection]) -> Vec<Reply> {
-        connections.chunks(UNDER_WAY).flat_map(|some| self.open_some(world, some)).collect()
+    ///
+    /// # Errors
+    /// A connection that a switch gave no verdict about.
+    pub fn open(
+        &mut self,
+        world: &World,
+        connections: &[Connection],
+    ) -> Result<Vec<Reply>, Unended> {
+        let mut replies = Vec::with_capacity(connections.len());
+        for some in connections.chunks(UNDER_WAY) {
+            replies.extend(self.open_some(world, some)?);
+        }
+        Ok(replies)
     }
 
-    fn open_some(&mut self, world: &World, connections: &[Connection]) -> Vec<Reply> {
+    fn open_some(
+        &mut self,
+        world: &World,
+        connections: &[Connection],
+    ) -> Result<Vec<Reply>, Unended> {
         let mut replies: Vec<Option<Reply>> = vec![None; connections.len()];
         let mut under_way = Vec::new();
         for (n, connection) in connections.iter().enumerate() {
@@ -169,9 +196,14 @@ impl Cluster {
                     let frames = batch.iter_mut().map(|packet| std::mem::take(&mut packet.frame));
                     let frames: Vec<Vec<u8>> = frames.collect();
                     let steps = self.switch(node, backend, &frames).send(port, frames);
-                    let steps = steps.into_iter().map(Some).chain(std::iter::repeat(None));
                     for (packet, step) in batch.iter_mut().zip(steps) {
-                        match self.next_hop(world, packet, step, &connections[packet.n]) {
+                        let connection = &connections[packet.n];
+                        let step = step.ok_or_else(|| Unended {
+                            node: Arc::clone(&self.sites[node].name),
+                            from: connection.from.address,
+                            to: connection.to,
+                        })?;
+                        match self.next_hop(world, packet, step, connection) {
                             Ok(next) => going_on.push(next),
                             Err(reply) => replies[packet.n] = Some(reply),
                         }
@@ -180,8 +212,8 @@ impl Cluster {
             }
             under_way = going_on;
         }
-        let lost = || Answer::deny(reason::MISDELIVERED).into();
-        replies.into_iter().map(|reply| reply.unwrap_or_else(lost)).collect()
+        // Each is answered: the loop ends when none is under way.
+        Ok(replies.into_iter().flatten().collect())
     }
 
     /// A connection's first packet before the switch that it enters, or the answer where none leaves its
@@ -253,16 +285,14 @@ impl Cluster {
         &self,
         world: &World,
         packet: &mut InFlight,
-        step: Option<Step>,
+        step: Step,
         connection: &Connection,
     ) -> Result<InFlight, Reply> {
         let lost = || Answer::deny(reason::MISDELIVERED);
         let (mut path, at_source) = (std::mem::take(&mut packet.path), packet.at_source.take());
         let ends =
             |answer, path, at_source, at_target| Err(Reply { answer, path, at_source, at_target });
-        let Some(Step { passage, out_port, frame, denied_by_host }) = step else {
-            return ends(lost(), path, at_source, None);
-        };
+        let Step { passage, out_port, frame, denied_by_host } = step;
         let node = Arc::clone(&self.sites[packet.node].name);
         let (outcome, by) = (passage.outcome, passage.by.clone());
         path.push(Passage { node: Arc::clone(&node), ..passage });
