@@ -28,6 +28,11 @@ impl<'a> Cluster<'a> {
         self.namespaces.get(name).map(|it| &*it.labels)
     }
 
+    /// Returns whether the labels of a namespace match.
+    pub(super) fn has_namespace(&self, selector: &Selector) -> bool {
+        self.namespaces.values().any(|it| selector.matches(&it.labels))
+    }
+
     /// The pods that a selector selects; those on the host network are not among them.
     pub(super) fn select<'b>(
         &'b self,
@@ -71,6 +76,12 @@ impl<'a> Cluster<'a> {
         let of_pods = self.select(namespaces, &everything).map(|pod| Arc::clone(&pod.labels));
         let of_pods: Vec<Arc<Labels>> = of_pods.collect();
         if let Namespaces::Selected(selector) = namespaces {
+            if let Some(name) = self.meant_by_name(selector) {
+                return Some(format!(
+                    "no namespace has this label; the one of its name is {}: {name}",
+                    Namespace::NAME_LABEL
+                ));
+            }
             let all = self.namespaces.values().map(|it| Arc::clone(&it.labels));
             let all: Vec<Arc<Labels>> = all.collect();
             if let Some(near) = near_label(selector, &all) {
@@ -78,6 +89,29 @@ impl<'a> Cluster<'a> {
             }
         }
         near_label(pods, &of_pods).map(|near| format!("did you mean {near}?"))
+    }
+
+    /// The namespace in which pods are that a selector wants in its policy's own.
+    pub(super) fn other_namespace(
+        &self,
+        namespaces: &Namespaces,
+        pods: &Selector,
+    ) -> Option<&'a Arc<str>> {
+        let Namespaces::Own(own) = namespaces else { return None };
+        let everywhere = Namespaces::Selected(Selector::default());
+        let pod = self.select(&everywhere, pods).next().filter(|_| !pods.is_everything())?;
+        Some(&pod.key.namespace).filter(|other| *other != own)
+    }
+
+    /// The name of a namespace that a selector demands as the value of a label that no namespace has.
+    fn meant_by_name(&self, selector: &Selector) -> Option<Arc<str>> {
+        selector.requirements().iter().find_map(|requirement| {
+            let control::model::Test::In(values) = &requirement.test else { return None };
+            let is_known = |labels: &Labels| labels.value(&requirement.key).is_some();
+            let is_free = !self.namespaces.values().any(|it| is_known(&it.labels));
+            let named = values.iter().filter(|_| is_free);
+            named.cloned().find(|value| self.namespaces.contains_key(value))
+        })
     }
 }
 

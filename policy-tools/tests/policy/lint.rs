@@ -134,7 +134,7 @@ fn the_kinds_of_v1alpha1_are_checked_as_cluster_network_policies_are() {
     let rules = "  priority: 1\n  ingress:\n  - {action: Deny, from: [{namespaces: {}}]}\n  \
                  - {action: Allow, from: [{namespaces: {}}]}\n";
     let base = "  egress:\n  - {action: Deny, to: [{pods: {namespaceSelector: {}, podSelector: \
-                {matchLabels: {app: nobody}}}}]}\n";
+                {matchLabels: {app: fronted}}}}]}\n";
     let fault = "  priority: 1\n  ingress:\n  - {action: Accept, from: [{namespaces: {}}]}\n";
     let said = |policies: &str| -> Vec<String> {
         let found = findings(&(shop() + policies));
@@ -148,7 +148,7 @@ fn the_kinds_of_v1alpha1_are_checked_as_cluster_network_policies_are() {
             "shadowed-rule AdminNetworkPolicy closed: never decides: an earlier rule matches the same \
              connections; move it before that, or remove it",
             "peer-selects-no-pod BaselineAdminNetworkPolicy default: the peer selects no pod, so it stands for \
-             nothing; correct its labels, or say --workloads-elsewhere if such pods are in no file",
+             nothing; did you mean app=frontend?",
         ]
     );
     let wrong = said(&policy("AdminNetworkPolicy", "wrong", fault));

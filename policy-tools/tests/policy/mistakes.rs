@@ -220,3 +220,99 @@ fn a_difference_names_the_one_port_that_opens() {
     let from = ["shop/checkout", "shop/cleanup"].map(str::to_owned);
     assert_eq!(opened[0].from, BTreeSet::from(from));
 }
+
+/// Each message names the remedy that the text or the files show.
+#[test]
+fn messages_know_the_repair() {
+    let pods = "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: front}\n".to_owned()
+        + &super::deployment("shop", "api", ", ports: [{name: http, containerPort: 8080}]")
+            .replace("metadata: {name: api,", "metadata: {name: api, labels: {tier: back},")
+        + &super::deployment("front", "web", "");
+    let about = |policy: &str| {
+        let folder = TempDir::new("repairs");
+        fs::write(folder.path().join("all.yaml"), pods.clone() + policy).unwrap();
+        let found = lint(&[folder.path().to_path_buf()], &LintOptions::default()).unwrap();
+        let messages = found.findings.into_iter().map(|it| it.message);
+        messages.collect::<Vec<String>>().join("\n")
+    };
+    let of = |namespace: &str, spec: &str| super::policy(namespace, "p", spec);
+    let api = "podSelector: {matchLabels: {app: api}}, ";
+    let rule = |rule: &str| of("shop", &format!("{api}ingress: [{{{rule}}}]"));
+    for (policy, remedy) in [
+        (
+            rule("from: [{namespaceSelector: {matchLabels: {name: front}}}]"),
+            "the one of its name is kubernetes.io/metadata.name: front",
+        ),
+        (
+            rule("from: [{podSelector: {matchLabels: {app: web}}}]"),
+            "add namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: front}}",
+        ),
+        (of("default", api), "in namespace shop: correct metadata.namespace"),
+        (
+            of("shop", "podSelector: {matchLabels: {tier: back}}"),
+            "tier=back is on Deployment shop/api itself",
+        ),
+        (of("shop", "podSelector: {app: api}"), "below matchLabels: {app: api}"),
+        (rule("ports: [{port: '8080'}]"), "write 8080 without quotes"),
+        (rule("ports: [{port: 8000-9000}]"), "write port: 8000 and endPort: 9000"),
+        (rule("from: [{ipBlock: {cidr: 203.0.113.7}}]"), "write 203.0.113.7/32"),
+        (rule("ports: [{port: 8080, protocol: tcp}]"), "write TCP"),
+        (
+            rule("").replace("networking.k8s.io/v1", "extensions/v1beta1"),
+            "write networking.k8s.io/v1",
+        ),
+        ("---\nkind: NetworkPolicy\nspec:\n\tpodSelector: {}\n".to_owned(), "indented by a tab"),
+        (
+            rule("")
+                .replace("networking.k8s.io/v1", "k8s.cni.cncf.io/v1beta1")
+                .replace("kind: NetworkPolicy", "kind: MultiNetworkPolicy"),
+            "does not enforce",
+        ),
+    ] {
+        let said = about(&policy);
+        assert!(said.contains(remedy), "{policy}\n{said}");
+    }
+}
+
+/// The most usual rule: DNS of the cluster, which is in no file of an application.
+#[test]
+fn namespaces_that_no_file_has_are_elsewhere() {
+    let spec = |to: &str| {
+        super::shop()
+            + &super::policy(
+                "shop",
+                "dns",
+                &format!(
+                    "podSelector: {{}}, policyTypes: [Egress], egress: [{{to: [{to}], ports: [{{port: 53, \
+                     protocol: UDP}}, {{port: 53}}]}}]"
+                ),
+            )
+    };
+    let codes = |text: &str| {
+        let folder = TempDir::new("elsewhere");
+        fs::write(folder.path().join("all.yaml"), text).unwrap();
+        let found = lint(&[folder.path().to_path_buf()], &LintOptions::default()).unwrap();
+        found.findings.into_iter().map(|it| it.code).collect::<Vec<_>>()
+    };
+    for to in [
+        "{namespaceSelector: {}}",
+        "{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}}",
+        "{namespaceSelector: {}, podSelector: {matchLabels: {k8s-app: kube-dns}}}",
+    ] {
+        assert_eq!(codes(&spec(to)), Vec::<&str>::new(), "{to}");
+    }
+    let misspelt = "{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: shopp}}}";
+    assert_eq!(codes(&spec(misspelt)), ["peer-selects-no-pod"]);
+}
+
+/// All other findings are told, and the broken file is one of them.
+#[test]
+fn a_file_that_cannot_be_read_hides_no_finding() {
+    let folder = TempDir::new("broken");
+    fs::write(folder.path().join("a.yaml"), "apiVersion: v1\nkind: [\n").unwrap();
+    let mistake = super::policy("shop", "x", "podSelector: {matchLabels: {app: fronted}}");
+    fs::write(folder.path().join("b.yaml"), super::shop() + &mistake).unwrap();
+    let found = lint(&[folder.path().to_path_buf()], &LintOptions::default()).unwrap().findings;
+    let told: Vec<_> = found.iter().map(|it| (it.code, it.severity())).collect();
+    assert_eq!(told, [("invalid", "error"), ("selects-no-pod", "warning")]);
+}

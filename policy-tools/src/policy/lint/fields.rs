@@ -3,11 +3,14 @@
 
 use std::path::Path;
 
-use control::Fault;
+use control::{Fault, Position};
 use ipnet::IpNet;
 
-use super::{Finding, Findings, INVALID, Source};
+use super::{Finding, Findings, INVALID, Source, repairs};
 use crate::input::located::{Located, Tree};
+
+/// The beginning of a file.
+const START: Position = Position { line: 1, column: 1 };
 
 impl Findings<'_> {
     /// Reports policies of other controllers, and kinds that nothing enforces.
@@ -15,7 +18,14 @@ impl Findings<'_> {
         let text = |field: &str| source.tree.get(field).and_then(Located::text).unwrap_or_default();
         let (version, kind) = (text("apiVersion"), text("kind"));
         let group = version.split_once('/').map_or("", |(group, _)| group);
-        let of_others = ["projectcalico.org", "cilium.io", "antrea.io", "policy.openshift.io"];
+        let of_others = [
+            "projectcalico.org",
+            "cilium.io",
+            "antrea.io",
+            "policy.openshift.io",
+            // MultiNetworkPolicy, about the further networks of Multus.
+            "k8s.cni.cncf.io",
+        ];
         let is_policy = kind.contains("Policy") || kind.contains("Policies");
         if of_others.iter().any(|other| group.ends_with(other)) && is_policy {
             let message = format!(
@@ -110,18 +120,20 @@ impl Findings<'_> {
     /// Reports the faults that the switch itself finds, unless a finding describes them better.
     pub(super) fn faults(&mut self, faults: &[Fault], named: &dyn Fn(&Path) -> String) {
         for fault in faults {
-            let Some(document) = fault.document else { continue };
             let file = fault.file.as_deref().map(named).unwrap_or_default();
-            let here = |source: &&Source| source.file == file && source.document == document;
+            let here = |source: &&Source| {
+                source.file == file && fault.document.is_some_and(|it| it == source.document)
+            };
             let object = fault.object.as_ref().map(ToString::to_string);
             let is_it = |source: &&Source| object.as_ref().is_none_or(|it| *it == source.object);
             let mut of_document = self.sources.iter().filter(here);
             let source = of_document.clone().find(is_it).or_else(|| of_document.next());
             let Some(source) = source else {
+                let Position { line, column } = fault.position.unwrap_or(START);
                 self.found.insert(Finding {
                     file,
-                    line: 1,
-                    column: 1,
+                    line,
+                    column,
                     object: object.unwrap_or_default(),
                     code: INVALID,
                     message: fault.fault.to_string(),
@@ -137,7 +149,9 @@ impl Findings<'_> {
             });
             if !is_known {
                 let path = fault.fault.field.clone();
-                self.add(source, &path, INVALID, fault.fault.to_string());
+                let repair = repairs::of_fault(&fault.fault, at);
+                let repair = repair.map(|it| format!("; {it}")).unwrap_or_default();
+                self.add(source, &path, INVALID, format!("{}{repair}", fault.fault));
             }
         }
     }

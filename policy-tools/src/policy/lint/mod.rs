@@ -5,6 +5,7 @@
 //! - `ports` and `networks`: ports and networks of rules, against containers, services and pods,
 //! - `dns`: pods that cannot ask for names,
 //! - `rules` and `hidden`: rules that others leave nothing to,
+//! - `repairs`: remedies that a message names,
 //! - `ignore`: findings that are left out.
 
 mod dns;
@@ -13,6 +14,7 @@ mod hidden;
 mod ignore;
 mod networks;
 mod ports;
+mod repairs;
 mod rules;
 mod selectors;
 
@@ -24,7 +26,7 @@ use control::manifests;
 use control::model::Labels;
 use serde::Serialize;
 
-use crate::input::located::{Located, documents};
+use crate::input::located::{Located, readable};
 use crate::input::staged::Staged;
 use crate::input::{Manifests, Reading, is_of_cluster};
 use crate::probe::complete::complete;
@@ -52,8 +54,22 @@ pub struct Finding {
 /// The code of faults that make an object unusable.
 pub const INVALID: &str = "invalid";
 
+/// The code of workloads that no policy selects.
+pub const NOT_SELECTED: &str = "not-selected";
+
+impl Finding {
+    /// Its weight: `error`, `warning`, or `note` for what may well be meant.
+    pub fn severity(&self) -> &'static str {
+        match self.code {
+            INVALID => "error",
+            NOT_SELECTED => "note",
+            _ => "warning",
+        }
+    }
+}
+
 /// Every code.
-pub const CHECKS: [&str; 25] = [
+pub const CHECKS: [&str; 26] = [
     "block-of-pods",
     "block-of-service",
     "dns-over-tcp-only",
@@ -66,6 +82,7 @@ pub const CHECKS: [&str; 25] = [
     INVALID,
     "not-enforced-here",
     "not-rendered",
+    NOT_SELECTED,
     "opens-to-all",
     "or-for-and",
     "peer-selects-no-pod",
@@ -86,10 +103,14 @@ pub const CHECKS: [&str; 25] = [
 pub struct LintOptions<'a> {
     /// The kubeconfig of a cluster whose objects count too, and are not checked themselves.
     pub cluster: Option<&'a Path>,
+    /// The context of that kubeconfig; `None`: its current one.
+    pub context: Option<String>,
     /// True if pods outside of the files are expected: a selector without pods is then no mistake.
     pub workloads_elsewhere: bool,
     /// True if charts and kustomizations are rendered, by the user's programs.
     pub render: bool,
+    /// True if workloads that no policy selects are noted.
+    pub not_selected: bool,
     /// Findings that are left out, beside those that comments leave out.
     pub ignored: Ignored,
 }
@@ -110,14 +131,17 @@ pub struct Linted {
     pub findings: Vec<Finding>,
     /// Folders that were not checked as they will be applied, each with what to run.
     pub notes: Vec<String>,
+    /// Templates and charts that were not checked.
+    pub templates: Vec<String>,
 }
 
 /// Finds the mistakes in files and folders.
 ///
 /// # Errors
-/// Names files that cannot be read or are not YAML.
+/// Fails if the paths hold no objects. What cannot be read is a finding, beside those of other files.
 pub fn lint(paths: &[PathBuf], options: &LintOptions<'_>) -> Result<Linted, Vec<String>> {
-    let reading = Reading { render: options.render, ..Reading::default() };
+    let context = options.context.clone();
+    let reading = Reading { render: options.render, context, ..Reading::default() };
     let staged = Staged::new(paths, options.cluster, true, &reading)?;
     let (mut manifests, mut faults, mut files) = Manifests::read_staged(&staged, &reading);
     if let Some(live) = &staged.live {
@@ -126,35 +150,26 @@ pub fn lint(paths: &[PathBuf], options: &LintOptions<'_>) -> Result<Linted, Vec<
     }
     let named = |file: &Path| staged.named(&crate::input::name(file));
     let mut sources = Vec::new();
-    let mut unreadable = Vec::new();
     let mut comments: BTreeMap<String, Comments> = BTreeMap::new();
     for file in &files {
         let name = named(file);
-        let text = control::read_regular(file, manifests::LONGEST)
-            .map_err(|error| format!("cannot be read: {error}"));
-        if let Ok(text) = &text {
-            comments.insert(name.clone(), Comments::of(&String::from_utf8_lossy(text)));
-        }
-        match text.and_then(|text| documents(&text)) {
-            Ok(found) => {
-                for (n, document) in found.into_iter().enumerate() {
-                    add_sources(&name, n + 1, document, None, &mut sources);
-                }
+        // What cannot be read is among the faults.
+        let Ok(text) = control::read_regular(file, manifests::LONGEST) else { continue };
+        let words = String::from_utf8_lossy(&text);
+        comments.insert(name.clone(), Comments::of(&words));
+        for fault in faults.iter_mut().filter(|it| it.file.as_deref() == Some(file)) {
+            let line = fault.position.filter(|_| fault.object.is_none()).map(|it| it.line);
+            if let Some(repair) = line.and_then(|line| repairs::of_text(&words, line)) {
+                fault.fault.problem += &format!("; {repair}");
             }
-            Err(problem) => unreadable.push(format!("{name}: {problem}")),
+        }
+        for (n, document) in readable(&text).into_iter().enumerate() {
+            add_sources(&name, n + 1, document, None, &mut sources);
         }
     }
     let unrendered = manifests.unrendered.iter();
     let unrendered = unrendered.map(|it| (named(&it.file), it.note.clone()));
-    let no_file = faults.iter().filter(|fault| fault.document.is_none());
-    unreadable.extend(no_file.map(|fault| staged.named(&fault.to_string())));
-    if !unreadable.is_empty() {
-        return Err(unreadable);
-    }
-    if sources.is_empty() && !faults.is_empty() {
-        return Err(faults.iter().map(|fault| staged.named(&fault.to_string())).collect());
-    }
-    if sources.is_empty() {
+    if sources.is_empty() && faults.is_empty() {
         let nothing = paths.iter().map(|path| format!("{}: holds no objects", path.display()));
         let notes = unrendered.map(|(file, note)| format!("{file}: {note}"));
         return Err(nothing.chain(notes).collect());
@@ -184,6 +199,9 @@ pub fn lint(paths: &[PathBuf], options: &LintOptions<'_>) -> Result<Linted, Vec<
     findings.faults(&faults, &named);
     findings.selectors(&manifests);
     findings.dns(&manifests.objects);
+    if options.not_selected {
+        findings.not_selected(&manifests);
+    }
     let before = manifests.clone();
     complete(&mut manifests, []).map_err(|problem| vec![problem])?;
     findings.rules(&manifests);
@@ -204,7 +222,8 @@ pub fn lint(paths: &[PathBuf], options: &LintOptions<'_>) -> Result<Linted, Vec<
             message: message.clone(),
         }));
     }
-    Ok(Linted { findings: found.into_iter().collect(), notes })
+    let templates = manifests.templates.iter().map(|note| staged.named(note)).collect();
+    Ok(Linted { findings: found.into_iter().collect(), notes, templates })
 }
 
 /// The objects of a document, of a list each item, which may leave its kind to the list.
@@ -237,6 +256,13 @@ fn add_sources(
 }
 
 impl Source {
+    /// The labels of a workload itself, which its pods need not have.
+    fn labels_beside_template(&self) -> Option<Labels> {
+        self.tree.get("spec")?.get("template")?.get("spec")?;
+        let labels = self.tree.get("metadata")?.get("labels")?.fields().iter();
+        Some(labels.filter_map(|(key, value)| Some((&**key, value.text()?))).collect())
+    }
+
     /// Returns namespace and labels of an object of a custom kind: its operator may create pods with these labels.
     fn of_operator(&self) -> Option<(Arc<str>, Labels)> {
         let text =

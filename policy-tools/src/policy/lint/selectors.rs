@@ -1,16 +1,18 @@
 //! Checks selectors against existing pods.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use control::Object;
 use control::model::{
     ClusterHostFirewall, Direction, Labels, Namespace, Namespaces, NetworkPolicy, Node, Peer, Pod,
     PolicyRule, Selector,
 };
+use control::{Object, PodKey};
 
-use super::Findings;
+use super::{Findings, NOT_SELECTED, Source};
 use crate::input::Manifests;
 use crate::policy::labels::Cluster;
+use crate::policy::matrix;
 
 impl Findings<'_> {
     /// Checks selectors, networks and ports against existing objects.
@@ -54,6 +56,35 @@ impl Findings<'_> {
         }
     }
 
+    /// Notes pods that no policy selects in either direction: anything may connect to them.
+    pub(super) fn not_selected(&mut self, manifests: &Manifests) {
+        let cluster = Cluster::new(&manifests.objects);
+        let mut selected: BTreeSet<&PodKey> = BTreeSet::new();
+        matrix::each_policy(&manifests.objects, |policy| {
+            if let Some((namespaces, pods)) = &policy.subject {
+                selected.extend(cluster.select(namespaces, pods).map(|pod| &pod.key));
+            }
+        });
+        let everywhere = Namespaces::Selected(Selector::default());
+        let mut noted: BTreeSet<String> = BTreeSet::new();
+        for pod in cluster.select(&everywhere, &Selector::default()) {
+            let workload = manifests.workload(&pod.key);
+            if selected.contains(&pod.key) || !noted.insert(workload.clone()) {
+                continue;
+            }
+            let of = |source: &&Source| {
+                source.object.split_once(' ').is_some_and(|(kind, name)| {
+                    name == workload && !kind.contains("Policy") && kind != "Service"
+                })
+            };
+            if let Some(source) = self.sources.iter().find(of) {
+                let message =
+                    "no policy selects its pods: every connection to and from them is allowed";
+                self.add(source, "metadata.name", NOT_SELECTED, message.into());
+            }
+        }
+    }
+
     fn subject(
         &mut self,
         cluster: &Cluster<'_>,
@@ -92,7 +123,9 @@ impl Findings<'_> {
             Namespaces::Own(own) => format!(" of namespace {own}"),
             Namespaces::Selected(_) => String::new(),
         };
-        let hint = hint(cluster, namespaces, pods);
+        let hint = self.hint(cluster, namespaces, pods, |other| {
+            format!("such pods are in namespace {other}: correct metadata.namespace")
+        });
         let message = format!("selects no pod{place}, so it does nothing; {hint}");
         self.add_to(name, field, "selects-no-pod", message);
     }
@@ -146,8 +179,16 @@ impl Findings<'_> {
             for rule in policy.direction(direction).iter().flatten() {
                 let path = format!("spec.{field}[{}]", rule.index);
                 self.rule_peers(cluster, &name, rule, |n| format!("{path}.{ends}[{n}]"));
+                let may_be_elsewhere = |peer: &Peer| match peer {
+                    Peer::Pods { namespaces, .. } => could_be_elsewhere(cluster, namespaces),
+                    _ => false,
+                };
                 let meant: Vec<&Pod> = match direction {
                     Direction::Ingress => selected.clone(),
+                    // Pods of namespaces that no file has may have any ports.
+                    Direction::Egress if rule.peers.iter().flatten().any(may_be_elsewhere) => {
+                        Vec::new()
+                    }
                     Direction::Egress => cluster.peers(rule),
                 };
                 self.ports(manifests, (&name, &path), rule, (&meant, direction));
@@ -198,11 +239,47 @@ impl Findings<'_> {
                 Namespaces::Own(own) => format!(" of namespace {own}"),
                 Namespaces::Selected(_) => String::new(),
             };
-            let hint = hint(cluster, namespaces, pods);
+            let hint = self.hint(cluster, namespaces, pods, |other| {
+                let label = Namespace::NAME_LABEL;
+                format!(
+                    "such pods are in namespace {other}: add namespaceSelector: {{matchLabels: \
+                     {{{label}: {other}}}}} to the same item"
+                )
+            });
             let message =
                 format!("the peer selects no pod{place}, so it stands for nothing; {hint}");
             self.add_to(name, &path(n), "peer-selects-no-pod", message);
         }
+    }
+
+    /// Suggests a label, or another remedy for a selector without pods.
+    /// `elsewhere` has the words for pods of another namespace than the policy's.
+    fn hint(
+        &self,
+        cluster: &Cluster<'_>,
+        namespaces: &Namespaces,
+        pods: &Selector,
+        elsewhere: impl FnOnce(&str) -> String,
+    ) -> String {
+        let near = cluster.suggestion(namespaces, pods);
+        let other = || cluster.other_namespace(namespaces, pods).map(|other| elsewhere(other));
+        let workload = || {
+            let (object, labels) = self.sources.iter().find_map(|source| {
+                let labels = source.labels_beside_template()?;
+                pods.matches(&labels).then_some((&source.object, labels))
+            })?;
+            let own = labels.iter().map(|(key, value)| format!("{key}={value}"));
+            let own: Vec<String> = own.collect();
+            Some(format!(
+                "{} is on {object} itself, and its pods have the labels of spec.template.metadata",
+                own.join(",")
+            ))
+        };
+        let workload = || workload().filter(|_| !pods.is_everything());
+        near.or_else(other).or_else(workload).unwrap_or_else(|| {
+            "correct its labels, or say --workloads-elsewhere if such pods are in no file"
+                .to_owned()
+        })
     }
 
     /// Returns whether such pods are expected outside of the files: any pods, or those of an operator's object with
@@ -224,6 +301,8 @@ impl Findings<'_> {
             }
         };
         self.workloads_elsewhere
+            || could_be_elsewhere(cluster, namespaces)
+                && cluster.suggestion(namespaces, pods).is_none()
             || !pods.is_everything()
                 && self
                     .of_operators
@@ -252,10 +331,12 @@ impl Findings<'_> {
     }
 }
 
-/// Suggests a label, or another remedy for a selector without pods.
-fn hint(cluster: &Cluster<'_>, namespaces: &Namespaces, pods: &Selector) -> String {
-    let near = cluster.suggestion(namespaces, pods);
-    near.unwrap_or_else(|| {
-        "correct its labels, or say --workloads-elsewhere if such pods are in no file".to_owned()
-    })
+/// Returns whether a selector may mean namespaces that no file has: every namespace, or none of the files'.
+fn could_be_elsewhere(cluster: &Cluster<'_>, namespaces: &Namespaces) -> bool {
+    match namespaces {
+        Namespaces::Own(_) => false,
+        Namespaces::Selected(selector) => {
+            selector.is_everything() || !cluster.has_namespace(selector)
+        }
+    }
 }
