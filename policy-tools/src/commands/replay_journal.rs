@@ -17,6 +17,7 @@ use super::{Ended, moment, print};
 use crate::input::Manifests;
 use crate::input::Reading;
 use crate::policy::flows::{Flow, OfJournal};
+use crate::policy::hubble;
 use crate::policy::suggest::{decide, in_words, reason};
 use crate::probe::{Answer, ProbeVerdict};
 use cli_runtime::{NO, Networks, Output, counted, note};
@@ -37,8 +38,8 @@ Examples:
 Exit code: 0 if the policies decide as it was decided then; 1 if they would deny a connection that was
 allowed, or allow one that was denied; 2 if the input cannot be used.")]
 pub struct ReplayJournal {
-    /// Folder of a journal, or a file of kubectl podgate journal -o json; may be repeated, for the journals
-    /// of several nodes
+    /// Folder of a journal, or a file of kubectl podgate journal -o json or hubble observe -o jsonpb; may be
+    /// repeated, for the journals of several nodes
     #[arg(long, value_name = "FOLDER", default_value = journal::FOLDER)]
     journal: Vec<PathBuf>,
     /// Only connections last seen since this time: a duration such as 7d, or a time such as
@@ -126,7 +127,11 @@ fn of_file(
     let named = |what: String| vec![format!("{}: {what}", path.display())];
     let file = File::open(path).map_err(|error| named(error.to_string()))?;
     for (n, line) in BufReader::new(file).lines().enumerate() {
-        let taken = line.and_then(|line| Ok(take(&line)?));
+        let taken = line.and_then(|line| match hubble::row(&line) {
+            Some(None) => Ok(()),
+            Some(Some(row)) => Ok(take(&row.to_string())?),
+            None => Ok(take(&line)?),
+        });
         taken.map_err(|error| {
             named(format!("line {}: is not a row of a journal: {error}", n + 1))
         })?;

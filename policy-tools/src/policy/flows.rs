@@ -17,6 +17,7 @@ use dataplane::Outcome;
 use observe::journal::Connections;
 use observe::verdicts::{End, Event, Reason, Verdict};
 
+use super::hubble;
 use crate::input::Manifests;
 use crate::probe::Protocol;
 use crate::probe::complete::complete;
@@ -57,14 +58,22 @@ pub struct Flow {
     pub denied: bool,
 }
 
-/// Reads what `podgate observe -o json` wrote: one verdict a line.
+/// Reads what `podgate observe -o json` or `hubble observe -o jsonpb` wrote: one verdict a line.
 ///
 /// # Errors
 /// Names every line that is not a verdict.
 pub fn read(text: &str) -> Result<Vec<Event>, Vec<String>> {
     let (mut events, mut faults) = (Vec::new(), Vec::new());
     for (n, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        match serde_json::from_str(line) {
+        let of_hubble = hubble::row(line);
+        if of_hubble == Some(None) {
+            continue;
+        }
+        let event = match of_hubble.flatten() {
+            Some(row) => serde_json::from_value(row),
+            None => serde_json::from_str(line),
+        };
+        match event {
             Ok(event) => events.push(event),
             Err(error) => faults.push(format!("line {}: is not a verdict: {error}", n + 1)),
         }

@@ -97,7 +97,7 @@ impl Switch {
         // Twice the room that a batch needs: its sessions are gone before the next.
         let sessions = Sessions::new(2 * BATCH as u32, 1, timeouts);
         let seen = Ends::default();
-        let inspect = Recorder { seen: Arc::clone(&seen), memory };
+        let inspect = Recorder { seen: Arc::clone(&seen), memory: Arc::clone(&memory) };
         let worker = Worker::alone(memory, frames, sessions, Some(Box::new(inspect)));
         let wires: Vec<Wire> = (0..ports).map(|_| Wire::default()).collect();
         for (n, wire) in wires.iter().enumerate() {
@@ -143,7 +143,7 @@ impl Switch {
 /// Records how packets end.
 struct Recorder {
     seen: Ends,
-    memory: Memory,
+    memory: Arc<Memory>,
 }
 
 impl Inspect for Recorder {

@@ -67,6 +67,10 @@ pub fn suggest(
     let mut rules: BTreeMap<(String, String), [Rules; 2]> = BTreeMap::new();
     let mut wanted = Vec::new();
     for flow in flows {
+        // Denied once and allowed at another time, it is one connection, and wanted.
+        if flow.denied && flows.contains(&Flow { denied: false, ..flow.clone() }) {
+            continue;
+        }
         if let Some(reason) = impossible(flow, &workloads, with_denied) {
             found.denied.push((flow.clone(), reason));
             continue;
@@ -191,7 +195,8 @@ pub fn decide(
             questions.extend(pairs.map(|(from, to)| Question { from, to, protocol, port }));
             numbers.push(from.len() * to.len());
         }
-        let mut answers = prober.answer(questions).into_iter();
+        let answers = prober.answer(questions).map_err(|unended| unended.to_string())?;
+        let mut answers = answers.into_iter();
         decided.extend(numbers.into_iter().map(|number| answers.by_ref().take(number).collect()));
     }
     Ok(decided)
@@ -238,11 +243,17 @@ fn policy(
         let rules: Vec<Value> = rules
             .iter()
             .map(|(peers, ports)| {
-                let port = |(protocol, port): &(&str, u16)| match *protocol {
-                    "TCP" => json!({"port": port}),
-                    other => json!({"port": port, "protocol": other}),
+                let port = |(protocol, first, last): (&str, u16, u16)| {
+                    let mut port = json!({"port": first});
+                    if last > first {
+                        port["endPort"] = last.into();
+                    }
+                    if protocol != "TCP" {
+                        port["protocol"] = protocol.into();
+                    }
+                    port
                 };
-                json!({end: peers, "ports": ports.iter().map(port).collect::<Vec<_>>()})
+                json!({end: peers, "ports": ranges(ports).into_iter().map(port).collect::<Vec<_>>()})
             })
             .collect();
         if !rules.is_empty() {
@@ -255,6 +266,20 @@ fn policy(
         "metadata": {"name": name, "namespace": namespace},
         "spec": spec,
     })
+}
+
+/// Ports as ranges of neighbours: protocol, first and last.
+fn ranges(ports: &PortSet) -> Vec<(&'static str, u16, u16)> {
+    let mut ranges: Vec<(&'static str, u16, u16)> = Vec::new();
+    for (protocol, port) in ports {
+        match ranges.last_mut() {
+            Some((of, _, last)) if of == protocol && last.checked_add(1) == Some(*port) => {
+                *last = *port;
+            }
+            _ => ranges.push((*protocol, *port, *port)),
+        }
+    }
+    ranges
 }
 
 /// The rules of one side: peers with equal ports share one.
