@@ -310,7 +310,9 @@ fn ranges(rules: &[&Rule], names: &mut Names) -> Vec<Range> {
     let mut changes = changes.into_iter().peekable();
     while let Some((first, [begin, end])) = changes.next() {
         let Ok(first) = u16::try_from(first) else { break };
-        active.retain(|rank| !end.contains(rank));
+        for rank in end {
+            active.remove(&rank);
+        }
         active.extend(begin);
         let last = changes.peek().map_or(u16::MAX, |(next, _)| (next - 1) as u16);
         let deciding = active.first().map(|rank| ranked[*rank]);
