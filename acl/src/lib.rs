@@ -48,8 +48,8 @@
 //! | operation | time |
 //! |---|---|
 //! | [`AddressMap::lookup`] | IPv4: a load for each byte, or three and a cache line. IPv6: a cache line for each prefix length in use, the longest first |
-//! | [`AddressMapEditor::add`], [`remove`](AddressMapEditor::remove) | log *p* + *s* for each network inside the block that the map knows; one for a host |
-//! | [`AddressMapEditor::version`] | 3 to 4 KiB for each network that changed, whatever *p*; *p* after an eighth of all have, and when the memory doubles |
+//! | [`AddressMapEditor::add`], [`remove`](AddressMapEditor::remove) | log *p* |
+//! | [`AddressMapEditor::version`] | log *p* + *s* for each network inside the blocks that changed, one for a host; 3 to 4 KiB for each network of which membership changed, whatever *p*; *p* after an eighth of all have, and when the memory doubles |
 //! | [`AddressMapBuilder::build`] | *p* log *p* + *p s* |
 //! | [`Table::lookup`] | constant: a transport class, a list for each end, and for each tuple, 24 at most, one probe of two loads; where these are too many, the rules of each peer set that a key is in. [`Report::loads`] is the bound for a table |
 //! | [`Table::compile`] | *n* log *n*, and for rules over both ends what they cover in pairs of equivalence classes, at most linear in *n* |

@@ -16,9 +16,9 @@ use crate::prefix::Prefix;
 
 /// Holds peer sets and makes an [`AddressMap`] of them at any time.
 ///
-/// A change costs in proportion to the networks whose membership may change: one for a
+/// The changes between two versions cost in proportion to the networks whose membership may change, each once: one for a
 /// single address, all networks inside for a larger one. Making a version costs a few
-/// microseconds, whatever the size; readers of earlier versions are not disturbed.
+/// microseconds beside, whatever the size; readers of earlier versions are not disturbed.
 ///
 /// ```
 /// use acl::{Address, AddressMapEditor, Block, PeerSetId};
@@ -41,6 +41,8 @@ pub struct AddressMapEditor {
     excepting: HashMap<(PeerSetId, Prefix, Vec<Prefix>), u32, RandomState>,
     identities: Identities,
     nets: lpm::Editor,
+    /// Networks inside which membership changed since the last version.
+    stale: Vec<Prefix>,
 }
 
 /// A network at which blocks or exceptions begin.
@@ -92,9 +94,8 @@ impl AddressMapEditor {
         for (prefix, step) in parts.changes(set) {
             self.nodes.entry(prefix, Node::default).add(step);
         }
-        let net = parts.net;
+        self.stale.push(parts.net);
         self.note(set, parts);
-        self.update(net);
     }
 
     /// Removes a block from a peer set; returns whether it was there. Exceptions must be those
@@ -120,7 +121,7 @@ impl AddressMapEditor {
                 self.nets.set(prefix, None);
             }
         }
-        self.update(parts.net);
+        self.stale.push(parts.net);
         true
     }
 
@@ -145,13 +146,18 @@ impl AddressMapEditor {
                 identity.into_iter().for_each(|identity| self.identities.release(identity));
                 self.nets.set(net, None);
             }
-            Some(_) => self.update(net),
+            Some(_) => self.stale.push(net),
             None => {}
         }
     }
 
     /// The map as it is now.
     pub fn version(&mut self) -> AddressMap {
+        let mut stale = std::mem::take(&mut self.stale);
+        stale.sort_unstable_by_key(|net| net.order());
+        // Sorted, an outer network comes right before all that it covers.
+        stale.dedup_by(|inner, outer| outer.covers(*inner));
+        stale.into_iter().for_each(|net| self.update(net));
         if self.identities.is_worn() {
             self.identities = Identities::default();
             self.nodes.walk_all((), |_, node, ()| node.identity = None);
@@ -294,6 +300,19 @@ impl Parts {
 mod tests {
     use super::*;
     use crate::Address;
+
+    #[test]
+    fn sets_that_come_together_have_no_identities_in_between() {
+        let mut editor = AddressMapEditor::default();
+        for set in 0..500 {
+            let except = vec![IpNet::from(IpAddr::from([9, 0, (set / 256) as u8, set as u8]))];
+            let block = Block { net: "0.0.0.0/0".parse().unwrap(), except };
+            editor.add(PeerSetId(set), &block);
+        }
+        let map = editor.version();
+        assert_eq!(map.identities().count(), 502, "none, all, and all but each one");
+        assert_eq!(map.members(map.lookup(Address::from_v4_bits(0x0900_0007))).len(), 499);
+    }
 
     #[test]
     fn a_moved_host_meets_no_combination_in_between() {
