@@ -27,7 +27,13 @@ impl Default for Maglev {
 }
 
 impl Maglev {
+    /// The table of these backends, which depends on their addresses alone where [`is_of_addresses`] holds.
     pub(super) fn new(backends: &[Backend]) -> Self {
+        let is_of_addresses = is_of_addresses(backends);
+        let hash = |backend: &Backend, seed| {
+            let port = if is_of_addresses { 0 } else { backend.port };
+            hash(&Backend { port, ..*backend }, seed)
+        };
         let count = backends.len().min(usize::from(u16::MAX));
         if count < 2 {
             return Self::default();
@@ -90,6 +96,14 @@ impl Maglev {
             Self::Many(table) => table.iter().copied().map(usize::from).collect(),
         }
     }
+}
+
+/// Backends whose tables are small enough for each port to have its own.
+const FEW: usize = 64;
+
+/// Whether the choice is that of any other port at the same addresses: there are many, all with one port.
+pub(super) fn is_of_addresses(backends: &[Backend]) -> bool {
+    backends.len() > FEW && backends.windows(2).all(|pair| pair[0].port == pair[1].port)
 }
 
 /// The same on every node, so not keyed at random (FNV-1a with a last mix).

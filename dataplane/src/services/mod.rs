@@ -38,7 +38,8 @@ pub struct Backends(Arc<Table>);
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Table {
     list: Box<[Backend]>,
-    choice: Maglev,
+    /// Long lists of the same addresses, each at one port, share it.
+    choice: Arc<Maglev>,
 }
 
 impl Backends {
@@ -58,7 +59,7 @@ impl Backends {
     /// The places of the table of the choice, each with the number of a backend in the list; `None` if there are more
     /// than 255. A connection has the place of [`choice_hash`] in the upper half of its product with their number.
     pub fn places(&self) -> Option<&[u8]> {
-        match (&self.0.list[..], &self.0.choice) {
+        match (&self.0.list[..], &*self.0.choice) {
             ([], _) | (_, Maglev::Many(_)) => None,
             ([_], _) => Some(&[0]),
             (_, Maglev::Few(places)) => Some(places),
