@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use super::Row;
-use super::node::{Failure, NODE, Node, PORTS};
-use super::probe::{Family, connects_tcp, connects_udp, is_answered, open};
+use super::cluster::{Cluster, NODE, PORTS};
+use super::node::Failure;
+use super::probe::{Family, Found, on_open, open, over_tcp, over_udp};
 
 const INGRESS: &str = "
 spec:
@@ -25,8 +26,8 @@ spec:
 struct Step {
     /// The policies, in words.
     policies: &'static str,
-    /// Policies by name that are written, or removed.
-    changes: &'static [(&'static str, Option<&'static str>)],
+    /// Policies by name that are written, or removed, with the pod that they select.
+    changes: &'static [(&'static str, &'static str, Option<&'static str>)],
     /// From, to, protocol, port, and whether it must connect; each over both families.
     cases: &'static [(&'static str, &'static str, &'static str, u16, bool)],
 }
@@ -44,7 +45,7 @@ const STEPS: [Step; 4] = [
     },
     Step {
         policies: "server takes client on TCP 8080",
-        changes: &[("ingress", Some(INGRESS))],
+        changes: &[("ingress", "server", Some(INGRESS))],
         cases: &[
             ("client", "server", "TCP", PORTS[0], true),
             ("client", "server", "TCP", PORTS[1], false),
@@ -57,7 +58,7 @@ const STEPS: [Step; 4] = [
     },
     Step {
         policies: "and client opens nothing",
-        changes: &[("egress", Some(EGRESS))],
+        changes: &[("egress", "client", Some(EGRESS))],
         cases: &[
             ("client", "server", "TCP", PORTS[0], false),
             ("client", "other", "TCP", PORTS[0], false),
@@ -66,7 +67,7 @@ const STEPS: [Step; 4] = [
     },
     Step {
         policies: "none again",
-        changes: &[("ingress", None), ("egress", None)],
+        changes: &[("ingress", "server", None), ("egress", "client", None)],
         cases: &[
             ("client", "server", "TCP", PORTS[0], true),
             ("other", "server", "TCP", PORTS[0], true),
@@ -75,27 +76,25 @@ const STEPS: [Step; 4] = [
 ];
 
 /// Tries all of them.
-pub(super) fn run(node: &mut Node) -> Result<Vec<Row>, Failure> {
+pub(super) fn run(cluster: &mut Cluster) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
-    let families = node.families()?;
+    let families = cluster.families()?;
     for family in Family::ALL.into_iter().filter(|family| !families.contains(family)) {
         eprintln!("podgate: {} is left out: pods have no such address", family.name());
     }
-    let server = node.address("server", families[0])?;
+    let server = cluster.address("server", families[0])?;
     // A connection that is open before the policy which denies it.
-    let live = node.inside("other", || open(server, PORTS[0]))?;
+    let live = cluster.inside("other", || open(server, PORTS[0], Found::Connects))?;
     let live = live.map_err(|error| format!("other to server:{}: {error}", PORTS[0]))?;
-    if !is_answered(&live) {
+    if on_open(&live, Found::Connects) != Found::Connects {
         return Err(format!("other to server:{}: no answer, before any policy", PORTS[0]).into());
     }
     let mut live = Some(live);
     for Step { policies, changes, cases } in STEPS {
-        for (name, policy) in changes {
-            node.apply(name, *policy)?;
+        for (name, selected, policy) in changes {
+            cluster.apply(name, selected, *policy)?;
         }
         let mut add = |from, to, (protocol, family, port), expected, began: Instant, found| {
-            let [expected, found] =
-                [expected, found].map(|connects| if connects { "connects" } else { "blocked" });
             let milliseconds = began.elapsed().as_millis();
             let family = Family::name(family);
             rows.push(Row {
@@ -111,16 +110,17 @@ pub(super) fn run(node: &mut Node) -> Result<Vec<Row>, Failure> {
             });
         };
         if let Some(live) = live.take_if(|_| !changes.is_empty()) {
-            let began = Instant::now();
+            let (began, expected) = (Instant::now(), Found::Blocked);
             let what = ("TCP live", families[0], PORTS[0]);
-            add("other", "server", what, false, began, is_answered(&live));
+            add("other", "server", what, expected, began, on_open(&live, expected));
         }
         for family in families.iter().copied() {
-            for &(from, to, protocol, port, expected) in cases {
-                let (address, began) = (node.address(to, family)?, Instant::now());
-                let found = node.inside(from, || match protocol {
-                    "UDP" => connects_udp(address, port),
-                    _ => connects_tcp(address, port),
+            for &(from, to, protocol, port, connects) in cases {
+                let expected = if connects { Found::Connects } else { Found::Blocked };
+                let (address, began) = (cluster.address(to, family)?, Instant::now());
+                let found = cluster.inside(from, || match protocol {
+                    "UDP" => over_udp(address, port, expected),
+                    _ => over_tcp(address, port, expected),
                 })?;
                 add(from, to, (protocol, family, port), expected, began, found);
             }

@@ -1,10 +1,12 @@
 //! `podgate connectivity-test`: pods, policies and connections of its own, and a table of what came of them.
 //!
-//! - `node`: the switch under test, a temporary one or the running one, and its pods,
+//! - `cluster`: the nodes under test and their pods,
+//! - `node`: a switch under test, a temporary one or the running one,
 //! - `probe`: servers and clients inside of pods,
 //! - `cases`: what must connect under which policy.
 
 mod cases;
+mod cluster;
 mod node;
 mod probe;
 
@@ -17,22 +19,31 @@ use cli_runtime::{NO, Output, Socket, UNUSABLE, fail, print};
 use serde::Serialize;
 use serde_json::json;
 
+use self::probe::Found;
 use super::Ended;
 
 /// Arguments of `podgate connectivity-test`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Needs root, not Kubernetes. By default a temporary switch runs in a network namespace of \
-its own, and nothing else on this machine changes. With --manifests the running switch is tested: pods are \
-attached through the CNI configuration, and their objects and policies are written into the folder.
+its own, and nothing else on this machine changes. With --nodes 2 there are two, joined by a veth pair: clients \
+reach the server through a tunnel, and connections that open and then stall show. With --manifests the running \
+switch is tested: pods are attached through the CNI configuration, and their objects and policies are written into \
+the folder.
 
 Exit code: 0 if every case passed, 1 if one failed, 2 if the test could not run.
 
 Example:
   podgate connectivity-test
+  podgate connectivity-test --nodes 2
   podgate connectivity-test --manifests /etc/podgate/manifests -o json"
 )]
 pub struct Args {
+    /// Temporary nodes; with 2 the server is on another one than the clients
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "manifests",
+        value_parser = clap::value_parser!(u8).range(1..=2))]
+    nodes: u8,
+
     /// Test the running switch, which watches this folder of manifests
     #[arg(long, value_name = "PATH")]
     manifests: Option<PathBuf>,
@@ -73,8 +84,9 @@ struct Row {
     family: &'static str,
     port: u16,
     /// `connects` or `blocked`.
-    expected: &'static str,
-    found: &'static str,
+    expected: Found,
+    /// One of these, or `stalls`.
+    found: Found,
     milliseconds: u128,
 }
 
@@ -87,7 +99,7 @@ pub(super) fn run(args: &Args) -> Ended {
     {
         return Err(fail(UNUSABLE, fault));
     }
-    let rows = node::Node::start(args).and_then(|mut node| cases::run(&mut node));
+    let rows = cluster::Cluster::start(args).and_then(|mut cluster| cases::run(&mut cluster));
     let rows = rows.map_err(|error| fail(UNUSABLE, error))?;
     let failed = rows.iter().filter(|row| row.expected != row.found).count();
     let text = match args.output {
@@ -110,8 +122,8 @@ fn table(rows: &[Row], failed: usize, began: Instant) -> String {
             json!(row.to),
             json!(format!("{} {}", row.protocol, row.family)),
             json!(row.port),
-            json!(row.expected),
-            json!(format!("{}{mark}", row.found)),
+            json!(row.expected.name()),
+            json!(format!("{}{mark}", row.found.name())),
         ]
     };
     let columns = ["policies", "from", "to", "protocol", "port", "expected", "found"];

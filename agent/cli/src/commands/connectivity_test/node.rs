@@ -1,244 +1,125 @@
-//! The switch under test, and pods that are network namespaces.
+//! A switch under test, and the plugin that attaches pods to it.
 
 use std::error::Error;
 use std::fs;
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use control::Durability;
-use linux_net::{Namespace, Netlink};
+use ipnet::{IpNet, Ipv4Net};
+use linux_net::{MacAddress, Namespace, Netlink, Route, VethEnd, VethPair};
 use local_api::{Client, Request};
 use serde_json::{Value, json};
 
 use super::Args;
-use super::probe::{Family, serve};
+use super::cluster::{NAMESPACE, Pod, folder};
 use agent::run::Status;
 
 /// Why the test cannot go on; the text is printed.
 pub(super) type Failure = Box<dyn Error + Send + Sync>;
 
-/// The namespace of Kubernetes that objects of the test are in.
-const NAMESPACE: &str = "podgate-connectivity-test";
-const PODS: [&str; 3] = ["client", "server", "other"];
-/// The ports on which each pod serves.
-pub(super) const PORTS: [u16; 2] = [8080, 8081];
-/// Names the node itself as a place.
-pub(super) const NODE: &str = "node";
 /// Timeout of a step of the switch.
 const PATIENCE: Duration = Duration::from_secs(20);
 const AGAIN: Duration = Duration::from_millis(50);
+/// The interface between two temporary nodes, its MTU in bytes, and that of pods: less a
+/// tunnel's headers.
+const UPLINK: &str = "uplink0";
+const UPLINK_MTU: u32 = 1500;
+const TUNNELLED_MTU: u32 = 1450;
 
-/// The switch with its pods; dropping it takes everything back.
+/// A node with a switch; dropping it ends one that was started here.
 pub(super) struct Node {
     namespace: Namespace,
     socket: PathBuf,
-    manifests: PathBuf,
     plugin: PathBuf,
     cni_path: String,
     configuration: Value,
-    pods: Vec<Pod>,
-    files: Vec<PathBuf>,
-    /// The temporary switch, and its folder.
-    switch: Option<(Child, PathBuf)>,
+    temporary: Option<Temporary>,
 }
 
-struct Pod {
-    name: &'static str,
-    namespace: Namespace,
-    addresses: Vec<IpAddr>,
+/// A switch of the test's own.
+struct Temporary {
+    command: Command,
+    log: PathBuf,
+    child: Option<Child>,
 }
 
 impl Node {
-    /// Starts a temporary switch, or takes the running one, and attaches the pods.
-    pub(super) fn start(args: &Args) -> Result<Self, Failure> {
-        let plugin = plugin(args)?;
-        let mut node = match &args.manifests {
-            Some(folder) => Self::of(args, plugin, folder, running(&args.configuration)?)?,
-            None => Self::temporary(args, plugin)?,
-        };
-        let status = node.wait("be ready", |status| status.ready)?;
-        node.write_objects(&status.node)?;
-        for name in PODS {
-            node.attach(name)?;
-        }
-        for pod in &node.pods {
-            for port in PORTS {
-                let served = pod.namespace.run(|| serve(port))?;
-                served.map_err(|error| format!("{}: listen on {port}: {error}", pod.name))?;
-            }
-        }
-        Ok(node)
-    }
-
-    /// The running switch, without pods.
-    fn of(
-        args: &Args,
-        plugin: PathBuf,
-        manifests: &Path,
-        configuration: Value,
-    ) -> Result<Self, Failure> {
+    /// The node of the running switch.
+    pub(super) fn running(args: &Args) -> Result<Self, Failure> {
         Ok(Self {
             namespace: Namespace::current()?,
             socket: args.socket.path().to_owned(),
-            manifests: manifests.to_owned(),
-            plugin,
+            plugin: plugin(args)?,
             cni_path: args.cni_path.clone(),
-            configuration,
-            pods: Vec::new(),
-            files: Vec::new(),
-            switch: None,
+            configuration: running(&args.configuration)?,
+            temporary: None,
         })
     }
 
-    fn temporary(args: &Args, plugin: PathBuf) -> Result<Self, Failure> {
-        let work = PathBuf::from(format!("/run/podgate-connectivity-test.{}", std::process::id()));
-        let failed = |error: std::io::Error| format!("{}: {error}", work.display());
-        let manifests = work.join("manifests");
-        agent::run::make_folder(&manifests).map_err(failed)?;
-        let own = std::env::current_exe().map_err(failed)?;
-        let log = fs::File::create(work.join("switch.log")).map_err(failed)?;
+    /// Makes a namespace for a switch, which is not started yet, and connects it with the node
+    /// before, if there is one.
+    pub(super) fn temporary(
+        args: &Args,
+        work: &Path,
+        manifests: &Path,
+        number: u8,
+        before: Option<&Self>,
+    ) -> Result<Self, Failure> {
+        let folder = folder(work, number);
+        let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+        agent::run::make_folder(&folder).map_err(failed)?;
         let namespace = Namespace::create().map_err(|error| format!("{error}; it needs root"))?;
-        let socket = work.join("podgate.sock");
-        let object = json!({"apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": "connectivity-test"},
-            "spec": {"podCIDRs": ["192.0.2.0/24", "2001:db8:0:1::/64"]}});
-        fs::write(manifests.join("node.yaml"), object.to_string()).map_err(failed)?;
-        let mut command = Command::new(own);
+        namespace.run(loopback)??;
+        if let Some(before) = before {
+            connect(&before.namespace, &namespace, number)?;
+        }
+        let socket = folder.join("podgate.sock");
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.args(["run", "--node-name", "connectivity-test", "--listen", "127.0.0.1:0"]);
+        command.args(["run", "--node-name", &name(number), "--listen", "127.0.0.1:0"]);
         command.args(["--umem-frames", "8192", "--sessions", "4096", "--manifests"]);
-        command.arg(&manifests).arg("--socket").arg(&socket).arg("--state-dir").arg(&work);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let range = |subnet: &str, first: &str| json!([{"subnet": subnet, "rangeStart": first}]);
-        let configuration = json!({
+        command.arg(manifests).arg("--socket").arg(&socket).arg("--state-dir").arg(&folder);
+        let mut configuration = json!({
             "cniVersion": "1.0.0", "name": "connectivity-test", "type": "podgate-cni",
             "socket": socket,
-            "ipam": {"type": "host-local", "dataDir": work.join("ipam"), "ranges": [
-                range("192.0.2.0/24", "192.0.2.2"), range("2001:db8:0:1::/64", "2001:db8:0:1::2")]}});
-        let mut node = Self::of(args, plugin, &manifests, configuration)?;
-        let child = namespace.run(|| -> Result<Child, Failure> {
-            loopback()?;
-            Ok(command.spawn().map_err(|error| format!("podgate run: {error}"))?)
-        })??;
-        (node.namespace, node.socket, node.switch) = (namespace, socket, Some((child, work)));
-        Ok(node)
-    }
-
-    /// The families of which every pod has an address: those that the CNI configuration assigns.
-    ///
-    /// # Errors
-    /// If there is none.
-    pub(super) fn families(&self) -> Result<Vec<Family>, Failure> {
-        let has_all = |family: &Family| {
-            self.pods.iter().all(|pod| pod.addresses.iter().any(|it| family.is_of(*it)))
-        };
-        let families: Vec<Family> = Family::ALL.into_iter().filter(has_all).collect();
-        if families.is_empty() {
-            return Err(
-                "the CNI configuration gives pods no address of a family that all have".into()
-            );
+            "ipam": {"type": "host-local", "dataDir": folder.join("ipam"),
+                "ranges": networks(number).map(|[subnet, first]| json!([{"subnet": subnet, "rangeStart": first}]))}});
+        if args.nodes > 1 {
+            command.args(["--uplink", UPLINK, "--masquerade", "off"]);
+            configuration["mtu"] = json!(TUNNELLED_MTU);
         }
-        Ok(families)
+        let log = folder.join("switch.log");
+        Ok(Self {
+            namespace,
+            socket,
+            plugin: plugin(args)?,
+            cni_path: args.cni_path.clone(),
+            configuration,
+            temporary: Some(Temporary { command, log, child: None }),
+        })
     }
 
-    /// The address of a pod.
-    pub(super) fn address(&self, pod: &str, family: Family) -> Result<IpAddr, Failure> {
-        let pod = self.pod(pod)?;
-        let mut addresses = pod.addresses.iter().copied();
-        let address = addresses.find(|address| family.is_of(*address));
-        let missing = || format!("{} has no {} address", pod.name, family.name());
-        Ok(address.ok_or_else(missing)?)
-    }
-
-    /// Runs `work` inside a pod, or on the node.
-    pub(super) fn inside<T: Send>(
-        &self,
-        place: &str,
-        work: impl FnOnce() -> T + Send,
-    ) -> Result<T, Failure> {
-        let namespace = match place {
-            NODE => &self.namespace,
-            pod => &self.pod(pod)?.namespace,
-        };
-        Ok(namespace.run(work)?)
-    }
-
-    /// Writes a policy, or removes it, and waits until that is in force.
-    pub(super) fn apply(
-        &mut self,
-        name: &'static str,
-        policy: Option<&str>,
-    ) -> Result<(), Failure> {
-        let before = self.status()?.generation;
-        match policy {
-            Some(spec) => self.write(
-                name,
-                &format!(
-                    "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
-                     metadata: {{name: {name}, namespace: {NAMESPACE}}}{spec}"
-                ),
-            )?,
-            None => {
-                let path = self.path(name);
-                fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-            }
-        }
-        self.wait("take up a policy", |status| {
-            status.generation > before && status.generation == status.generation_in_force
-        })?;
+    /// Starts the switch of a temporary node.
+    pub(super) fn start_switch(&mut self) -> Result<(), Failure> {
+        let Some(Temporary { command, log, child }) = &mut self.temporary else { return Ok(()) };
+        let output =
+            fs::File::create(&*log).map_err(|error| format!("{}: {error}", log.display()))?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
+        let started = self.namespace.run(|| command.spawn())?;
+        *child = Some(started.map_err(|error| format!("podgate run: {error}"))?);
         Ok(())
     }
 
-    fn pod(&self, name: &str) -> Result<&Pod, Failure> {
-        let found = self.pods.iter().find(|pod| pod.name == name);
-        Ok(found.ok_or_else(|| format!("no pod {name}"))?)
+    pub(super) fn namespace(&self) -> &Namespace {
+        &self.namespace
     }
 
-    fn write_objects(&mut self, node: &str) -> Result<(), Failure> {
-        let pod = |name: &&str| {
-            json!({"apiVersion": "v1", "kind": "Pod",
-                "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app": name}},
-                "spec": {"nodeName": node, "containers": [{"name": "main", "image": "none"}]}})
-            .to_string()
-        };
-        let documents: Vec<String> = PODS.iter().map(pod).collect();
-        self.write("pods", &documents.join("\n---\n"))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.manifests.join(format!("{NAMESPACE}-{name}.yaml"))
-    }
-
-    /// The file appears whole.
-    fn write(&mut self, name: &str, text: &str) -> Result<(), Failure> {
-        let path = self.path(name);
-        let written =
-            control::replace_file(&path, Durability::Lazy, |out| out.write_all(text.as_bytes()));
-        self.files.push(path.clone());
-        Ok(written.map_err(|error| format!("{}: {error}", path.display()))?)
-    }
-
-    fn attach(&mut self, name: &'static str) -> Result<(), Failure> {
-        let namespace = Namespace::create()?;
-        let pod = Pod { name, namespace, addresses: Vec::new() };
-        let result = self.call_plugin("ADD", &pod)?;
-        // From here on dropping the node detaches it.
-        self.pods.push(pod);
-        let result: Value = serde_json::from_str(&result)?;
-        let networks = result["ips"].as_array().into_iter().flatten();
-        let addresses =
-            networks.filter_map(|it| it["address"].as_str()?.split_once('/')?.0.parse().ok());
-        if let Some(pod) = self.pods.last_mut() {
-            pod.addresses = addresses.collect();
-        }
-        Ok(())
-    }
-
-    fn call_plugin(&self, command: &str, pod: &Pod) -> Result<String, Failure> {
+    /// Calls the plugin for a pod, as a runtime would.
+    pub(super) fn call_plugin(&self, command: &str, pod: &Pod) -> Result<String, Failure> {
         let failed = |error: std::io::Error| format!("{}: {error}", self.plugin.display());
         // Inherited by the plugin, which gives up the privilege to look into this process.
         let namespace = rustix::io::dup(&pod.namespace).map_err(|error| failed(error.into()))?;
@@ -263,18 +144,23 @@ impl Node {
         });
         let output = called?.map_err(failed)?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        match output.status.success() {
-            true => Ok(text),
-            false => Err(format!("podgate-cni {command} of {}: {}", pod.name, text.trim()).into()),
+        if output.status.success() {
+            return Ok(text);
         }
+        Err(format!("podgate-cni {command} of {}: {}", pod.name, text.trim()).into())
     }
 
-    fn status(&self) -> Result<Status, Failure> {
+    pub(super) fn status(&self) -> Result<Status, Failure> {
         let mut client = Client::connect(&self.socket, PATIENCE)?;
         Ok(serde_json::from_value(client.call(&Request::Status)?)?)
     }
 
-    fn wait(&mut self, what: &str, is_done: impl Fn(&Status) -> bool) -> Result<Status, Failure> {
+    /// Waits until the switch has done `what`.
+    pub(super) fn wait(
+        &mut self,
+        what: &str,
+        is_done: impl Fn(&Status) -> bool,
+    ) -> Result<Status, Failure> {
         let end = Instant::now() + PATIENCE;
         loop {
             let why = match self.status() {
@@ -282,42 +168,83 @@ impl Node {
                 Ok(_) => "it does not".to_owned(),
                 Err(why) => why.to_string(),
             };
-            let ended = match &mut self.switch {
-                Some((child, _)) => child.try_wait().is_ok_and(|status| status.is_some()),
-                None => false,
-            };
-            if ended || Instant::now() >= end {
-                let log = self.switch.iter().map(|(_, work)| {
-                    fs::read_to_string(work.join("switch.log")).unwrap_or_default()
-                });
-                return Err(format!(
-                    "the switch was to {what}: {why}\n{}",
-                    log.collect::<String>()
-                )
-                .into());
+            if self.has_ended() || Instant::now() >= end {
+                let log = self.temporary.as_ref().map(|it| fs::read_to_string(&it.log));
+                let log = log.and_then(Result::ok).unwrap_or_default();
+                return Err(format!("the switch was to {what}: {why}\n{log}").into());
             }
             std::thread::sleep(AGAIN);
         }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        let child = self.temporary.as_mut().and_then(|it| it.child.as_mut());
+        child.is_some_and(|child| child.try_wait().is_ok_and(|status| status.is_some()))
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        for pod in &self.pods {
-            if let Err(error) = self.call_plugin("DEL", pod) {
-                cli_runtime::note(error);
-            }
-        }
-        for file in &self.files {
-            // A policy may have been removed already.
-            let _ = fs::remove_file(file);
-        }
-        if let Some((child, work)) = &mut self.switch {
+        if let Some(child) = self.temporary.as_mut().and_then(|it| it.child.as_mut()) {
             let _ = child.kill();
             let _ = child.wait();
-            let _ = fs::remove_dir_all(work);
         }
     }
+}
+
+fn name(number: u8) -> String {
+    format!("connectivity-test-{number}")
+}
+
+/// A temporary node's pod networks, each with the first address for a pod: addresses for
+/// documentation (RFC 5737, RFC 3849).
+fn networks(number: u8) -> [[String; 2]; 2] {
+    let v4 = if number == 1 { "192.0.2" } else { "198.51.100" };
+    let v6 = format!("2001:db8:0:{number}");
+    [[format!("{v4}.0/24"), format!("{v4}.2")], [format!("{v6}::/64"), format!("{v6}::2")]]
+}
+
+/// A temporary node's address on the interface between the nodes.
+fn address(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(203, 0, 113, number)
+}
+
+/// A temporary node's object.
+pub(super) fn object(number: u8) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name(number)},
+        "spec": {"podCIDRs": networks(number).map(|[subnet, _]| subnet)},
+        "status": {"addresses": [{"type": "InternalIP", "address": address(number)}]}})
+}
+
+fn loopback() -> Result<(), linux_net::Error> {
+    let mut netlink = Netlink::open()?;
+    let link = netlink.link("lo")?;
+    netlink.set_up(link.index)
+}
+
+/// Connects node `number` with the one before by a veth pair.
+fn connect(before: &Namespace, own: &Namespace, number: u8) -> Result<(), Failure> {
+    let end =
+        |number| VethEnd { name: UPLINK.to_owned(), mac: MacAddress([2, 0, 0, 0, 0, number]) };
+    own.run(|| {
+        let pair = VethPair {
+            near: end(number),
+            far: end(number - 1),
+            far_namespace: Some(before),
+            mtu: UPLINK_MTU,
+        };
+        Netlink::open()?.create_veth(&pair)
+    })??;
+    for (namespace, number) in [(before, number - 1), (own, number)] {
+        namespace.run(|| {
+            let mut netlink = Netlink::open()?;
+            let link = netlink.link(UPLINK)?.index;
+            let network = Ipv4Net::new_assert(address(number), 24);
+            let route = Route::direct(IpNet::V4(network.trunc()), link);
+            netlink.set_up_with(link, &[IpNet::V4(network)], &[route])
+        })??;
+    }
+    Ok(())
 }
 
 /// The configuration of the plugin by which the running switch has pods attached.
@@ -333,12 +260,6 @@ fn running(path: &Path) -> Result<Value, Failure> {
         configuration[field] = list[field].clone();
     }
     Ok(configuration)
-}
-
-fn loopback() -> Result<(), linux_net::Error> {
-    let mut netlink = Netlink::open()?;
-    let link = netlink.link("lo")?;
-    netlink.set_up(link.index)
 }
 
 fn plugin(args: &Args) -> Result<PathBuf, Failure> {
