@@ -47,7 +47,7 @@ def boot(kernel, archive, images, payload, seconds, memory=3072, devices=(), app
         images.make_file_system(staged, image, f"{size * 11 // 10 + 32}M")
         command = command_of(kernel, files, root, image, images, memory, devices, append)
         command = [str(part) for part in images.tools_command(*command)]
-        child = subprocess.Popen(["nice", "-n", "10", *command], stdin=subprocess.DEVNULL,
+        child = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "nice", "-n", "10", *command], stdin=subprocess.DEVNULL,
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
         timer = threading.Timer(seconds, child.kill)
         timer.start()

@@ -11,7 +11,7 @@ JOBS = ["check", "connectivity", "connectivity-two-nodes", "one-node-offload", "
 # Tests of what depends on the kernel: programs, checksums, namespaces, raw sockets.
 END_TO_END = ["policies::", "offload::uplink::", "offload::checksums::", "mtu::", "rejects::a_denial"]
 # Seconds that a job may take in an emulated guest on a busy machine.
-JOB_SECONDS, END_TO_END_SECONDS = 420, 1500
+JOB_SECONDS, END_TO_END_SECONDS = 900, 1800
 # Boots of a guest that reaches no job: emulated timers fail on busy machines.
 MAX_BOOTS = 3
 

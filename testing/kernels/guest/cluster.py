@@ -6,7 +6,7 @@ from traffic import PATIENCE
 
 PODGATE, PLUGIN = "/usr/local/bin/podgate", "/opt/cni/bin/podgate-cni"
 NAMESPACE = "default"
-START_PATIENCE = 150
+START_PATIENCE = 300
 
 
 class Failed(Exception):
