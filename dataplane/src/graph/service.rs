@@ -123,7 +123,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             return_mac = frame[6..12].try_into().expect("checked by parse");
         }
         let by_host = in_port.is_some_and(|port| port.kind == PortKind::Host);
-        let hides = if by_host {
+        let hides = if by_host && !outside {
             hides_process(context.snapshot, &responder)
         } else {
             // Another node would reply to the client directly, and drops packets that claim

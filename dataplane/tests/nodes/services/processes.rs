@@ -1,7 +1,8 @@
 //! Processes of the node itself, and services whose endpoints are elsewhere.
 
-use dataplane::Parts;
+use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{self, protocol};
+use dataplane::{Parts, Underlay};
 use testkit::packet::tcp;
 
 use super::{HOST, NODE, UPLINK, cluster, parts, service};
@@ -35,6 +36,19 @@ fn an_endpoint_outside_is_reached_through_the_kernel() {
         let there = rig.pass(HOST, tcp(client, VIP).data(b"x").build(), HOST);
         assert_is(&there, &tcp("169.254.1.2:4000", &server).data(b"x").build());
     }
+}
+
+/// Whoever the kernel forwards for: the other node takes nothing of others from here.
+#[test]
+fn a_client_outside_that_comes_by_the_kernel_is_seen_as_the_node() {
+    let overlay = Vxlan { network: 4096, port: 4789, group: false };
+    let mut rig = Rig::new(Parts { underlay: Underlay::Overlay(overlay), ..node("10.2.0.9") });
+    let outside = rig.pass(HOST, tcp("198.51.100.9:5000", VIP).syn().build(), UPLINK);
+    let seen = wire::parse(&outside[50..]).unwrap().flow;
+    assert_eq!(seen.source.to_ip(), ip(NODE));
+    // A process is seen as itself: the answer takes the tunnel as well.
+    let outside = rig.pass(HOST, tcp(CLIENTS[0], VIP).syn().build(), UPLINK);
+    assert_is(&outside[50..], &tcp(CLIENTS[0], "10.2.0.9:7000").syn().build());
 }
 
 /// Replies to the node's address are the switch's at translation ports alone.
