@@ -234,6 +234,7 @@ spec:
     let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let found: Vec<(&str, &str)> = lines
         .iter()
+        .filter(|it| it["severity"] == "warning")
         .map(|it| (it["object"].as_str().unwrap(), it["code"].as_str().unwrap()))
         .collect();
     let expected = [

@@ -138,7 +138,7 @@ pub struct Linted {
 /// Finds the mistakes in files and folders.
 ///
 /// # Errors
-/// Fails if the paths hold no objects. What cannot be read is a finding, beside those of other files.
+/// Fails if no object can be read. Beside objects that can, what cannot is a finding.
 pub fn lint(paths: &[PathBuf], options: &LintOptions<'_>) -> Result<Linted, Vec<String>> {
     let context = options.context.clone();
     let reading = Reading { render: options.render, context, ..Reading::default() };
@@ -169,7 +169,10 @@ pub fn lint(paths: &[PathBuf], options: &LintOptions<'_>) -> Result<Linted, Vec<
     }
     let unrendered = manifests.unrendered.iter();
     let unrendered = unrendered.map(|it| (named(&it.file), it.note.clone()));
-    if sources.is_empty() && faults.is_empty() {
+    if sources.is_empty() && !faults.is_empty() {
+        return Err(faults.iter().map(|fault| staged.named(&fault.to_string())).collect());
+    }
+    if sources.is_empty() {
         let nothing = paths.iter().map(|path| format!("{}: holds no objects", path.display()));
         let notes = unrendered.map(|(file, note)| format!("{file}: {note}"));
         return Err(nothing.chain(notes).collect());
