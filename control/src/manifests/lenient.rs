@@ -27,9 +27,10 @@ pub(super) fn reindented(text: &str) -> String {
 pub fn template_line(text: &str) -> Option<u64> {
     let mut scanner = Scanner::default();
     for (line, number) in text.split_inclusive('\n').zip(1..) {
-        match scanner.is_inside() {
-            true => scanner.line(line, 0),
-            false => scanner.block_line(line),
+        if scanner.is_inside() {
+            scanner.line(line, 0);
+        } else {
+            scanner.block_line(line);
         }
         if scanner.has_action {
             return Some(number);

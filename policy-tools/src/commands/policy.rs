@@ -193,12 +193,11 @@ fn answers(prober: &mut Prober, file: &Path, cases: &[Case]) -> Result<Vec<Answe
     let numbered = cases.iter().zip(1..);
     let unknown = numbered.flat_map(|(case, number)| prober.check(number, case));
     let unknown: Vec<String> = unknown.map(|it| format!("{}: {it}", name(file))).collect();
-    match unknown.is_empty() {
-        true => prober
-            .answer(cases.iter().map(Case::question))
-            .map_err(|unended| vec![unended.to_string()]),
-        false => Err(unknown),
+    if !unknown.is_empty() {
+        return Err(unknown);
     }
+    let answers = prober.answer(cases.iter().map(Case::question));
+    answers.map_err(|unended| vec![unended.to_string()])
 }
 
 fn read_cases(file: &Path) -> Result<Vec<Case>, Vec<String>> {

@@ -122,6 +122,14 @@ impl Runner {
             let each = from.iter().flat_map(|from| to.iter().map(move |to| (from, to)));
             // A pod that both selectors match does not connect to itself.
             let each = each.filter(|(from, to)| alone || from != to);
+            let is_internet = |end: &&Endpoint| {
+                end.address().is_some_and(|address| self.internet.contains(&address))
+            };
+            // Nor do two addresses of the internet, beside other ends.
+            let is_about_it = [&case.from, &case.to].iter().all(|it| **it == Side::Internet);
+            let each = each.filter(|(from, to)| {
+                alone || is_about_it || !(is_internet(from) && is_internet(to))
+            });
             pairs.push(each.map(|(from, to)| (from.clone(), to.clone())).collect());
         }
         if !faults.is_empty() {

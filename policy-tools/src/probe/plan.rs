@@ -91,9 +91,10 @@ fn external(
         }
         _ => false,
     };
-    match has_end {
-        true => plan(world, services, &Question { to, ..*question }),
-        false => Err(Answer::leads_to(to)),
+    if has_end {
+        plan(world, services, &Question { to, ..*question })
+    } else {
+        Err(Answer::leads_to(to))
     }
 }
 
