@@ -195,17 +195,17 @@ mod tests {
     #[test]
     fn documents_list_the_faults_that_are_known() {
         let mut table = String::from(
-            "| consequence | recognised by | without type information | then | brought, mended by | remedy |\n\
-             |---|---|---|---|---|---|\n",
+            "| fault | consequence | recognised by | without type information | then | brought, mended by | remedy |\n\
+             |---|---|---|---|---|---|---|\n",
         );
         for fault in &FAULTS {
             let releases: Vec<_> =
                 fault.releases.iter().map(|it| format!("{} to {}", it.start(), it.end())).collect();
-            let Fault { consequence, sign, treatment, commits: [brought, mended], remedy, .. } =
-                fault;
+            let Fault { name, consequence, sign, treatment, commits, remedy, .. } = fault;
             table += &format!(
-                "| {consequence} | {sign} | {} | {treatment} | {brought}, {mended} | {remedy} |\n",
-                releases.join(", ")
+                "| {name} | {consequence} | {sign} | {} | {treatment} | {} | {remedy} |\n",
+                releases.join(", "),
+                commits.join(", ")
             );
         }
         let (path, text) = document("check.md");
