@@ -25,9 +25,9 @@ pub(super) fn malformed() -> Scenario {
     s.from(pod, cut(syn6(), 14 + 39)).dropped("truncated");
     s.from(pod, cut(syn6().extension(0, &[]), 14 + 40 + 4)).dropped("truncated");
     s.from(pod, cut(syn6(), 14 + 40 + 10)).dropped("truncated");
-    // Captured whole on the wire, but cut by the snap length.
+    // Captured whole on the wire, but cut by the snap length, within the headers.
     s.from(pod, syn().data(&[1; 100])).dropped("no-session");
-    s.from(pod, syn().payload(&[1; 100])).snapped(96).dropped("truncated");
+    s.from(pod, syn().payload(&[1; 100])).snapped(40).dropped("truncated");
 
     // Lengths that contradict each other.
     s.from(pod, patch_ipv4(syn(), 14, &[0x44])).dropped("malformed-ip"); // header of 16 bytes

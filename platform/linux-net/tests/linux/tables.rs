@@ -70,7 +70,8 @@ fn datagrams_of_a_process_follow_the_redirects() {
     let node = testkit::Namespace::new("redirect");
     for line in [
         "ip link set lo up",
-        "ip link add eth0 type dummy",
+        "ip link add eth0 type veth peer name far",
+        "ip link set far up",
         "ip address add 192.0.2.1/24 dev eth0",
         "ip link set eth0 up",
         "ip route add 169.254.1.2 dev eth0",
