@@ -13,6 +13,7 @@ impl Config {
             match name.as_str() {
                 "kubeconfig" => *value = self.api_server.iter().map(Access::to_string).collect(),
                 "umem-frames" => *value = self.umem_frames.to_string(),
+                "journal-dir" => *value = self.journal_dir.display().to_string(),
                 _ => {}
             }
         }

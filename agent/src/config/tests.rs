@@ -119,6 +119,7 @@ fn a_file_may_say_everything() {
         flow-export-max-backups: 0
         flow-export-filter: verdict=dropped
         journal: 256MB
+        journal-dir: /var/journal
         verify-decisions: 100
         hubble-listen: 0.0.0.0:4244
         hubble-cert-file: /etc/hubble/tls.crt
@@ -185,9 +186,11 @@ fn faults_name_their_place() {
     );
     assert_eq!(fault("mtu: 1400\nmtu: 1500\n"), "mtu: is given twice (line 2, column 1)");
     let level = fault("log-level: loud");
-    assert!(level.starts_with("\"loud\" is none of error, warn"), "{level}");
-    assert_eq!(fault("node-name: {a: b}"), "one value belongs here (line 1, column 12)");
-    assert_eq!(fault("log-level: [info]"), "one word belongs here (line 1, column 12)");
+    assert!(level.starts_with("log-level: \"loud\" is none of error, warn"), "{level}");
+    let value = "node-name: one value belongs here (line 1, column 12)";
+    assert_eq!(fault("node-name: {a: b}"), value);
+    let word = "log-level: one word belongs here (line 1, column 12)";
+    assert_eq!(fault("log-level: [info]"), word);
     let cases = [
         ("workers: [1]", "line 1"),
         ("mtu: big", "line 1"),

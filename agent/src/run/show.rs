@@ -33,13 +33,13 @@ pub const TABLES: [(&str, &str); 15] = [
     ("names", "domain names of policies, with the addresses that DNS returned"),
     ("graph", "the packet graph, in the language of Graphviz"),
     ("tables", "the rules in force for each pod"),
-    ("identities", "sets of addresses that every rule treats alike, and the rules that use them"),
+    ("identities", "sets of addresses that every rule treats alike, with the rules"),
     ("addresses", "identities of ADDRESS, or of all addresses with a name"),
     ("peer-sets", "peer sets that contain ADDRESS, and the rules that use them"),
-    ("policies", "policies: stage, generation in force, connections decided by their rules"),
+    ("policies", "stage, generation in force, connections decided by rules"),
     ("staged", "connections that staged policies would deny or allow"),
     ("session-rules", "session rules for an L4 proxy, of POD or of all pods"),
-    ("memory", "packet buffers, sessions, ports and verdicts: used, and how many fit"),
+    ("memory", "packet buffers, sessions, ports: used, and how many fit"),
     ("config", "options and their values"),
 ];
 

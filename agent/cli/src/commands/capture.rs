@@ -32,7 +32,7 @@ of both directions are captured as they pass the port: into the switch before an
 out of it as they are sent.
 
 A packet is captured if it matches all terms of the filter:
-  from=, to=, address=   source, destination, or either: an address, a network, or a pod
+  from=, to=, address=   source, destination, either: an address, network or pod
   protocol=              TCP, UDP, SCTP, ICMP or a number
   port=N                 source or destination port
 

@@ -25,11 +25,11 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "A packet is traced if it matches all terms:
   in=PORT, out=PORT      ingress or egress port: NS/POD, host or uplink
-  from=, to=, address=   source, destination, or either: an address, a network, or a pod
+  from=, to=, address=   source, destination, either: an address, network or pod
   protocol=              TCP, UDP, SCTP, ICMP or a number
   port=N                 source or destination port
   verdict=               forward, drop or consume
-  reason=                an outcome, such as policy-denied; see podgate show errors
+  reason=                an outcome, such as policy-denied (podgate show errors)
 Addresses and ports are those of the packet as received. A new trace replaces the previous one.
 
 Example:
