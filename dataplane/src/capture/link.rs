@@ -39,9 +39,9 @@ impl LinkType {
         }
     }
 
-    /// Turns the bytes of a packet into those of an Ethernet frame; returns by how many bytes the header is longer than
+    /// Rewrites the bytes of a packet to those of an Ethernet frame; returns by how many bytes the header is longer than
     /// the capture's, and the direction that a cooked header has. A packet shorter than its header stays as it is.
-    pub(super) fn to_ethernet(self, data: &mut Vec<u8>) -> (i64, Option<Direction>) {
+    pub(super) fn rewrite(self, data: &mut Vec<u8>) -> (i64, Option<Direction>) {
         let word = |at: usize| {
             data.get(at..at + 2).and_then(|it| it.first_chunk()).map(|it| u16::from_be_bytes(*it))
         };
@@ -86,7 +86,7 @@ mod tests {
         ] {
             let mut frame = data;
             let link = LinkType::of(number).unwrap();
-            assert_eq!(link.to_ethernet(&mut frame), (longer, direction), "{number}");
+            assert_eq!(link.rewrite(&mut frame), (longer, direction), "{number}");
             assert_eq!((&frame[12..14], &frame[14..]), (&kind[..], &IP[..]), "{number}");
         }
         assert_eq!(LinkType::of(127), None);
@@ -96,7 +96,7 @@ mod tests {
     fn a_packet_shorter_than_its_header_stays() {
         for link in [LinkType::Cooked, LinkType::Cooked2] {
             let mut data = vec![0; 9];
-            assert_eq!(link.to_ethernet(&mut data), (0, None));
+            assert_eq!(link.rewrite(&mut data), (0, None));
             assert_eq!(data.len(), 9);
         }
     }

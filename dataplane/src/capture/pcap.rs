@@ -69,6 +69,6 @@ impl Pcap {
             + Duration::from_nanos(u64::from(ticks) * self.nanos_per_tick);
         let record =
             Record { time, interface: None, direction: None, data, original_length, offset };
-        Ok(Some(record.from_link(self.link)))
+        Ok(Some(record.with_link(self.link)))
     }
 }

@@ -206,7 +206,7 @@ impl Pcapng {
             original_length,
             offset: 0,
         };
-        Ok(interface.link.map(|link| record.from_link(link)))
+        Ok(interface.link.map(|link| record.with_link(link)))
     }
 
     /// A packet of the first interface; its length is what is not padding.
@@ -230,7 +230,7 @@ impl Pcapng {
             original_length,
             offset: 0,
         };
-        Ok(interface.link.map(|link| record.from_link(link)))
+        Ok(interface.link.map(|link| record.with_link(link)))
     }
 
     fn interface(&self, index: u32) -> Result<&Interface, Fault> {

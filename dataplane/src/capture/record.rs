@@ -27,8 +27,8 @@ pub struct Record {
 
 impl Record {
     /// The same with an Ethernet header, where the capture has another one.
-    pub(super) fn from_link(mut self, link: LinkType) -> Self {
-        let (longer, direction) = link.to_ethernet(&mut self.data);
+    pub(super) fn with_link(mut self, link: LinkType) -> Self {
+        let (longer, direction) = link.rewrite(&mut self.data);
         let length = i64::from(self.original_length) + longer;
         self.original_length = u32::try_from(length).unwrap_or(self.original_length);
         self.direction = self.direction.or(direction);
