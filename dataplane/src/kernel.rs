@@ -12,8 +12,8 @@ use std::sync::OnceLock;
 
 use crate::bpf::KernelTypes;
 
-/// The oldest release that is supported: the oldest on which everything was tried. (5.18 is the
-/// first that takes XDP programs for packets of several fragments.)
+/// The oldest release that is supported. (5.18 is the first that takes XDP programs for packets of
+/// several fragments.)
 pub const OLDEST: Release = Release(6, 1, 0);
 
 /// Numbers of a release; a distribution's own may follow them.

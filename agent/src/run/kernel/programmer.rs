@@ -16,6 +16,8 @@ use crate::run::thread::Thread;
 
 /// Least time between two verifications.
 const BETWEEN: Duration = Duration::from_millis(500);
+/// Least time between a failure and an attempt after a report of a change.
+const AFTER_FAILURE: Duration = Duration::from_secs(2);
 
 /// An attempt that takes longer is reported, as one that failed is.
 pub(super) const LONG: Duration = Duration::from_secs(5);
@@ -179,6 +181,8 @@ impl Timer {
     fn due(&self, verify: bool) -> Instant {
         let last = self.last.unwrap_or_else(Instant::now);
         match self.retry.due() {
+            // What failed may succeed now: a pod's interface has come.
+            Some(due) if verify => due.min(last + AFTER_FAILURE),
             Some(due) => due,
             None if verify => last + BETWEEN.min(self.verify_every),
             None => last + self.verify_every,
@@ -266,6 +270,19 @@ mod tests {
         assert_eq!(attempted.recv_timeout(PATIENCE), Ok(2));
         drop(programmer);
         assert!(attempted.recv().is_err(), "nothing is done twice");
+    }
+
+    #[test]
+    fn a_change_waits_for_no_long_pause_after_failures() {
+        let began = Instant::now();
+        let mut timer = Timer { verify_every: PATIENCE, last: None, retry: Backoff::default() };
+        (0..6).for_each(|_| timer.applied(false, began));
+        assert_eq!(timer.due(false), began + Duration::from_secs(30));
+        assert_eq!(timer.due(true), began + AFTER_FAILURE);
+        // The first pause is shorter.
+        let mut once = Timer { verify_every: PATIENCE, last: None, retry: Backoff::default() };
+        once.applied(false, began);
+        assert_eq!(once.due(true), began + Duration::from_secs(1));
     }
 
     #[test]
