@@ -8,6 +8,9 @@
 //!                                  └→ Baseline cluster policies ── Pass ─→ default-allow (if none)
 //! ```
 //!
+//! A rule of a policy is one rule here: its peers are one set, and its ports one list of intervals. So a policy costs what it
+//! has of both, and not their product.
+//!
 //! Cluster policies (ClusterNetworkPolicy, AdminNetworkPolicy, BaselineAdminNetworkPolicy) are ordered
 //! by priority, then name and kind; NetworkPolicies by namespace and name; rules as they are written. The result is one list in which the first match decides and no `Pass`
 //! is left: a rule that passes is replaced by the next tier's rules, narrowed to what it matches.
@@ -21,7 +24,9 @@
 //! reads them, and pods with faults do not come here: they are closed. A denial of `nodes` also covers
 //! what the nodes publish of their addresses.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::{Origin, PolicyRef, PortRange};
@@ -30,6 +35,7 @@ use ipnet::IpNet;
 use crate::Failsafe;
 use crate::PodKey;
 use crate::cache::ApiServer;
+use crate::intervals::Intervals;
 use crate::model::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, ClusterRule, Direction,
     NetworkPolicy, Peer, Pod, PolicyRule, PortSpec, Protocol, RuleAction,
@@ -63,6 +69,17 @@ impl Policies {
             && is_same(&self.baseline, &other.baseline)
             && self.namespaced.len() == other.namespaced.len()
             && namespaced.into_iter().all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
+    /// The addresses of the objects in their order: policies that exist at the same time are the same if these are.
+    pub(crate) fn identity(&self) -> Vec<usize> {
+        let cluster = |it: &ClusterWide| match it {
+            ClusterWide::Policy(policy) => Arc::as_ptr(policy).addr(),
+            ClusterWide::Firewall(firewall) => Arc::as_ptr(firewall).addr(),
+        };
+        let admin = self.firewalls.iter().chain(&self.admin).map(cluster);
+        let namespaced = self.namespaced.iter().map(|it| Arc::as_ptr(it).addr());
+        admin.chain(namespaced).chain(self.baseline.iter().map(cluster)).collect()
     }
 
     /// Names those that have rules for `direction`, in their order.
@@ -129,10 +146,8 @@ impl fmt::Display for ClusterWide {
 pub(crate) struct BasicRule {
     /// The other end; `None` is any address.
     pub(crate) peer: Option<PeerSet>,
-    /// IP protocol number; `None` is all of them.
-    pub(crate) protocol: Option<u8>,
-    /// Destination ports.
-    pub(crate) ports: PortRange,
+    /// Protocols and destination ports.
+    pub(crate) ports: Intervals,
     /// The verdict.
     pub(crate) verdict: RuleAction,
     /// Whether no policy states it.
@@ -144,7 +159,10 @@ pub(crate) struct BasicRule {
 /// Resolves port names to numbers.
 pub(crate) trait PortNames {
     /// Every number that pods of `peers` give the port name, sorted.
-    fn numbers(&mut self, peers: &PodPeers, name: &Arc<str>, protocol: Protocol) -> Vec<u16>;
+    fn numbers(&mut self, peers: &PeerSet, name: &Arc<str>, protocol: Protocol) -> Vec<u16>;
+
+    /// Notes that the rules depend on the pod itself, and not on the policies alone.
+    fn note_own(&mut self) {}
 }
 
 /// Returns the rules of `pod` for `direction`, the last of which matches everything; `None` if no
@@ -203,7 +221,7 @@ pub(crate) fn rules(
 struct NoNames;
 
 impl PortNames for NoNames {
-    fn numbers(&mut self, _: &PodPeers, _: &Arc<str>, _: Protocol) -> Vec<u16> {
+    fn numbers(&mut self, _: &PeerSet, _: &Arc<str>, _: Protocol) -> Vec<u16> {
         Vec::new()
     }
 }
@@ -255,8 +273,7 @@ pub(crate) fn all_host_rules(
     };
     let kept = chained(true, vec![everything(RuleAction::Accept, "default-allow".into())]);
     let open = Failsafe::default().ports(direction).map(|(protocol, port)| BasicRule {
-        protocol: Some(protocol.number()),
-        ports: PortRange::one(port),
+        ports: Intervals::of(vec![(protocol.number(), PortRange::one(port))]),
         ..everything(RuleAction::Accept, "failsafe ports".into())
     });
     let rules = open.chain(kept).collect();
@@ -287,23 +304,25 @@ pub(crate) fn outside_rules<'a>(
 }
 
 fn everything(verdict: RuleAction, origin: Origin) -> BasicRule {
-    let ports = PortRange::ANY;
-    BasicRule { peer: None, protocol: None, ports, verdict, is_default: true, origin }
+    BasicRule { peer: None, ports: Intervals::all(), verdict, is_default: true, origin }
 }
 
-/// Maximum of rules a pod may have in one direction. Each rule that passes repeats those behind it,
-/// so a few policies could produce any number.
-const MOST_RULES: usize = 1 << 16;
+/// Maximum of rules, one for each interval of ports, that a pod may have in one direction where a tier passes. Each rule that
+/// passes repeats those behind it, so a few policies could produce any number.
+const MOST_RULES: usize = 1 << 17;
 
 /// Combines a tier with the next one, which has no `Pass` and decides everything.
 fn chain(tier: Vec<BasicRule>, next: &[BasicRule]) -> Vec<BasicRule> {
-    let mut rules = Vec::with_capacity(tier.len() + next.len());
+    let mut rules: Vec<BasicRule> = Vec::with_capacity(tier.len() + next.len());
+    let mut count: usize = next.iter().map(|rule| rule.ports.len()).sum();
     for rule in tier {
+        let known = rules.len();
         match rule.verdict {
             RuleAction::Pass => rules.extend(next.iter().filter_map(|next| narrow(next, &rule))),
             RuleAction::Accept | RuleAction::Deny => rules.push(rule),
         }
-        if rules.len() + next.len() > MOST_RULES {
+        count += rules[known..].iter().map(|rule| rule.ports.len()).sum::<usize>();
+        if count > MOST_RULES {
             let fault = format!("more than {MOST_RULES} rules for one pod");
             return vec![everything(RuleAction::Deny, Origin::Closed(Arc::new(fault)))];
         }
@@ -318,17 +337,9 @@ fn narrow(rule: &BasicRule, to: &BasicRule) -> Option<BasicRule> {
         (None, peer) | (peer, None) => peer.clone(),
         (Some(a), Some(b)) => Some(a.and(b)?),
     };
-    let protocol = match (rule.protocol, to.protocol) {
-        (Some(a), Some(b)) if a != b => return None,
-        (a, b) => a.or(b),
-    };
-    let ports = PortRange {
-        first: rule.ports.first.max(to.ports.first),
-        last: rule.ports.last.min(to.ports.last),
-    };
-    (ports.first <= ports.last).then(|| BasicRule {
+    let ports = rule.ports.and(&to.ports);
+    (!ports.is_empty()).then(|| BasicRule {
         peer,
-        protocol,
         ports,
         verdict: rule.verdict,
         is_default: rule.is_default,
@@ -336,7 +347,8 @@ fn narrow(rule: &BasicRule, to: &BasicRule) -> Option<BasicRule> {
     })
 }
 
-/// Expands a rule to basic rules, at this pod.
+/// Expands a rule at this pod: one basic rule for all its peers and ports. A rule about nodes has another one for nodes with
+/// faults before it, and a port name of the peers one for each number behind it.
 fn expand(
     pod: Option<&Pod>,
     rule: &PolicyRule,
@@ -350,55 +362,63 @@ fn expand(
         RuleAction::Deny => &api_server.hosts,
         RuleAction::Accept | RuleAction::Pass => &api_server.endpoints,
     };
-    let hosts: Vec<Peer> =
-        api_server.iter().map(|it| Peer::Block(IpNet::from(*it), Vec::new())).collect();
-    let mut ends: Vec<Option<&Peer>> = Vec::new();
-    match &rule.peers {
-        None => ends.push(None),
-        Some(listed) => {
-            for peer in listed {
-                match peer {
-                    Peer::ApiServer => ends.extend(hosts.iter().map(Some)),
-                    peer => ends.push(Some(peer)),
+    let host = |address: &IpAddr| PeerSet::Block(IpNet::from(*address), Vec::new());
+    let key = pod.map(|pod| &pod.key);
+    let peer = rule.peers.as_ref().map(|peers| {
+        let mut sets = Vec::with_capacity(peers.len());
+        for peer in peers {
+            match peer {
+                Peer::ApiServer => sets.extend(api_server.iter().map(host)),
+                peer => {
+                    if matches!(peer, Peer::Name(_)) {
+                        names.note_own();
+                    }
+                    sets.push(PeerSet::of(peer, verdict, key));
                 }
             }
         }
-    }
-    for end in ends {
-        let mut add = |peer: Option<PeerSet>, protocol: Option<u8>, ports: PortRange| {
-            let origin = rule.origin.clone();
-            let made = BasicRule { peer, protocol, ports, verdict, is_default: false, origin };
-            if matches!(end, Some(Peer::Nodes(_))) && verdict != RuleAction::Accept {
-                let peer = Some(PeerSet::FaultyNodes);
-                into.push(BasicRule { peer, verdict: RuleAction::Deny, ..made.clone() });
+        PeerSet::any(sets)
+    });
+    let mut numbers = Vec::new();
+    // Names of ports of the peers.
+    let mut named: BTreeSet<(&Arc<str>, Protocol)> = BTreeSet::new();
+    for port in rule.ports.iter().flatten() {
+        match (&port.port, direction) {
+            (PortSpec::All, _) => numbers.push((port.protocol.number(), PortRange::ANY)),
+            (PortSpec::Range(range), _) => numbers.push((port.protocol.number(), *range)),
+            // The pod itself is connected to.
+            (PortSpec::Name(name), Direction::Ingress) => {
+                names.note_own();
+                let own = pod.iter().flat_map(|pod| pod.named_ports(name, port.protocol));
+                numbers.extend(own.map(|it| (port.protocol.number(), PortRange::one(it))));
             }
-            into.push(made);
-        };
-        let peer = end.map(|end| PeerSet::of(end, verdict, pod.map(|pod| &pod.key)));
-        let Some(ports) = &rule.ports else {
-            add(peer, None, PortRange::ANY);
-            continue;
-        };
-        for port in ports {
-            let protocol = Some(port.protocol.number());
-            match (&port.port, direction) {
-                (PortSpec::All, _) => add(peer.clone(), protocol, PortRange::ANY),
-                (PortSpec::Range(range), _) => add(peer.clone(), protocol, *range),
-                // The pod itself is connected to.
-                (PortSpec::Name(name), Direction::Ingress) => {
-                    for number in pod.iter().flat_map(|pod| pod.named_ports(name, port.protocol)) {
-                        add(peer.clone(), protocol, PortRange::one(number));
-                    }
-                }
-                (PortSpec::Name(name), Direction::Egress) => {
-                    let Some(pods) = PodPeers::of(end) else { continue };
-                    for number in names.numbers(&pods, name, port.protocol) {
-                        let port =
-                            NamedPort { name: Arc::clone(name), protocol: port.protocol, number };
-                        let set = PodPeers { port: Some(port), ..pods.clone() };
-                        add(Some(PeerSet::Pods(set)), protocol, PortRange::one(number));
-                    }
-                }
+            (PortSpec::Name(name), Direction::Egress) => {
+                named.insert((name, port.protocol));
+            }
+        }
+    }
+    let ports = match rule.ports {
+        None => Intervals::all(),
+        Some(_) => Intervals::of(numbers),
+    };
+    let mut add = |peer: Option<PeerSet>, ports: Intervals, verdict: RuleAction| {
+        if !ports.is_empty() {
+            let origin = rule.origin.clone();
+            into.push(BasicRule { peer, ports, verdict, is_default: false, origin });
+        }
+    };
+    let is_nodes = |peer: &Peer| matches!(peer, Peer::Nodes(_));
+    if verdict != RuleAction::Accept && rule.peers.iter().flatten().any(is_nodes) {
+        add(Some(PeerSet::FaultyNodes), ports.clone(), RuleAction::Deny);
+    }
+    add(peer.clone(), ports, verdict);
+    let all = peer.clone().unwrap_or_else(|| PeerSet::Pods(PodPeers::all()));
+    for (name, protocol) in named {
+        for number in names.numbers(&all, name, protocol) {
+            let port = NamedPort { name: Arc::clone(name), protocol, number };
+            let ports = Intervals::of(vec![(protocol.number(), PortRange::one(number))]);
+            if let Some(peer) = PeerSet::with_port(peer.as_ref(), port) {
+                add(Some(peer), ports, verdict);
             }
         }
     }

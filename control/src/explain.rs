@@ -35,7 +35,7 @@ pub struct Reach {
     pub pods: Vec<String>,
     /// Whether the peer is a selector of pods that selects none.
     pub selects_nothing: bool,
-    /// Protocol and ports, such as `TCP 80-90` or `everything`.
+    /// Protocols and ports, such as `TCP 80-90, UDP 53` or `everything`.
     pub ports: String,
     /// The rule's origin.
     pub by: Origin,
@@ -49,8 +49,9 @@ impl Control {
         let reaches = |acl: &PodAcl| match acl {
             PodAcl::Open => Vec::new(),
             PodAcl::Table(table) => {
-                let rules = table.rules().iter().filter(|rule| !self.is_idle(rule));
-                rules.map(|rule| self.reach(rule)).collect()
+                let rules: Vec<&Rule> =
+                    table.rules().iter().filter(|rule| !self.is_idle(rule)).collect();
+                rules.chunk_by(|a, b| is_of_one(a, b)).map(|rules| self.reach(rules)).collect()
             }
         };
         let (mut ingress, egress) = (reaches(&pod.to_pod), reaches(&pod.from_pod));
@@ -84,7 +85,9 @@ impl Control {
             && self.cache.nodes().values().all(|node| node.complete)
     }
 
-    fn reach(&self, rule: &Rule) -> Reach {
+    /// These rules, which differ in their ports, in words.
+    fn reach(&self, rules: &[&Rule]) -> Reach {
+        let rule = rules[0];
         let end = peer(rule);
         let (peer, pods, is_of_pods) = match end {
             End::Any => ("any peer".to_owned(), Vec::new(), false),
@@ -101,10 +104,15 @@ impl Control {
             peer,
             selects_nothing: is_of_pods && pods.is_empty(),
             pods,
-            ports: ports(rule),
+            ports: rules.iter().map(|rule| ports(rule)).collect::<Vec<_>>().join(", "),
             by: rule.origin.clone(),
         }
     }
+}
+
+/// Whether rules are one of a policy, for different ports.
+fn is_of_one(a: &Rule, b: &Rule) -> bool {
+    peer(a) == peer(b) && a.action == b.action && a.origin == b.origin
 }
 
 fn peer(rule: &Rule) -> End {
@@ -126,6 +134,15 @@ fn ports(rule: &Rule) -> String {
     }
 }
 
+/// Peers of one rule that are written out; the others are counted.
+const PARTS: usize = 32;
+
+/// A part of a union.
+enum Part<'a> {
+    Block(&'a ipnet::IpNet, &'a [ipnet::IpNet]),
+    Other(&'a PeerSet),
+}
+
 impl fmt::Display for PeerSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -139,6 +156,23 @@ impl fmt::Display for PeerSet {
             Self::FaultyNodes => f.write_str("nodes whose objects have faults"),
             Self::Block(net, except) => block(f, net, except),
             Self::Name(names) => write!(f, "{} (as DNS answers the pod)", names.pattern),
+            Self::Any(union) => {
+                let blocks = union.blocks().iter().map(|(net, except)| Part::Block(net, except));
+                let others = union.others().iter().map(Part::Other);
+                let count = union.blocks().len() + union.others().len();
+                for (index, part) in others.chain(blocks).take(PARTS).enumerate() {
+                    f.write_str(if index == 0 { "" } else { " or " })?;
+                    match part {
+                        Part::Block(net, except) => block(f, net, except)?,
+                        Part::Other(other) => other.fmt(f)?,
+                    }
+                }
+                match count {
+                    0 => f.write_str("no peer"),
+                    ..=PARTS => Ok(()),
+                    more => write!(f, " or {} more", more - PARTS),
+                }
+            }
             Self::All(parts) => {
                 for (index, part) in parts.iter().enumerate() {
                     let and = if index == 0 { "" } else { " that are also " };
@@ -161,10 +195,6 @@ impl fmt::Display for PodPeers {
             Namespaces::Own(own) => write!(f, " in namespace {own}")?,
             Namespaces::Selected(selector) if all(selector) => f.write_str(" in any namespace")?,
             Namespaces::Selected(selector) => write!(f, " in namespaces {selector}")?,
-        }
-        if let Some((net, except)) = &self.within {
-            f.write_str(" in ")?;
-            block(f, net, except)?;
         }
         if let Some(port) = &self.port {
             write!(f, " that call {} {} {:?}", port.protocol, port.number, port.name)?;

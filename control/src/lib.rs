@@ -29,6 +29,7 @@
 
 mod addresses;
 pub mod api_server;
+mod blocks;
 mod cache;
 mod compact;
 mod configurator;
@@ -39,6 +40,7 @@ mod failsafe;
 mod fault;
 mod file;
 pub mod history;
+mod intervals;
 pub mod manifests;
 mod membership;
 pub mod model;
@@ -50,6 +52,7 @@ mod services;
 mod session_rules;
 pub mod state;
 mod tables;
+mod union;
 mod view;
 
 pub use control::{

@@ -51,7 +51,7 @@ impl Control {
         };
         let staged_egress = local.staged.as_ref().and_then(|[_, egress]| egress.as_ref());
         let names = egress.iter().chain(staged_egress);
-        let names = names.flat_map(|acl| self.membership().patterns(&acl.rules));
+        let names = names.flat_map(|acl| self.membership().patterns(self.tables.sets(&acl.rules)));
         let names: BTreeSet<DomainPattern> = names.cloned().collect();
         Some(PodView {
             node,

@@ -26,7 +26,12 @@ pub struct ServiceView {
     pub endpoints: Vec<Vec<ServiceEndpoint>>,
     /// External IPs that it does not take; `service` is without them.
     pub refused: Vec<RefusedIp>,
+    /// Its endpoints over all ports where they exceed [`MAX_ENDPOINTS`]: it has none then, so connections to it are refused.
+    pub excess: Option<usize>,
 }
+
+/// Endpoints of a service over all its ports: each port counts its own.
+pub(crate) const MAX_ENDPOINTS: usize = 1 << 18;
 
 /// An endpoint of a service port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,7 +60,7 @@ pub(crate) struct Pending {
     holds_endpoints: bool,
     /// Services whose target is the name of a pod's port.
     by_name: BTreeSet<Key>,
-    /// Services with external IPs that they may not take.
+    /// Services with external IPs that they may not take, or with too many endpoints.
     refused: BTreeSet<Key>,
     external_ips: ExternalIps,
 }
@@ -95,7 +100,7 @@ impl Pending {
         self.surroundings_changed();
     }
 
-    /// Services with external IPs that they may not take.
+    /// Services with external IPs that they may not take, or with too many endpoints.
     pub(crate) fn refused(&self) -> &BTreeSet<Key> {
         &self.refused
     }
@@ -132,7 +137,7 @@ impl Pending {
                 };
             };
             note(&mut self.by_name, |(_, by_name)| *by_name);
-            note(&mut self.refused, |(view, _)| !view.refused.is_empty());
+            note(&mut self.refused, |(it, _)| !it.refused.is_empty() || it.excess.is_some());
             let view = view.map(|(view, _)| view);
             if after.get(&key).map(|known| &**known) == view.as_ref() {
                 continue;
@@ -162,6 +167,11 @@ fn view(cache: &Cache, service: &Arc<Service>, refused: Vec<RefusedIp>) -> (Serv
         .iter()
         .all(|addresses| addresses.is_empty());
     let slices: Vec<&Arc<EndpointSlice>> = cache.slices_of(&service.key).collect();
+    let excess = Some(endpoints(&service, &slices)).filter(|count| *count > MAX_ENDPOINTS);
+    if excess.is_some() {
+        let endpoints = vec![Vec::new(); service.ports.len()];
+        return (ServiceView { service, endpoints, refused, excess }, false);
+    }
     let endpoints = service.ports.iter().map(|port| {
         let mut list = BTreeMap::new();
         for slice in &slices {
@@ -198,7 +208,20 @@ fn view(cache: &Cache, service: &Arc<Service>, refused: Vec<RefusedIp>) -> (Serv
         list.into_iter().map(endpoint).collect()
     });
     let endpoints = endpoints.collect();
-    (ServiceView { service, endpoints, refused }, by_name)
+    (ServiceView { service, endpoints, refused, excess }, by_name)
+}
+
+/// Number of endpoints of a service over all its ports, those that slices list twice counted twice.
+fn endpoints(service: &Service, slices: &[&Arc<EndpointSlice>]) -> usize {
+    let sizes: Vec<(&EndpointSlice, usize)> = slices
+        .iter()
+        .map(|slice| (&***slice, slice.endpoints.iter().map(|it| it.addresses.len()).sum()))
+        .collect();
+    let of_port = |port| {
+        let lead = sizes.iter().filter(move |(slice, _)| slice_target(slice, port).is_some());
+        lead.map(|(_, size)| size).sum::<usize>()
+    };
+    service.ports.iter().map(of_port).sum()
 }
 
 /// Returns `true` for an endpoint that takes new connections, `false` for one used only if no other

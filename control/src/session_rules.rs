@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use acl::{Action, End, Origin, PeerSetId, Rule};
+use acl::{Action, End, Origin, PeerSetId, PortRange, Rule};
 use ahash::RandomState;
 use ipnet::IpNet;
 use session_rules as session;
@@ -159,8 +159,24 @@ fn rule(
     session::Rule { scope, transport, local, remote, action, tag }
 }
 
-/// Finds networks for which an ordered list decides otherwise than for the network around.
+/// Finds networks for which an ordered list decides otherwise than for the network around, with one place for each network
+/// and range of ports: at most [`MAX_RULES`]. A list that needs more denies everything.
 fn acl(rules: &[Rule], nets: &HashMap<PeerSetId, Nets, RandomState>) -> Vec<Found> {
+    places(rules, nets).unwrap_or_else(|| {
+        let fault = format!("more than {MAX_RULES} session rules for one pod");
+        let by = vec![Origin::Closed(Arc::new(fault))];
+        let deny = |transport| Found {
+            transport,
+            net: None,
+            ports: session::Ports::ANY,
+            allowed: false,
+            by: by.clone(),
+        };
+        [session::Transport::Tcp, session::Transport::Udp].map(deny).into()
+    })
+}
+
+fn places(rules: &[Rule], nets: &HashMap<PeerSetId, Nets, RandomState>) -> Option<Vec<Found>> {
     let ends: Vec<End> = rules.iter().map(peer).collect();
     let mut members: BTreeMap<IpNet, BTreeSet<PeerSetId>> = BTreeMap::new();
     let sets: BTreeSet<PeerSetId> = ends
@@ -180,39 +196,74 @@ fn acl(rules: &[Rule], nets: &HashMap<PeerSetId, Nets, RandomState>) -> Vec<Foun
     fill(&mut members, &sets, blocks);
     let mut found = Vec::new();
     for (transport, protocol) in [(session::Transport::Tcp, 6), (session::Transport::Udp, 17)] {
-        let answer = |inside: &BTreeSet<PeerSetId>| {
-            answers(rules, protocol, |end| match end {
-                End::Any => true,
-                End::Set(set) => inside.contains(set),
-            })
-        };
-        let everywhere = answer(&BTreeSet::new());
-        found.extend(everywhere.iter().map(|(ports, allowed, by)| Found {
+        let mut kinds = Kinds::new(rules, protocol);
+        let everywhere = kinds.number(&BTreeSet::new());
+        let place = |net, (ports, allowed, by): &(session::Ports, bool, Vec<Origin>)| Found {
             transport,
-            net: None,
+            net,
             ports: *ports,
             allowed: *allowed,
             by: by.clone(),
-        }));
+        };
+        found.extend(kinds.answers[everywhere].iter().map(|it| place(None, it)));
         // Outer networks come before those inside them.
-        let mut around: Vec<(IpNet, Answers)> = Vec::new();
+        let mut around: Vec<(IpNet, usize)> = Vec::new();
         for (net, inside) in &members {
             while around.last().is_some_and(|(outer, _)| !outer.contains(net)) {
                 around.pop();
             }
-            let outer = around.last().map_or(&everywhere, |(_, answers)| answers);
-            let own = answer(inside);
-            found.extend(difference(&own, outer).into_iter().map(|(ports, allowed, by)| Found {
-                transport,
-                net: Some(*net),
-                ports,
-                allowed,
-                by,
-            }));
+            let outer = around.last().map_or(everywhere, |(_, kind)| *kind);
+            let own = kinds.number(inside);
+            let parts = kinds.difference(own, outer);
+            if found.len() + parts.len() > MAX_RULES {
+                return None;
+            }
+            found.extend(parts.iter().map(|it| place(Some(*net), it)));
             around.push((*net, own));
         }
     }
-    found
+    Some(found)
+}
+
+/// Deciding rules that the tag of a session rule names.
+const MAX_NAMED: usize = 8;
+/// Places of one list.
+const MAX_RULES: usize = 1 << 15;
+
+/// Answers of a list, by the sets that an address is in: each is worked out once, however many networks have it.
+struct Kinds<'a> {
+    rules: &'a [Rule],
+    protocol: u8,
+    numbers: BTreeMap<BTreeSet<PeerSetId>, usize>,
+    answers: Vec<Answers>,
+    differences: HashMap<(usize, usize), Arc<Answers>, RandomState>,
+}
+
+impl<'a> Kinds<'a> {
+    fn new(rules: &'a [Rule], protocol: u8) -> Self {
+        let (numbers, answers) = (BTreeMap::new(), Vec::new());
+        Self { rules, protocol, numbers, answers, differences: HashMap::default() }
+    }
+
+    /// The number of the answers for addresses in these sets.
+    fn number(&mut self, inside: &BTreeSet<PeerSetId>) -> usize {
+        if let Some(number) = self.numbers.get(inside) {
+            return *number;
+        }
+        self.answers.push(answers(self.rules, self.protocol, |end| match end {
+            End::Any => true,
+            End::Set(set) => inside.contains(set),
+        }));
+        self.numbers.insert(inside.clone(), self.answers.len() - 1);
+        self.answers.len() - 1
+    }
+
+    /// The parts of some answers that are not so in those around.
+    fn difference(&mut self, own: usize, outer: usize) -> Arc<Answers> {
+        let answers = &self.answers;
+        let made = || Arc::new(difference(&answers[own], &answers[outer]));
+        Arc::clone(self.differences.entry((own, outer)).or_insert_with(made))
+    }
 }
 
 fn peer(rule: &Rule) -> End {
@@ -246,41 +297,54 @@ fn answers(rules: &[Rule], protocol: u8, is_peer: impl Fn(&End) -> bool) -> Answ
         .iter()
         .filter(|rule| rule.protocol.is_none_or(|it| it == protocol) && is_peer(&peer(rule)))
         .collect();
-    let mut starts: BTreeSet<u16> = BTreeSet::from([0]);
-    for rule in &matching {
-        starts.insert(rule.destination_ports.first);
-        starts.extend(rule.destination_ports.last.checked_add(1));
+    // By the ports where they begin and cease to match; the first of those that match decides.
+    let mut turns: BTreeMap<u16, Vec<usize>> = BTreeMap::from([(0, Vec::new())]);
+    for (index, rule) in matching.iter().enumerate() {
+        let PortRange { first, last } = rule.destination_ports;
+        let ends = [Some(first), last.checked_add(1)];
+        ends.into_iter().flatten().for_each(|at| turns.entry(at).or_default().push(index));
     }
-    let starts: Vec<u16> = starts.into_iter().collect();
+    let mut current = BTreeSet::new();
     let mut answers: Answers = Vec::new();
-    for (index, first) in starts.iter().enumerate() {
-        let last = starts.get(index + 1).map_or(u16::MAX, |next| next - 1);
-        let deciding = matching.iter().find(|rule| rule.destination_ports.contains(*first));
+    let mut turns = turns.into_iter().peekable();
+    while let Some((first, turned)) = turns.next() {
+        let last = turns.peek().map_or(u16::MAX, |(next, _)| next - 1);
+        for index in turned {
+            if !current.remove(&index) {
+                current.insert(index);
+            }
+        }
+        let deciding = current.first().map(|index| matching[*index]);
         let allowed = deciding.is_some_and(|rule| rule.action == Action::Permit);
         let no_rule = || Origin::DefaultDeny(Arc::default());
         let by = deciding.map_or_else(no_rule, |rule| rule.origin.clone());
         match answers.last_mut() {
             Some((ports, same, policies)) if *same == allowed => {
                 ports.last = last;
-                if !policies.contains(&by) {
+                if policies.len() < MAX_NAMED && !policies.contains(&by) {
                     policies.push(by);
                 }
             }
-            _ => answers.push((session::Ports { first: *first, last }, allowed, vec![by])),
+            _ => answers.push((session::Ports { first, last }, allowed, vec![by])),
         }
     }
     answers
 }
 
-/// The parts of `own` that are not so in `outer`.
+/// The parts of `own` that are not so in `outer`: both are sorted and without gaps.
 fn difference(own: &Answers, outer: &Answers) -> Answers {
     let mut found = Answers::new();
+    let mut others = outer.iter().peekable();
     for (ports, allowed, by) in own {
-        for (other, _, _) in outer.iter().filter(|(_, other, _)| other != allowed) {
+        while let Some((other, other_allowed, _)) = others.peek() {
             let (first, last) = (ports.first.max(other.first), ports.last.min(other.last));
-            if first <= last {
+            if first <= last && allowed != other_allowed {
                 found.push((session::Ports { first, last }, *allowed, by.clone()));
             }
+            if other.last > ports.last {
+                break;
+            }
+            others.next();
         }
     }
     found

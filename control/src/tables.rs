@@ -5,15 +5,55 @@
 //! names, or when identities are renumbered.
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use acl::{AddressMap, End, Identity, PeerSetId, Rule, Table};
 use ahash::RandomState;
 
+/// A rule list, found by a hash that is taken once: comparing shared lists takes no time, however long they are.
+#[derive(Clone, Debug)]
+pub(crate) struct RuleList {
+    hash: u64,
+    rules: Arc<[Rule]>,
+}
+
+impl RuleList {
+    fn new(rules: Vec<Rule>, state: &RandomState) -> Self {
+        Self { hash: state.hash_one(&rules), rules: rules.into() }
+    }
+}
+
+impl Deref for RuleList {
+    type Target = [Rule];
+
+    fn deref(&self) -> &[Rule] {
+        &self.rules
+    }
+}
+
+impl PartialEq for RuleList {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.rules, &other.rules)
+            || self.hash == other.hash && self.rules == other.rules
+    }
+}
+
+impl Eq for RuleList {}
+
+impl Hash for RuleList {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hash.hash(state);
+    }
+}
+
 /// Rule lists with their users.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
-    entries: HashMap<Arc<[Rule]>, Entry, RandomState>,
+    entries: HashMap<RuleList, Entry, RandomState>,
+    /// For the hashes of lists.
+    state: RandomState,
     compiled: u64,
 }
 
@@ -28,26 +68,26 @@ struct Entry {
 impl Tables {
     /// Adds a user to these rules. Returns them in their shared form and, if they are new, the sets
     /// they name.
-    pub(crate) fn acquire(&mut self, rules: Vec<Rule>) -> (Arc<[Rule]>, Box<[PeerSetId]>) {
-        let known =
-            self.entries.get_key_value(rules.as_slice()).map(|(rules, _)| Arc::clone(rules));
-        match known {
-            Some(rules) => {
-                self.entries.entry(Arc::clone(&rules)).and_modify(|entry| entry.users += 1);
-                (rules, Box::default())
-            }
-            None => {
-                let sets = sets(&rules);
-                let rules: Arc<[Rule]> = rules.into();
-                let entry = Entry { users: 1, sets: sets.clone(), table: None };
-                self.entries.insert(Arc::clone(&rules), entry);
-                (rules, sets)
-            }
+    pub(crate) fn acquire(&mut self, rules: Vec<Rule>) -> (RuleList, Box<[PeerSetId]>) {
+        let list = RuleList::new(rules, &self.state);
+        if let Some((known, _)) = self.entries.get_key_value(&list) {
+            let known = known.clone();
+            self.share(&known);
+            return (known, Box::default());
         }
+        let sets = sets(&list);
+        let entry = Entry { users: 1, sets: sets.clone(), table: None };
+        self.entries.insert(list.clone(), entry);
+        (list, sets)
+    }
+
+    /// Adds a user to rules that are in use.
+    pub(crate) fn share(&mut self, rules: &RuleList) {
+        self.entries.entry(rules.clone()).and_modify(|entry| entry.users += 1);
     }
 
     /// Removes a user; returns the sets that no rules name any more.
-    pub(crate) fn release(&mut self, rules: &Arc<[Rule]>) -> Box<[PeerSetId]> {
+    pub(crate) fn release(&mut self, rules: &RuleList) -> Box<[PeerSetId]> {
         let Some(entry) = self.entries.get_mut(rules) else { return Box::default() };
         entry.users -= 1;
         match entry.users {
@@ -57,8 +97,13 @@ impl Tables {
     }
 
     /// The table of these rules; they are in use and have been compiled.
-    pub(crate) fn table(&self, rules: &Arc<[Rule]>) -> Option<&Arc<Table>> {
+    pub(crate) fn table(&self, rules: &RuleList) -> Option<&Arc<Table>> {
         self.entries.get(rules)?.table.as_ref()
+    }
+
+    /// The peer sets that rules in use name, sorted.
+    pub(crate) fn sets(&self, rules: &RuleList) -> &[PeerSetId] {
+        self.entries.get(rules).map_or(&[], |entry| &entry.sets)
     }
 
     /// Compiles new tables and those that the change of the address map makes stale. Returns
@@ -91,9 +136,9 @@ impl Tables {
         if wanted.len() > 1 {
             now.index_sets();
         }
-        let compile = |wanted: &mut [(&Arc<[Rule]>, &mut Entry)]| {
-            for (rules, entry) in wanted {
-                entry.table = Some(Arc::new(Table::compile(Arc::clone(rules), now)));
+        let compile = |wanted: &mut [(&RuleList, &mut Entry)]| {
+            for (list, entry) in wanted {
+                entry.table = Some(Arc::new(Table::compile(Arc::clone(&list.rules), now)));
             }
         };
         let share = wanted.len().div_ceil(threads).max(LEAST_SHARE);

@@ -39,7 +39,7 @@ fn taken(control: &Control) -> (Vec<String>, Vec<String>) {
     let view = control.view();
     let web = view.services.values().find(|it| &*it.service.key.name == "web").unwrap();
     let taken = web.service.external_ips.iter().map(ToString::to_string).collect();
-    (taken, control.external_ip_faults().collect())
+    (taken, control.service_faults().collect())
 }
 
 #[test]

@@ -27,4 +27,5 @@ mod protobuf;
 mod session_rules;
 mod staged;
 mod state;
+mod tenants;
 mod unreadable;

@@ -24,6 +24,7 @@ use control::model::Protocol;
 use control::{Failsafe, HostFirewall, HostPod, PeerSets, View};
 
 use crate::base::{MARK, RELATED, UNSEEN};
+use crate::ports::{self, Grouped};
 use crate::render::insert_peer_set;
 use crate::rules::{self, Way};
 use crate::ruleset::{Chain, Family, Ruleset};
@@ -135,9 +136,11 @@ fn add_stages(ruleset: &mut Ruleset, view: &View, failsafe: &Failsafe, place: Pl
     let mut add_list = |list: &[Rule]| {
         let name = format!("{}-{lists}", place.stages());
         lists += 1;
+        let grouped = Grouped::new(list, &name);
         let rules =
-            rules::chain(list, place.way, &view.peer_sets, [true, true], ["return", "drop"]);
+            rules::chain(&grouped, place.way, &view.peer_sets, [true, true], ["return", "drop"]);
         add(ruleset, name.clone(), "", rules);
+        ports::insert(ruleset, &grouped.into_sets());
         format!("jump {name}")
     };
     stages.extend(strict.into_iter().map(|firewall| add_list(list(firewall, place))));

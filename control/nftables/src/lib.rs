@@ -11,6 +11,7 @@
 //! |---|---|
 //! | sets, maps and chains as values; transactions between two of them | `ruleset.rs` |
 //! | a rule list as a chain, for each direction of a connection | `rules.rs` |
+//! | ports of one rule: listed in it, or a set | `ports.rs` |
 //! | replies to denied packets | `reject.rs` |
 //! | base chains: hooks, dispatch, address checks | `base/` |
 //! | the view, rendered for the node's interfaces | `render.rs` |
@@ -30,6 +31,7 @@ mod base;
 mod enforcer;
 mod host;
 mod locate;
+mod ports;
 mod reject;
 mod render;
 mod rules;

@@ -11,6 +11,7 @@ use control::{Members, PodAcl, PodKey, PodView, View};
 use ipnet::IpNet;
 
 use crate::base::{self, Conditions};
+use crate::ports::{self, Grouped, PortSet};
 use crate::reject;
 use crate::rules::{self, Families, Way};
 use crate::ruleset::{Chain, Elements, Family, Ruleset, Set};
@@ -66,6 +67,7 @@ enum Role {
 struct List {
     id: u32,
     chains: [Arc<[String]>; 2],
+    ports: Vec<PortSet>,
     used: bool,
 }
 
@@ -214,11 +216,12 @@ impl Renderer {
         let list = self.lists.entry(key).or_insert_with(|| {
             let (id, sets) = (self.next, &draft.view.peer_sets);
             self.next = self.next.wrapping_add(1);
+            let grouped = Grouped::new(table.rules(), &id.to_string());
             let chains = Way::BOTH.map(|way| {
                 let verdicts = [base::PERMIT, reject::verdict(reply, way)];
-                rules::chain(table.rules(), way, sets, self.families, verdicts).into()
+                rules::chain(&grouped, way, sets, self.families, verdicts).into()
             });
-            List { id, chains, used: false }
+            List { id, chains, ports: grouped.into_sets(), used: false }
         });
         list.used = true;
         draft.lists.insert((role, reply, Arc::as_ptr(table)), list.id);
@@ -252,10 +255,15 @@ impl Draft<'_> {
         families: Families,
     ) {
         let id = list.id;
+        ports::insert(&mut self.ruleset, &list.ports);
+        let grouped = match role {
+            Role::From => Grouped::new(rules, &id.to_string()),
+            Role::To => Grouped::default(),
+        };
         for (way, chain) in Way::BOTH.into_iter().zip(&list.chains) {
             self.add_chain(format!("{}-list-{id}-{}", role.name(), way.name()), Arc::clone(chain));
             if role == Role::From {
-                self.add_node_chains(id, way, reply, rules);
+                self.add_node_chains(id, way, reply, &grouped);
             }
         }
         for end in rules.iter().flat_map(|rule| [rule.source, rule.destination]) {
@@ -268,7 +276,7 @@ impl Draft<'_> {
     /// Adds the chains for connections of a pod to its own node. A denial of any address of the packet's family that
     /// the Node object names applies; then the packet's own address counts. Each chain leads to the next; a packet that
     /// finds one empty is dropped at its end.
-    fn add_node_chains(&mut self, id: u32, way: Way, reply: DeniedReply, list: &[Rule]) {
+    fn add_node_chains(&mut self, id: u32, way: Way, reply: DeniedReply, list: &Grouped<'_>) {
         let sets = &self.view.peer_sets;
         let name = format!("node-list-{id}-{}", way.name());
         let mut next = format!("{}-list-{id}-{}", Role::From.name(), way.name());
@@ -305,11 +313,11 @@ pub(crate) fn insert_peer_set(
         if !families[usize::from(v6)] || !rules::has_family(members, v6) {
             continue;
         }
-        let properties = match (&**members, v6) {
-            (Members::Addresses(_), false) => "type ipv4_addr",
-            (Members::Addresses(_), true) => "type ipv6_addr",
-            (Members::Block(..), false) => "type ipv4_addr; flags interval",
-            (Members::Block(..), true) => "type ipv6_addr; flags interval",
+        let properties = match (rules::has_blocks(members, v6), v6) {
+            (false, false) => "type ipv4_addr",
+            (false, true) => "type ipv6_addr",
+            (true, false) => "type ipv4_addr; flags interval",
+            (true, true) => "type ipv6_addr; flags interval",
         };
         let name = (Family::Inet, rules::set_name(id, v6).into());
         let elements = Elements::Members(Arc::clone(members), v6);

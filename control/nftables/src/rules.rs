@@ -8,6 +8,8 @@ use std::net::IpAddr;
 use acl::{Action, End, PeerSetId, PortRange, Rule, TcpFlags};
 use control::{Members, PeerSets};
 
+use crate::ports::Grouped;
+
 /// Direction of packets within a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -56,23 +58,25 @@ pub(crate) fn set_name(id: PeerSetId, v6: bool) -> String {
 
 /// Returns whether a peer set can hold addresses of a family.
 pub(crate) fn has_family(members: &Members, v6: bool) -> bool {
-    match members {
-        Members::Addresses(_) => true,
-        Members::Block(net, _) => net.addr().is_ipv6() == v6,
-    }
+    members.has_addresses() || has_blocks(members, v6)
+}
+
+/// Returns whether a peer set has networks of a family.
+pub(crate) fn has_blocks(members: &Members, v6: bool) -> bool {
+    members.ranges().iter().any(|(first, _)| first.is_ipv6() == v6)
 }
 
 /// The rules of the chain for a list.
 pub(crate) fn chain(
-    rules: &[Rule],
+    list: &Grouped<'_>,
     way: Way,
     sets: &PeerSets,
     families: Families,
     [permit, deny]: [&str; 2],
 ) -> Vec<String> {
-    let mut texts = Vec::with_capacity(rules.len() + 1);
-    for rule in rules {
-        let verdicts = verdicts(rule, way, [permit, deny]);
+    let mut texts = Vec::with_capacity(list.rules.len() + 1);
+    for (rule, ports) in &list.rules {
+        let verdicts = verdicts(rule, ports, way, [permit, deny]);
         for ends in ends(rule, way, sets, families) {
             texts.extend(verdicts.iter().map(|verdict| format!("{ends}{verdict}")));
         }
@@ -84,7 +88,7 @@ pub(crate) fn chain(
 /// Returns the rules of a chain with the list's denials of connections whose other end, this node, has `address` beside
 /// the one in the packet. All other packets, and all of the other family, go to the chain `next`.
 pub(crate) fn denials_of(
-    rules: &[Rule],
+    list: &Grouped<'_>,
     way: Way,
     sets: &PeerSets,
     address: IpAddr,
@@ -93,13 +97,13 @@ pub(crate) fn denials_of(
     let next = format!("goto {next}");
     let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };
     let mut texts = vec![format!("meta nfproto != {family} {next}")];
-    for rule in rules.iter().filter(|rule| !rule.is_default) {
+    for (rule, ports) in list.rules.iter().filter(|(rule, _)| !rule.is_default) {
         let is_in = |end: &End| match end {
             End::Any => true,
             End::Set(id) => sets.get(id).is_some_and(|members| members.contains(address)),
         };
         if is_in(&rule.source) && is_in(&rule.destination) {
-            texts.extend(verdicts(rule, way, [&next, deny]));
+            texts.extend(verdicts(rule, ports, way, [&next, deny]));
         }
     }
     texts.push(next);
@@ -130,9 +134,9 @@ fn ends(rule: &Rule, way: Way, sets: &PeerSets, families: Families) -> Vec<Strin
     wanted.filter_map(of_family).collect()
 }
 
-/// Protocol, ports and verdict; before a denial the same with a log. A condition that cannot be
+/// Protocol, these ports and verdict; before a denial the same with a log. A condition that cannot be
 /// expressed here leaves a permission out, and widens a denial.
-fn verdicts(rule: &Rule, way: Way, [permit, deny]: [&str; 2]) -> Vec<String> {
+fn verdicts(rule: &Rule, ports: &str, way: Way, [permit, deny]: [&str; 2]) -> Vec<String> {
     let has_ports = matches!(rule.protocol, Some(6 | 17 | 33 | 132 | 136));
     let is_plain = rule.source_ports == PortRange::ANY
         && rule.tcp_flags == TcpFlags::ANY
@@ -145,13 +149,9 @@ fn verdicts(rule: &Rule, way: Way, [permit, deny]: [&str; 2]) -> Vec<String> {
     if let Some(protocol) = rule.protocol {
         text += &format!("meta l4proto {protocol} ");
     }
-    let PortRange { first, last } = rule.destination_ports;
     if has_ports && rule.destination_ports != PortRange::ANY {
         let [_, _, port] = way.fields();
-        text += &match first == last {
-            true => format!("th {port} {first} "),
-            false => format!("th {port} {first}-{last} "),
-        };
+        text += &format!("th {port} {ports} ");
     }
     let origin = plain(&rule.origin.to_string());
     let comment = if origin.is_empty() { String::new() } else { format!(" comment \"{origin}\"") };
@@ -180,8 +180,8 @@ mod tests {
     use super::*;
 
     fn sets() -> PeerSets {
-        let pods = Members::Addresses(BTreeMap::from([("10.0.0.1".parse().unwrap(), 1)]));
-        let block = Members::Block("192.0.2.0/24".parse().unwrap(), Vec::new());
+        let pods = Members::of_addresses(["10.0.0.1".parse().unwrap()]);
+        let block = Members::of_blocks(&[("192.0.2.0/24".parse().unwrap(), Vec::new())]);
         BTreeMap::from([(PeerSetId(1), Arc::new(pods)), (PeerSetId(2), Arc::new(block))])
     }
 
@@ -198,8 +198,10 @@ mod tests {
                 .destination_ports(PortRange::one(53)),
             Rule::new(Action::Permit, ""),
         ];
-        let text =
-            |way, families| chain(&list, way, &sets(), families, ["goto next", "drop"]).join("\n");
+        let grouped = Grouped::new(&list, "0");
+        let text = |way, families| {
+            chain(&grouped, way, &sets(), families, ["goto next", "drop"]).join("\n")
+        };
         assert_eq!(
             text(Way::Original, [true, true]),
             "ip saddr @peers-1-4 meta l4proto 6 th dport 80-90 goto next comment \"a\"\n\
@@ -227,14 +229,54 @@ mod tests {
         };
         let list = [permit(SETS[0], 80), permit(SETS[1], 81), Rule::new(Action::Deny, "")];
         let address = "192.0.2.7".parse().unwrap();
-        let text = denials_of(&list, Way::Original, &sets(), address, ["next", "drop"]).join("\n");
+        let text = denials_of(
+            &Grouped::new(&list, "0"),
+            Way::Original,
+            &sets(),
+            address,
+            ["next", "drop"],
+        )
+        .join("\n");
         assert_eq!(
             text,
             "meta nfproto != ipv4 goto next\nmeta l4proto 6 th dport 81 goto next\ndrop\ngoto next"
         );
         let list: Vec<Rule> = list.into_iter().map(Rule::as_default).collect();
-        let text = denials_of(&list, Way::Original, &sets(), address, ["next", "drop"]).join("\n");
+        let text = denials_of(
+            &Grouped::new(&list, "0"),
+            Way::Original,
+            &sets(),
+            address,
+            ["next", "drop"],
+        )
+        .join("\n");
         assert_eq!(text, "meta nfproto != ipv4 goto next\ngoto next");
+    }
+
+    #[test]
+    fn ports_of_one_rule_are_one_rule() {
+        let permit = |port: u16, protocol: u8| {
+            let rule = Rule::new(Action::Permit, "a").source(SETS[0]).protocol(protocol);
+            rule.destination_ports(PortRange::one(port))
+        };
+        let few = [permit(80, 6), permit(443, 6), permit(53, 17)];
+        let text = |grouped: &Grouped<'_>| {
+            chain(grouped, Way::Original, &sets(), [true, false], ["accept", "drop"]).join("\n")
+        };
+        assert_eq!(
+            text(&Grouped::new(&few, "0")),
+            "ip saddr @peers-1-4 meta l4proto 6 th dport { 80, 443 } accept comment \"a\"\n\
+             ip saddr @peers-1-4 meta l4proto 17 th dport 53 accept comment \"a\"\n\
+             drop"
+        );
+        let many: Vec<Rule> = (0..10_000).map(|n| permit(2 * n, 6)).collect();
+        let grouped = Grouped::new(&many, "0");
+        assert_eq!(
+            text(&grouped),
+            "ip saddr @peers-1-4 meta l4proto 6 th dport @ports-0-0 accept comment \"a\"\ndrop"
+        );
+        let sets = grouped.into_sets();
+        assert_eq!(sets.iter().map(|(_, ports)| ports.len()).collect::<Vec<_>>(), [10_000]);
     }
 
     #[test]
@@ -246,8 +288,14 @@ mod tests {
             Rule::new(Action::Deny, "").protocol(6).source_ports(PortRange::one(1)),
             Rule::new(Action::Pass, "").protocol(17),
         ];
-        let text =
-            chain(&list, Way::Original, &sets(), [true, true], ["accept", "drop"]).join("\n");
+        let text = chain(
+            &Grouped::new(&list, "0"),
+            Way::Original,
+            &sets(),
+            [true, true],
+            ["accept", "drop"],
+        )
+        .join("\n");
         assert_eq!(text, "meta l4proto 6 drop\nmeta l4proto 17 drop\ndrop");
     }
 }

@@ -5,8 +5,10 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use acl::PortRange;
 use control::Members;
-use ipnet::IpNet;
+
+use crate::ports;
 
 /// Names of the tables, of families `inet` and `bridge`. One pair enforces; the other takes its place when everything
 /// is written anew.
@@ -52,6 +54,8 @@ pub(crate) struct Set {
 pub(crate) enum Elements {
     /// The addresses of one family of a peer set.
     Members(Arc<Members>, bool),
+    /// Intervals of ports.
+    Ports(Arc<[PortRange]>),
     /// Keys, with the values of a map; sets have empty ones.
     Keyed(BTreeMap<String, Arc<str>>),
 }
@@ -178,7 +182,8 @@ impl Ruleset {
     /// Numbers of sets, elements in them, chains, and rules in these.
     pub fn sizes(&self) -> [usize; 4] {
         let elements = self.sets.values().map(|set| match &set.elements {
-            Elements::Members(members, v6) => of_family(members, *v6).count(),
+            Elements::Members(members, v6) => outside(members, *v6).count(),
+            Elements::Ports(ports) => ports.len(),
             Elements::Keyed(keys) => keys.len(),
         });
         let rules = self.chains.values().map(|chain| chain.rules.len()).sum();
@@ -202,26 +207,29 @@ fn changes(known: Option<&Elements>, next: &Elements) -> (Vec<String>, Vec<Strin
             Default::default()
         }
         (known, Elements::Members(next, v6)) => {
-            let is_in = |members: &Members, address: &IpAddr| match members {
-                Members::Addresses(addresses) => addresses.contains_key(address),
-                Members::Block(..) => false,
+            let known = match known {
+                Some(Elements::Members(known, _)) => Some(known),
+                _ => None,
             };
             let text = |address: &IpAddr| address.to_string();
-            match (known, &**next) {
-                // A block never changes: another one is another set.
-                (Some(_), Members::Block(..)) => Default::default(),
-                (None, Members::Block(net, except)) => (Vec::new(), ranges(net, except)),
-                (known, Members::Addresses(_)) => {
-                    let known = match known {
-                        Some(Elements::Members(known, _)) => Some(known),
-                        _ => None,
-                    };
-                    let before = known.into_iter().flat_map(|known| of_family(known, *v6));
-                    let gone = before.filter(|it| !is_in(next, it)).map(text).collect();
-                    let is_new = |it: &&IpAddr| known.is_none_or(|known| !is_in(known, it));
-                    (gone, of_family(next, *v6).filter(is_new).map(text).collect())
-                }
-            }
+            let before = known.into_iter().flat_map(|known| outside(known, *v6));
+            let gone = before.filter(|it| !next.contains(**it)).map(text).collect();
+            let is_new = |it: &&IpAddr| known.is_none_or(|known| !known.contains(**it));
+            // The networks of a set never change: others are another set.
+            let ranges = next.ranges().iter().filter(|_| known.is_none());
+            let of_family = |(first, _): &&(IpAddr, IpAddr)| first.is_ipv6() == *v6;
+            let mut added: Vec<String> = ranges.filter(of_family).map(range).collect();
+            added.extend(outside(next, *v6).filter(is_new).map(text));
+            (gone, added)
+        }
+        (known, Elements::Ports(next)) => {
+            let known = match known {
+                Some(Elements::Ports(known)) if known == next => return Default::default(),
+                Some(Elements::Ports(known)) => &known[..],
+                _ => &[],
+            };
+            let texts = |ports: &[PortRange]| ports.iter().map(ports::text).collect();
+            (texts(known), texts(next))
         }
         (known, Elements::Keyed(next)) => {
             let known = match known {
@@ -241,66 +249,29 @@ fn changes(known: Option<&Elements>, next: &Elements) -> (Vec<String>, Vec<Strin
     }
 }
 
-fn of_family(members: &Members, v6: bool) -> impl Iterator<Item = &IpAddr> {
-    let addresses = match members {
-        Members::Addresses(addresses) => Some(addresses.keys()),
-        Members::Block(..) => None,
-    };
-    addresses.into_iter().flatten().filter(move |address| address.is_ipv6() == v6)
+/// The addresses of a family that are in no network of the set.
+fn outside(members: &Members, v6: bool) -> impl Iterator<Item = &IpAddr> {
+    let own = members.addresses().filter(move |address| address.is_ipv6() == v6);
+    own.filter(|address| !members.is_in_block(**address))
 }
 
-/// A network less its exceptions, as disjoint ranges.
-fn ranges(net: &IpNet, except: &[IpNet]) -> Vec<String> {
-    let bits = |address: IpAddr| match address {
-        IpAddr::V4(address) => u128::from(address.to_bits()),
-        IpAddr::V6(address) => address.to_bits(),
-    };
-    let address = |bits: u128| match net {
-        IpNet::V4(_) => IpAddr::from((bits as u32).to_be_bytes()),
-        IpNet::V6(_) => IpAddr::from(bits.to_be_bytes()),
-    };
-    let span = |net: &IpNet| (bits(net.network()), bits(net.broadcast()));
-    let of_family =
-        except.iter().filter(|it| matches!(it, IpNet::V6(_)) == matches!(net, IpNet::V6(_)));
-    let mut holes: Vec<(u128, u128)> = of_family.map(span).collect();
-    holes.sort_unstable();
-    let (mut next, last) = span(net);
-    let mut ranges = Vec::new();
-    let mut add = |first: u128, last: u128| {
-        ranges.push(match first == last {
-            true => address(first).to_string(),
-            false => format!("{}-{}", address(first), address(last)),
-        });
-    };
-    for (from, to) in holes {
-        if to < next || from > last {
-            continue;
-        }
-        if from > next {
-            add(next, from - 1);
-        }
-        if to >= last {
-            return ranges;
-        }
-        next = to + 1;
+fn range((first, last): &(IpAddr, IpAddr)) -> String {
+    match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
     }
-    add(next, last);
-    ranges
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn net(text: &str) -> IpNet {
-        text.parse().unwrap()
-    }
-
     #[test]
     fn exceptions_leave_disjoint_ranges() {
         let of = |text: &str, except: &[&str]| {
-            let except: Vec<IpNet> = except.iter().map(|it| net(it)).collect();
-            ranges(&net(text), &except).join(" ")
+            let except = except.iter().map(|it| it.parse().unwrap()).collect();
+            let members = Members::of_blocks(&[(text.parse().unwrap(), except)]);
+            members.ranges().iter().map(range).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(of("10.0.0.0/8", &[]), "10.0.0.0-10.255.255.255");
         assert_eq!(of("0.0.0.0/0", &[]), "0.0.0.0-255.255.255.255");
@@ -316,8 +287,7 @@ mod tests {
     #[test]
     fn a_difference_holds_single_elements_and_whole_chains() {
         let members = |list: &[&str]| {
-            let addresses = list.iter().map(|it| (it.parse().unwrap(), 1)).collect();
-            Arc::new(Members::Addresses(addresses))
+            Arc::new(Members::of_addresses(list.iter().map(|it| it.parse().unwrap())))
         };
         let ruleset = |peers: &[&str], value: &str, rules: &[(&str, &str)]| {
             let set = |kind, elements| Set { kind, properties: "type ipv4_addr", elements };

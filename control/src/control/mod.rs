@@ -15,6 +15,7 @@ mod processor;
 mod resolved;
 mod staged;
 mod uids;
+mod withheld;
 
 pub use policy_events::{PolicyChange, PolicyEvent};
 pub use resolved::ResolvedRule;
@@ -36,7 +37,7 @@ use crate::model::{DeniedReply, Direction, Pod, Service, Stage, Uid, WireGuard};
 use crate::peers::NameId;
 use crate::render::{self, TrackedNames};
 use crate::services;
-use crate::tables::Tables;
+use crate::tables::{RuleList, Tables};
 use crate::{Fault, Kind, Object, ObjectRef, PodKey, RefusedIp, View};
 
 /// Selects the pods that get tables.
@@ -66,6 +67,7 @@ pub struct Control {
     any_departed: bool,
     policy_changes: Vec<PolicyChange>,
     services: services::Pending,
+    withheld: withheld::Withheld,
     host: host::Hosts,
     host_acls: host_acls::HostAcls,
     host_services: host_services::HostServices,
@@ -95,10 +97,13 @@ impl Local {
 /// An ACL that is not open.
 #[derive(Debug)]
 pub(crate) struct Acl {
-    pub(crate) rules: Arc<[Rule]>,
+    pub(crate) rules: RuleList,
     /// Port names that the rules depend on.
     names: Vec<NameId>,
 }
+
+/// ACLs of this commit that do not depend on the pod, by policies and direction.
+type Shared = HashMap<(Vec<usize>, Direction), Option<(RuleList, Vec<NameId>)>, RandomState>;
 
 /// A pod that an event changed.
 #[derive(Clone, Debug)]
@@ -140,6 +145,7 @@ impl Control {
             any_departed: false,
             policy_changes: Vec::new(),
             services: services::Pending::default(),
+            withheld: withheld::Withheld::default(),
             host: host::Hosts::default(),
             host_acls: host_acls::HostAcls::default(),
             host_services: host_services::HostServices::default(),
@@ -168,19 +174,24 @@ impl Control {
         self.services.permit_external_ips(permitted, cluster);
     }
 
-    /// The external IPs that services do not take, as texts of the services' faults.
-    pub fn external_ip_faults(&self) -> impl Iterator<Item = String> {
+    /// The external IPs that services do not take, and endpoints beyond the bound, as texts of the services' faults.
+    pub fn service_faults(&self) -> impl Iterator<Item = String> {
         let views = self.services.refused().iter();
         let views = views.filter_map(|key| Some((key, self.view.services.get(key)?)));
         views.flat_map(|(key, view)| {
-            view.refused.iter().map(|RefusedIp { index, problem }| {
-                let object = ObjectRef {
-                    kind: Kind::Service,
-                    namespace: Some(Arc::clone(&key.namespace)),
-                    name: Arc::clone(&key.name),
-                };
+            let object = ObjectRef {
+                kind: Kind::Service,
+                namespace: Some(Arc::clone(&key.namespace)),
+                name: Arc::clone(&key.name),
+            };
+            let excess = view.excess.map(|count| {
+                let most = services::MAX_ENDPOINTS;
+                format!("{object}: spec.ports: {count} endpoints over all ports, more than {most}: none is used")
+            });
+            let refused = view.refused.iter().map(move |RefusedIp { index, problem }| {
                 format!("{object}: spec.externalIPs[{index}]: {problem}")
-            })
+            });
+            refused.chain(excess)
         })
     }
 
@@ -224,6 +235,7 @@ impl Control {
 
     /// Applies an object of a list, or of an event.
     fn apply_listed(&mut self, object: Object) -> Option<PodChange> {
+        let object = self.admitted(object);
         let change = self.cache.apply(object);
         let before = self.addresses_before(&change);
         // Another pod of the same name and address: one event replaced it.
@@ -247,6 +259,7 @@ impl Control {
 
     /// The same; returns the pod that is gone, if it was one.
     pub(crate) fn deleted(&mut self, reference: &ObjectRef) -> Option<PodChange> {
+        self.forget_withheld(reference);
         let change = self.cache.delete(reference);
         let before = self.addresses_before(&change);
         self.process(change, &before)
@@ -326,8 +339,9 @@ impl Control {
             }
         }
         let dirty = std::mem::take(&mut self.dirty);
+        let mut shared = Shared::default();
         for key in &dirty {
-            self.configure(key);
+            self.configure(key, &mut shared);
         }
         let host_firewalls = self.configure_host();
         let host_pods = self.configure_host_pods();
@@ -520,13 +534,13 @@ impl Control {
     }
 
     /// Computes the ACLs of a pod.
-    fn configure(&mut self, key: &PodKey) {
+    fn configure(&mut self, key: &PodKey, shared: &mut Shared) {
         let pod = self.cache.pod(key).filter(|pod| self.is_local(pod)).cloned();
         let before = match &pod {
             Some(pod) => {
                 let policies = self.policies_of(pod);
-                let acls = Direction::BOTH.map(|direction| self.acl(pod, &policies, direction));
-                let staged = self.staged_acls(pod, &policies);
+                let acls = Direction::BOTH.map(|it| self.shared_acl(pod, &policies, it, shared));
+                let staged = self.staged_acls(pod, &policies, shared);
                 self.local.insert(key.clone(), Local { acls, staged })
             }
             None => self.local.remove(key),
@@ -538,11 +552,47 @@ impl Control {
     }
 
     fn acl(&mut self, pod: &Pod, policies: &Policies, direction: Direction) -> Option<Acl> {
+        self.own_acl(pod, policies, direction).0
+    }
+
+    /// The ACL of a pod, and whether it is its own: pods of the same policies may have another one.
+    fn own_acl(
+        &mut self,
+        pod: &Pod,
+        policies: &Policies,
+        direction: Direction,
+    ) -> (Option<Acl>, bool) {
         let mut tracked = TrackedNames::new(&self.cache, &mut self.membership);
-        let rules = configurator::rules(pod, policies, direction, &mut tracked)?;
-        let names = tracked.into_names();
-        let rules = render::rules(rules, direction, &self.cache, &mut self.membership);
-        Some(self.acquire(rules, names))
+        let rules = configurator::rules(pod, policies, direction, &mut tracked);
+        let (names, is_own) = tracked.into_used();
+        let acl = rules.map(|rules| {
+            let rules = render::rules(rules, direction, &self.cache, &mut self.membership);
+            self.acquire(rules, names)
+        });
+        (acl, is_own)
+    }
+
+    /// The ACL of a pod, which it shares with the pods of this commit that the same policies select.
+    fn shared_acl(
+        &mut self,
+        pod: &Pod,
+        policies: &Policies,
+        direction: Direction,
+        shared: &mut Shared,
+    ) -> Option<Acl> {
+        let policies_and_direction = (policies.identity(), direction);
+        if let Some(known) = shared.get(&policies_and_direction) {
+            let (rules, names) = known.as_ref()?.clone();
+            self.tables.share(&rules);
+            names.iter().for_each(|name| self.membership.retain_name(*name));
+            return Some(Acl { rules, names });
+        }
+        let (acl, is_own) = self.own_acl(pod, policies, direction);
+        if !is_own {
+            let parts = acl.as_ref().map(|acl| (acl.rules.clone(), acl.names.clone()));
+            shared.insert(policies_and_direction, parts);
+        }
+        acl
     }
 
     /// Keeps rules, the peer sets that they name and the port names that they depend on.

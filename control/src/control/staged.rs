@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Acl, Control};
+use super::{Acl, Control, Shared};
 use crate::Object;
 use crate::cache::Store;
 use crate::configurator::{ClusterWide, Policies};
@@ -150,9 +150,10 @@ impl Control {
         &mut self,
         pod: &Pod,
         enforced: &Policies,
+        shared: &mut Shared,
     ) -> Option<[Option<Acl>; 2]> {
         let staged = self.policies_in(Stage::Staged, pod);
         let is_other = !staged.is_same(enforced);
-        is_other.then(|| Direction::BOTH.map(|direction| self.acl(pod, &staged, direction)))
+        is_other.then(|| Direction::BOTH.map(|it| self.shared_acl(pod, &staged, it, shared)))
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use acl::{AddressMap, End, PeerSetId, Rule};
+use acl::{AddressMap, PeerSetId};
 use ahash::RandomState;
 use domain_names::{Change, DomainPattern};
 
@@ -142,7 +142,7 @@ impl Membership {
 
     /// A set about names comes or goes.
     pub(super) fn fill_domains(&mut self, id: PeerSetId, set: &Arc<PeerSet>, add: bool) {
-        let Some(pod) = set.names().next().map(|names| names.pod.clone()) else { return };
+        let Some(pod) = set.names().first().map(|names| names.pod.clone()) else { return };
         let sets = self.domains.sets.entry(pod.clone()).or_default();
         match add {
             true => sets.push((id, Arc::clone(set))),
@@ -163,17 +163,13 @@ impl Membership {
         std::mem::take(&mut self.stale_domains).into_iter().collect()
     }
 
-    /// The domain names in the sets of these rules.
+    /// The domain names in these sets.
     pub(crate) fn patterns<'a>(
         &'a self,
-        rules: &'a [Rule],
+        sets: &'a [PeerSetId],
     ) -> impl Iterator<Item = &'a DomainPattern> {
         let has_names = !self.domains.sets.is_empty();
-        let ends = rules.iter().filter(move |_| has_names).map(|rule| rule.destination);
-        let sets = ends.filter_map(move |end| match end {
-            End::Set(id) => self.meaning(id),
-            End::Any => None,
-        });
+        let sets = sets.iter().filter(move |_| has_names).filter_map(|id| self.meaning(*id));
         sets.flat_map(PeerSet::names).map(|names| &names.pattern)
     }
 

@@ -1,7 +1,7 @@
 //! Addresses of pods: the pod that each one belongs to, and its sets.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -14,6 +14,9 @@ use crate::cache::Cache;
 use crate::model::Pod;
 use crate::objects::shared_sets;
 use crate::{Fault, FieldFault, Kind, ObjectRef, PodKey};
+
+/// Changes that wait for [`Membership::settle`] at most.
+const PENDING: usize = 1 << 20;
 
 impl Membership {
     /// The pod that an address is taken for.
@@ -39,6 +42,7 @@ impl Membership {
         before: &[IpAddr],
         now: &[IpAddr],
     ) {
+        self.settle();
         for address in before.iter().filter(|address| !now.contains(address)) {
             self.unclaim(cache, *address, key);
         }
@@ -56,6 +60,7 @@ impl Membership {
 
     /// The labels of a namespace changed in the cache.
     pub(crate) fn namespace_changed(&mut self, cache: &Cache, namespace: &Arc<str>) {
+        self.settle();
         self.interests.forget(namespace);
         let Some(entry) = cache.namespaces().get(namespace) else { return };
         for pod in entry.pods.values() {
@@ -183,7 +188,9 @@ impl Membership {
                 let mut sets: Vec<PeerSetId> = covering
                     .iter()
                     .filter_map(|interest| match interest {
-                        Interest::Set(id, set) if set.holds_pod(pod, address) => Some(*id),
+                        Interest::Set(id, set) if set.holds_pod(pod, &entry.labels, address) => {
+                            Some(*id)
+                        }
                         _ => None,
                     })
                     .collect();
@@ -230,15 +237,31 @@ impl Membership {
         }
     }
 
-    /// Adds an address to a set or removes it.
+    /// Adds an address to a set or removes it, before the next version and the next change of a pod.
     pub(super) fn put(&mut self, address: IpAddr, id: PeerSetId, add: bool) {
-        let mut sets = self.sets_of_host(address).to_vec();
-        match (sets.binary_search(&id), add) {
-            (Err(at), true) => sets.insert(at, id),
-            (Ok(at), false) => drop(sets.remove(at)),
-            _ => return,
+        self.pending.push((address, id, add));
+        if self.pending.len() >= PENDING {
+            self.settle();
         }
-        self.put_in(address, &sets);
+    }
+
+    /// Enters what is pending, address by address: a set at a time would cost each address all the sets that it is in.
+    pub(super) fn settle(&mut self) {
+        let mut pending = std::mem::take(&mut self.pending);
+        // Stable: what came later counts.
+        pending.sort_by_key(|(address, id, _)| (*address, *id));
+        for of_address in pending.chunk_by(|a, b| a.0 == b.0) {
+            let address = of_address[0].0;
+            let known = self.sets_of_host(address);
+            let last = |same: &[(IpAddr, PeerSetId, bool)]| same.last().map(|it| (it.1, it.2));
+            let changes: BTreeMap<PeerSetId, bool> =
+                of_address.chunk_by(|a, b| a.1 == b.1).filter_map(last).collect();
+            let stay = known.iter().filter(|id| !changes.contains_key(id)).copied();
+            let come = changes.iter().filter(|(_, add)| **add).map(|(id, _)| *id);
+            let mut sets: Vec<PeerSetId> = stay.chain(come).collect();
+            sets.sort_unstable();
+            self.put_in(address, &sets);
+        }
     }
 
     /// The pod that owns an address, as it is now.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use acl::PeerSetId;
 use ahash::RandomState;
 
-use crate::model::{Labels, Namespaces};
+use crate::model::Labels;
 use crate::peers::{NameId, NameOf, PeerSet};
 
 /// A peer set or port name that depends on pods.
@@ -23,10 +23,8 @@ impl Interest {
     fn only_namespace(&self) -> Option<&Arc<str>> {
         match self {
             Self::Set(_, set) => set.only_namespace(),
-            Self::Name(_, name) => match &name.peers.namespaces {
-                Namespaces::Own(own) => Some(own),
-                Namespaces::Selected(_) => None,
-            },
+            Self::Name(_, name) if name.peers.blocks().is_empty() => name.peers.only_namespace(),
+            Self::Name(..) => None,
         }
     }
 
@@ -34,7 +32,7 @@ impl Interest {
     fn covers(&self, name: &str, labels: &Labels) -> bool {
         match self {
             Self::Set(_, set) => set.is_of_pods() && set.covers_namespace(name, labels),
-            Self::Name(_, it) => it.peers.covers_namespace(name, labels),
+            Self::Name(_, it) => it.peers.may_mean(name, labels),
         }
     }
 

@@ -43,7 +43,7 @@ use interests::Interests;
 use names::Numbers;
 pub(crate) use nets::Nets;
 use nets::host;
-use sets::block_of;
+use sets::acl_blocks;
 
 /// Peer sets, port names and the addresses behind them.
 #[derive(Debug, Default)]
@@ -74,6 +74,8 @@ pub(crate) struct Membership {
     domains: Domains,
     /// Addresses of names whose sets came or went.
     stale_domains: BTreeSet<IpAddr>,
+    /// Addresses of pods that sets get or lose, not yet entered.
+    pending: Vec<(IpAddr, PeerSetId, bool)>,
     /// Addresses that changed, with the sets the editor still has for them.
     dirty: ByAddress<Sets>,
     editor: AddressMapEditor,
@@ -98,6 +100,7 @@ struct Used<T> {
 impl Membership {
     /// Returns the address map with all changes applied; `None` if it did not change.
     pub(crate) fn version(&mut self) -> Option<Versions> {
+        self.settle();
         let dirty = mem::take(&mut self.dirty);
         // Many single edits cost more than sorting everything once.
         let many = dirty.len() > 4096 && dirty.len() > self.inside.len() / 4;
@@ -125,7 +128,7 @@ impl Membership {
     /// Keeps the content of every set from now on.
     pub(crate) fn list_content(&mut self) {
         let mut content = Content::default();
-        self.sets.iter().for_each(|(id, entry)| content.add(*id, block_of(&entry.it)));
+        self.sets.iter().for_each(|(id, entry)| content.add(*id, &entry.it));
         for (address, sets) in self.inside.iter() {
             // The next version moves these in the editor and in the content.
             let sets = self.dirty.get(address).unwrap_or(sets);
@@ -153,8 +156,9 @@ impl Membership {
     pub(crate) fn nets(&self) -> HashMap<PeerSetId, Nets, RandomState> {
         let mut nets: HashMap<PeerSetId, Nets, RandomState> = HashMap::default();
         for (id, entry) in &self.sets {
-            if let PeerSet::Block(net, except) = &*entry.it {
-                nets.entry(*id).or_default().push((*net, except.clone()));
+            let blocks = entry.it.blocks();
+            if !blocks.is_empty() {
+                nets.entry(*id).or_default().extend(blocks.iter().cloned());
             }
         }
         for (address, sets) in self.hosts() {
@@ -174,9 +178,7 @@ impl Membership {
         let mut builder = AddressMapBuilder::default();
         let single = |address| Block { net: IpNet::from(address), except: Vec::new() };
         for (id, entry) in &self.sets {
-            if let PeerSet::Block(net, except) = &*entry.it {
-                builder.add(*id, [Block { net: *net, except: except.clone() }]);
-            }
+            builder.add(*id, acl_blocks(&entry.it));
         }
         for (address, sets) in self.hosts() {
             sets.iter().for_each(|id| builder.add(*id, [single(address)]));
@@ -185,14 +187,14 @@ impl Membership {
     }
 }
 
-/// All pods of the namespaces that `covers` wants.
+/// All pods of the namespaces that `covers` wants, with the labels of these.
 fn pods_in<'c>(
     cache: &'c Cache,
     covers: impl Fn(&str, &Labels) -> bool + 'c,
-) -> impl Iterator<Item = (&'c Arc<str>, &'c Arc<Pod>)> {
+) -> impl Iterator<Item = (&'c Labels, &'c Arc<Pod>)> {
     cache
         .namespaces()
         .iter()
         .filter(move |(name, entry)| covers(name, &entry.labels))
-        .flat_map(|(name, entry)| entry.pods.values().map(move |pod| (name, pod)))
+        .flat_map(|(_, entry)| entry.pods.values().map(|pod| (&*entry.labels, pod)))
 }

@@ -14,7 +14,7 @@ use super::interests::Interest;
 use super::{Membership, Used, pods_in};
 use crate::PodKey;
 use crate::cache::Cache;
-use crate::model::Pod;
+use crate::model::{Labels, Pod};
 use crate::peers::{NameId, NameOf};
 
 /// Number of pods for each port number.
@@ -39,10 +39,9 @@ impl Membership {
         let id = self.next;
         self.next = self.next.wrapping_add(1);
         let mut numbers = Numbers::new();
-        for (_, pod) in
-            pods_in(cache, |namespace, labels| name.peers.covers_namespace(namespace, labels))
-        {
-            for number in name.numbers(cache, pod) {
+        let covers = |namespace: &str, labels: &Labels| name.peers.may_mean(namespace, labels);
+        for (labels, pod) in pods_in(cache, covers) {
+            for number in name.numbers(cache, labels, pod) {
                 *numbers.entry(number).or_default() += 1;
                 self.published_numbers.entry(pod.key.clone()).or_default().push((id, number));
             }
@@ -87,7 +86,7 @@ impl Membership {
             let covering = self.interests.covering(&key.namespace, &entry.labels);
             for interest in covering.iter() {
                 if let Interest::Name(id, name) = interest {
-                    now.extend(name.numbers(cache, pod).map(|number| (*id, number)));
+                    now.extend(name.numbers(cache, &entry.labels, pod).map(|number| (*id, number)));
                 }
             }
         }
@@ -131,15 +130,18 @@ impl Membership {
 }
 
 impl NameOf {
-    /// The numbers that a pod gives the name, if it is one of the peers.
+    /// The numbers that a pod of a namespace with these labels gives the name, if it is one of the
+    /// peers.
     pub(super) fn numbers<'a>(
         &'a self,
         cache: &Cache,
+        namespace: &Labels,
         pod: &'a Pod,
     ) -> impl Iterator<Item = u16> + use<'a> {
         let mut addresses = cache.addresses_of(pod).iter();
-        let meant = self.peers.covers_pod(pod)
-            && addresses.any(|address| self.peers.covers_address(*address));
+        // Most pods have no such port.
+        let is_named = pod.named_port(&self.name, self.protocol).is_some();
+        let meant = is_named && addresses.any(|it| self.peers.means_pod(pod, namespace, *it));
         pod.named_ports(&self.name, self.protocol).filter(move |_| meant)
     }
 }

@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::{Block, PeerSetId};
-use ipnet::IpNet;
 
 use super::interests::Interest;
 use super::{Membership, Used, pods_in};
@@ -28,7 +27,7 @@ impl Membership {
         self.idle_sets.insert(id);
         self.interests.add(Interest::Set(id, Arc::clone(&set)));
         if let Some(content) = &mut self.content {
-            content.add(id, block_of(&set));
+            content.add(id, &set);
         }
         self.fill(cache, id, &set, true);
         id
@@ -77,8 +76,7 @@ impl Membership {
     /// Puts a set's addresses in or takes them out.
     fn fill(&mut self, cache: &Cache, id: PeerSetId, set: &Arc<PeerSet>, add: bool) {
         self.fill_domains(id, set, add);
-        if let PeerSet::Block(net, except) = &**set {
-            let block = Block { net: *net, except: except.clone() };
+        for block in acl_blocks(set) {
             match (self.rebuild, add) {
                 (true, _) => {}
                 (false, true) => self.editor.add(id, &block),
@@ -92,9 +90,9 @@ impl Membership {
         }
         if set.is_of_pods() {
             let covers = |name: &str, labels: &Labels| set.covers_namespace(name, labels);
-            let inside = |pod: &&Arc<Pod>, address: &IpAddr| set.holds_pod(pod, *address);
-            let mut touch = |pod: &Arc<Pod>| {
-                for address in cache.addresses_of(pod).iter().filter(|it| inside(&pod, it)) {
+            let mut touch = |(namespace, pod): (&Labels, &Arc<Pod>)| {
+                let inside = |address: &&IpAddr| set.holds_pod(pod, namespace, **address);
+                for address in cache.addresses_of(pod).iter().filter(inside) {
                     if self.is_owner(pod, *address) {
                         self.put(*address, id, add);
                     }
@@ -104,9 +102,12 @@ impl Membership {
                 Some(name) => {
                     let entry = cache.namespaces().get(name);
                     let entry = entry.filter(|entry| covers(name, &entry.labels));
-                    entry.into_iter().flat_map(|it| it.pods.values()).for_each(&mut touch);
+                    let pods = entry
+                        .into_iter()
+                        .flat_map(|it| it.pods.values().map(|pod| (&*it.labels, pod)));
+                    pods.for_each(&mut touch);
                 }
-                None => pods_in(cache, covers).for_each(|(_, pod)| touch(pod)),
+                None => pods_in(cache, covers).for_each(touch),
             }
         }
     }
@@ -126,10 +127,8 @@ impl Membership {
     }
 }
 
-/// The network of a set that is one, with its exceptions.
-pub(super) fn block_of(set: &PeerSet) -> Option<(IpNet, Vec<IpNet>)> {
-    match set {
-        PeerSet::Block(net, except) => Some((*net, except.clone())),
-        _ => None,
-    }
+/// The networks of a set, for an address map.
+pub(super) fn acl_blocks(set: &PeerSet) -> Vec<Block> {
+    let blocks = set.blocks();
+    blocks.iter().map(|(net, except)| Block { net: *net, except: except.clone() }).collect()
 }

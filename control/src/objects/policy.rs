@@ -3,18 +3,23 @@
 //! Meaning: <https://kubernetes.io/docs/concepts/services-networking/network-policies/> and
 //! the field documentation of networking.k8s.io/v1.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use acl::{Origin, PolicyRef};
+use ahash::RandomState;
 use serde_json::Value;
 
 use super::policy_rule::{rule, unknown};
 use super::selector::selector;
 use super::{ObjectRef, reader, report, staging};
 use crate::FieldFault;
-use crate::model::{Direction, Key, NetworkPolicy, PolicyRule};
+use crate::model::{Direction, Key, NetworkPolicy, PolicyRule, PortSpec, Ports};
 
 type Faults = Vec<FieldFault>;
+
+/// Peer sets of one policy.
+const MAX_PEER_SETS: usize = 1024;
 
 /// The policy as far as it could be read, and what could not be.
 pub(super) fn network_policy(reference: &ObjectRef, value: &Value) -> (NetworkPolicy, Faults) {
@@ -39,12 +44,39 @@ pub(super) fn network_policy(reference: &ObjectRef, value: &Value) -> (NetworkPo
         let rules = rules(spec, direction, &namespace, name, &mut faults);
         in_force.then_some(rules)
     };
-    let ingress = rules_of(Direction::Ingress, ingress_in_force);
-    let egress = rules_of(Direction::Egress, egress_in_force);
+    let mut ingress = rules_of(Direction::Ingress, ingress_in_force);
+    let mut egress = rules_of(Direction::Egress, egress_in_force);
+    if let Some(fault) = too_many_sets(ingress.iter().chain(&egress).flatten()) {
+        faults.push(fault);
+        [&mut ingress, &mut egress].into_iter().flatten().for_each(Vec::clear);
+    }
     let key = Key { namespace, name: Arc::clone(&reference.name) };
     let staging = staging::read(value, &mut faults);
     let report = report::read(value);
     (NetworkPolicy { key, selector, ingress, egress, staging, report }, faults)
+}
+
+/// Names the bound on peer sets if rules exceed it. Each different `from` or `to` is one, and so is each port name of
+/// egress, whose pods are told apart by it. An address may be in all of them, so that they cost their product.
+fn too_many_sets<'a>(rules: impl Iterator<Item = &'a PolicyRule>) -> Option<FieldFault> {
+    let mut peers: HashSet<_, RandomState> = HashSet::default();
+    let mut names = 0;
+    for rule in rules {
+        peers.extend(rule.peers.as_ref());
+        let is_name = |port: &&Ports| matches!(port.port, PortSpec::Name(_));
+        let own: HashSet<&Ports, RandomState> =
+            rule.ports.iter().flatten().filter(is_name).collect();
+        names += own.len();
+    }
+    let count = peers.len() + names;
+    let problem = || {
+        format!(
+            "rules with {} different lists of peers and {names} port names are more than {MAX_PEER_SETS} peer sets: they \
+             permit nothing",
+            peers.len()
+        )
+    };
+    (count > MAX_PEER_SETS).then(|| FieldFault::new("spec", problem()))
 }
 
 /// Whether the policy is about ingress and egress. Without `policyTypes` it is about

@@ -181,7 +181,7 @@ impl Manifests {
             return;
         }
         let control = committed(Scope::All, self.objects.clone(), permitted.to_vec());
-        self.skipped.extend(control.external_ip_faults());
+        self.skipped.extend(control.service_faults());
         let view = control.view();
         for object in &mut self.objects {
             if let Object::Service(service) = object

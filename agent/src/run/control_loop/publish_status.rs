@@ -118,9 +118,10 @@ impl ControlLoop {
         let identities = control.claim_faults().chain(uid_faults.iter().cloned());
         let of_objects = input.faults.iter().chain(control.host_network_faults());
         let of_objects = of_objects.chain(control.published_address_faults());
+        let of_bounds = control.withheld_faults().chain(control.service_faults());
         let mut all = (identities.map(|fault| fault.to_string()))
-            .chain(of_objects.map(ToString::to_string))
-            .chain(control.external_ip_faults());
+            .chain(of_bounds)
+            .chain(of_objects.map(ToString::to_string));
         let mut faults: Vec<String> = all.by_ref().take(MOST_FAULTS).collect();
         let more = all.count();
         let count = faults.len() + more;
