@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use control::api_server::Event;
 use control::model::{Namespace, Requirement, Selector, Test, Tier};
 use control::{Kind, Object, ObjectRef};
 
 use super::Change;
+use super::decisions::Decisions;
 
 /// The kinds that are watched.
 pub const KINDS: [Kind; 8] = [
@@ -28,6 +30,7 @@ pub struct Cluster {
     policies: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Object>>,
     namespaces: BTreeMap<Arc<str>, Object>,
     others: BTreeMap<ObjectRef, Object>,
+    decisions: Decisions,
 }
 
 impl Cluster {
@@ -40,14 +43,43 @@ impl Cluster {
                     Kind::NetworkPolicy => self.policies.clear(),
                     _ => self.others.retain(|object, _| object.kind != kind),
                 }
-                objects.into_iter().for_each(|object| self.set(object));
+                objects.into_iter().for_each(|object| self.show(object));
             }
-            Event::Apply(object, _) => self.set(object),
-            Event::Delete(object) => self.delete(&object),
+            Event::Apply(object, _) => self.show(object),
+            Event::Delete(object) => {
+                self.decisions.shown(&object, None);
+                self.delete(&object);
+            }
             Event::Synced => return true,
             _ => {}
         }
         false
+    }
+
+    /// Takes an object that a watch shows.
+    fn show(&mut self, object: Object) {
+        self.decisions.shown(&object.reference(), Some(&object));
+        self.set(object);
+    }
+
+    /// Notes a change that is allowed now, unless another one was since there were `before`: that one may have been judged
+    /// without this one. Returns whether it is noted.
+    pub fn decide(&mut self, change: Change, before: u64, now: Instant) -> bool {
+        let is_newest = self.decisions.number == before;
+        if is_newest {
+            self.decisions.add(change, now);
+        }
+        is_newest
+    }
+
+    /// Number of changes that were allowed.
+    pub fn decisions(&self) -> u64 {
+        self.decisions.number
+    }
+
+    /// The cluster after the changes that were allowed and not shown yet; `None` without any.
+    pub(super) fn decided(&self, now: Instant) -> Option<Self> {
+        self.decisions.applied(self, now)
     }
 
     /// Adds or replaces an object.
@@ -62,7 +94,7 @@ impl Cluster {
         }
     }
 
-    fn delete(&mut self, object: &ObjectRef) {
+    pub(super) fn delete(&mut self, object: &ObjectRef) {
         match (object.kind, &object.namespace) {
             (Kind::Namespace, _) => drop(self.namespaces.remove(&object.name)),
             (Kind::NetworkPolicy, Some(namespace)) => {

@@ -11,13 +11,18 @@
 //! refutation by such a pod is verified in the whole cluster, if that is small enough.
 //!
 //! - `cluster`: the policies and namespaces that are watched, and slices of them,
+//! - `decisions`: changes that were allowed and that the watches have not shown,
+//! - `turns`: whose change is judged when,
 //! - `review`: the API server's question and the answer.
 
 mod cluster;
+mod decisions;
 mod review;
+mod turns;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use control::{Object, ObjectRef};
 use ipnet::IpNet;
@@ -27,7 +32,8 @@ use crate::policy::prove::{Counterexample, Prover, Statement};
 use crate::policy::suite::Side;
 use crate::probe::{DomainAddresses, Endpoint};
 pub use cluster::{Cluster, KINDS};
-pub use review::{Mode, answer};
+pub use review::{Mode, Question};
+pub use turns::{Turn, Turns};
 
 /// A change of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,9 +51,14 @@ pub struct Findings {
     pub faults: Vec<String>,
     /// Statements that hold before the change and not after it.
     pub refuted: Vec<String>,
+    /// Statements of which it is not known whether they hold after the change, each with the reason.
+    pub undecided: Vec<String>,
     /// Other remarks.
     pub notes: Vec<String>,
 }
+
+/// Why a statement is undecided whose evaluation took too long.
+pub(crate) const LATE: &str = "there is no time left for it";
 
 /// Maximum number of policies of a cluster that is evaluated as a whole.
 const MOST_WHOLE: usize = 1_000;
@@ -86,18 +97,40 @@ impl Invariants {
         self.statements.len()
     }
 
-    /// Evaluates a change of the cluster.
-    pub fn judge(&self, cluster: &Cluster, change: &Change, findings: &mut Findings) {
+    /// Evaluates a change of the cluster as the watches show it, and after the changes that were allowed since. What is not
+    /// decided by `deadline` is undecided.
+    pub fn judge(
+        &self,
+        cluster: &Cluster,
+        change: &Change,
+        deadline: Instant,
+        findings: &mut Findings,
+    ) {
+        let decided = cluster.decided(Instant::now());
         for statement in &self.statements {
-            let judged = self.refuted_by(statement, cluster, change);
-            let name = &statement.name;
-            match judged {
-                Ok(Standing::Holds) => {}
-                Ok(Standing::Refuted(by)) => findings.refuted.push(format!("{name}: {by}")),
-                Ok(Standing::Undecided(by)) => {
-                    findings.notes.push(format!("{name}: may no longer hold: {by}"));
+            let judged = [Some(cluster), decided.as_ref()].into_iter().flatten().map(|cluster| {
+                if Instant::now() >= deadline {
+                    return Err(LATE.to_owned());
                 }
-                Err(problem) => findings.notes.push(format!("{name}: is not decided: {problem}")),
+                self.refuted_by(statement, cluster, change, deadline)
+            });
+            let name = &statement.name;
+            let (mut refuted, mut undecided) = (None, None);
+            for judged in judged {
+                match judged {
+                    Ok(Standing::Holds) => {}
+                    Ok(Standing::Refuted(by)) => refuted = Some(format!("{name}: {by}")),
+                    Ok(Standing::Undecided(by)) => {
+                        undecided = Some(format!("{name}: may no longer hold: {by}"));
+                    }
+                    Err(problem) => {
+                        undecided = Some(format!("{name}: is not decided: {problem}"));
+                    }
+                }
+            }
+            match (refuted, undecided) {
+                (Some(refuted), _) => findings.refuted.push(refuted),
+                (None, undecided) => findings.undecided.extend(undecided),
             }
         }
     }
@@ -107,6 +140,7 @@ impl Invariants {
         statement: &Statement,
         cluster: &Cluster,
         change: &Change,
+        deadline: Instant,
     ) -> Result<Standing, String> {
         let own = change.object.namespace.as_deref();
         // No decision about others depends on it.
@@ -118,14 +152,14 @@ impl Invariants {
             Side::Pods(pods) => pods.namespace().map(Arc::from),
             _ => None,
         }));
-        let prover = self.prover(statement, cluster.slice(&inside, Some(change)))?;
+        let prover = self.prover(statement, cluster.slice(&inside, Some(change)), deadline)?;
         let is_known = |name: &str| inside.contains(name) || !cluster.has_namespace(name);
         // A slice without a namespace proves nothing about existing ones.
         let is_decided =
             !inside.is_empty() || !statement.sides().any(|it| *it == Side::ExistingNamespace);
         if is_decided && let Some(by) = prover.refute_among(statement, [&is_known; 3])? {
             // A statement that did not hold before is no objection.
-            let before = self.prover(statement, cluster.slice(&inside, None))?;
+            let before = self.prover(statement, cluster.slice(&inside, None), deadline)?;
             let was = before.refute_among(statement, [&is_known; 3])?.is_some();
             return Ok(if was { Standing::Holds } else { Standing::Refuted(by) });
         }
@@ -145,15 +179,22 @@ impl Invariants {
         if cluster.count() > MOST_WHOLE {
             return Ok(Standing::Undecided(by));
         }
-        let of_whole = |change| self.prover(statement, cluster.whole(change))?.refute(statement);
+        let of_whole =
+            |change| self.prover(statement, cluster.whole(change), deadline)?.refute(statement);
         let Some(by) = of_whole(Some(change))? else { return Ok(Standing::Holds) };
         let was = of_whole(None)?.is_some();
         Ok(if was { Standing::Holds } else { Standing::Refuted(by) })
     }
 
-    fn prover(&self, statement: &Statement, objects: Vec<Object>) -> Result<Prover, String> {
-        let statements = std::iter::once(statement);
-        Prover::new(objects.into(), statements, DomainAddresses::default(), &self.networks)
+    fn prover(
+        &self,
+        statement: &Statement,
+        objects: Vec<Object>,
+        deadline: Instant,
+    ) -> Result<Prover, String> {
+        let (statements, names) = (std::iter::once(statement), DomainAddresses::default());
+        let prover = Prover::new(objects.into(), statements, names, &self.networks)?;
+        if Instant::now() >= deadline { Err(LATE.to_owned()) } else { Ok(prover.until(deadline)) }
     }
 }
 

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use acl::Origin;
 use control::PodKey;
@@ -28,6 +29,7 @@ use super::matrix::{self, Matrix, PairDecision};
 use super::possible::Possible;
 use super::representatives::{self, Kinds, Parts, PortRule, Selectors};
 use super::suite::Side;
+use crate::admission::LATE;
 use crate::input::{self, Manifests};
 use crate::probe::world::Location;
 use crate::probe::{DomainAddresses, Endpoint, Port, ProbeVerdict, Prober, Protocol};
@@ -115,6 +117,7 @@ pub struct Prover {
     namespaces: BTreeMap<Arc<str>, Namespace>,
     /// Names that several classes of namespaces have.
     shared: HashSet<String>,
+    deadline: Option<Instant>,
 }
 
 impl Prover {
@@ -166,8 +169,14 @@ impl Prover {
                 shared.insert(name.to_owned());
             }
         }
-        let (parts, of_peers) = (kinds.parts, possible.words);
-        Ok(Self { prober, matrix, internet, of_peers, parts, namespaces, shared })
+        let (parts, of_peers, deadline) = (kinds.parts, possible.words, None);
+        Ok(Self { prober, matrix, internet, of_peers, parts, namespaces, shared, deadline })
+    }
+
+    /// Ends with an error what takes longer.
+    #[must_use]
+    pub(crate) fn until(self, deadline: Instant) -> Self {
+        Self { deadline: Some(deadline), ..self }
     }
 
     /// The manifests, with the representatives.
@@ -208,11 +217,16 @@ impl Prover {
         }
         let [from, to] = [from, to].map(|ends| self.grouped(ends, statement));
         let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (from, to)));
-        let found = pairs
-            .filter(|(from, to)| self.is_pair(from, to))
-            .find_map(|(from, to)| self.check(statement, from, to));
-        if found.is_some() || !statement.over_a_pod {
-            return Ok(found);
+        for (from, to) in pairs.filter(|(from, to)| self.is_pair(from, to)) {
+            if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(LATE.to_owned());
+            }
+            if let Some(found) = self.check(statement, from, to) {
+                return Ok(Some(found));
+            }
+        }
+        if !statement.over_a_pod {
+            return Ok(None);
         }
         Ok(self.over_a_pod(statement, &from, &to, between))
     }

@@ -6,13 +6,14 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, mpsc as channel};
+use std::time::{Duration, Instant};
 
 use cli_runtime::{Networks, UNUSABLE, fail};
 use control::api_server::{Access, Event, Pace, connect, watch_kinds};
 use control::read_regular;
 use gaps::Gap;
-use policy_tools::admission::{Cluster, Invariants, KINDS, Mode, answer, read};
+use policy_tools::admission::{Cluster, Findings, Invariants, KINDS, Mode, Question, Turns, read};
 use telemetry::{Guard, Identity, Page, Pages, Post, Reloaded, Server, TlsOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -24,7 +25,8 @@ use super::Ended;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "The API server asks at /validate before it accepts a NetworkPolicy or a cluster-wide policy. Denies a change \
-if a field cannot be parsed, or if it breaks an invariant that holds now.
+if a field cannot be parsed, or if it breaks an invariant that holds now. With \
+--mode deny, a change of which that is not decided in time is denied as well.
 
 Example:
   podgate admission --cert-file tls.crt --key-file tls.key --invariants invariants.yaml --mode deny
@@ -47,6 +49,9 @@ pub struct Args {
     /// Whether authors are warned, or changes refused
     #[arg(long, value_enum, default_value = "warn")]
     mode: Mode,
+    /// Seconds after which an answer is given, decided or not; less than timeoutSeconds of the webhook's configuration
+    #[arg(long, value_name = "SECONDS", default_value = "4", value_parser = clap::value_parser!(u64).range(1..=29))]
+    timeout: u64,
     /// Networks of pods [default: podCIDRs of the nodes, or where there are none, private networks]
     #[arg(long, value_name = "CIDR,...")]
     pod_networks: Option<Networks>,
@@ -76,6 +81,8 @@ pub(super) fn run(args: &Args) -> Ended {
     let judge = Arc::new(Judge {
         mode: args.mode,
         invariants: invariants.map_err(unusable)?,
+        timeout: Duration::from_secs(args.timeout),
+        turns: Arc::default(),
         cluster: RwLock::default(),
         is_synced: AtomicBool::new(false),
         gaps: RwLock::default(),
@@ -134,7 +141,10 @@ fn invariants(paths: &[PathBuf], networks: Vec<ipnet::IpNet>) -> Result<Invarian
 struct Judge {
     mode: Mode,
     invariants: Reloaded<Invariants>,
-    cluster: RwLock<Cluster>,
+    /// Time from a question to its answer.
+    timeout: Duration,
+    turns: Arc<Turns>,
+    cluster: RwLock<Arc<Cluster>>,
     /// Every kind is listed.
     is_synced: AtomicBool,
     /// Ways past the webhook.
@@ -164,19 +174,71 @@ impl Judge {
             tracing::warn!("watch of {}: {why}", kind.name());
         }
         let mut cluster = self.cluster.write().unwrap_or_else(PoisonError::into_inner);
-        if cluster.handle(event) {
+        if Arc::make_mut(&mut cluster).handle(event) {
             tracing::info!("every kind is listed: {} policies", cluster.count());
             self.is_synced.store(true, Ordering::Release);
         }
     }
 
-    fn answer(&self, body: &[u8]) -> Page {
-        let invariants = self.invariants.current();
-        let cluster = self.cluster.read().unwrap_or_else(PoisonError::into_inner);
-        let known = self.is_synced.load(Ordering::Acquire).then_some(&*cluster);
-        match answer(body, self.mode, known, &invariants) {
-            Ok(answer) => Page::json(answer.to_string()),
-            Err(problem) => Page::new(400, problem + "\n"),
+    /// Answers a question that came at this time.
+    fn answer(self: &Arc<Self>, body: &[u8], asked: Instant) -> Page {
+        let question = match Question::read(body) {
+            Ok(question) => question,
+            Err(problem) => return Page::new(400, problem + "\n"),
+        };
+        let deadline = asked + self.timeout;
+        let (sender, judged) = channel::channel();
+        let (judge, asks) = (Arc::clone(self), question.clone());
+        // A judgement may be late; the answer may not.
+        let judging = move || drop(sender.send(judge.judge(&asks, deadline)));
+        let started = std::thread::Builder::new().name("judge".into()).spawn(judging);
+        let left = deadline.saturating_duration_since(Instant::now());
+        let findings = match started {
+            Ok(_) => judged.recv_timeout(left).ok(),
+            Err(_) => None,
+        };
+        let findings = findings.unwrap_or_else(|| {
+            let mut findings = question.findings.clone();
+            let seconds = self.timeout.as_secs();
+            findings.undecided.push(format!("the change is not decided within {seconds} s"));
+            findings
+        });
+        Page::json(question.answer(self.mode, &findings).to_string())
+    }
+
+    /// Evaluates a change until `deadline`. One that is allowed counts from then on.
+    fn judge(&self, question: &Question, deadline: Instant) -> Findings {
+        let mut findings = question.findings.clone();
+        let (Some(change), invariants) = (&question.change, self.invariants.current()) else {
+            return findings;
+        };
+        if invariants.count() == 0 {
+            return findings;
+        }
+        if !self.is_synced.load(Ordering::Acquire) {
+            findings.undecided.push("invariants: the cluster is not known yet".to_owned());
+            return findings;
+        }
+        let Some(_turn) = self.turns.take(change.object.namespace.clone(), deadline) else {
+            findings.undecided.push("other changes of the namespace took all the time".to_owned());
+            return findings;
+        };
+        loop {
+            let cluster = Arc::clone(&self.cluster.read().unwrap_or_else(PoisonError::into_inner));
+            let mut judged = findings.clone();
+            invariants.judge(&cluster, change, deadline, &mut judged);
+            let is_kept = !question.is_dry_run && Question::is_allowed(self.mode, &judged);
+            let before = cluster.decisions();
+            drop(cluster);
+            // Answered already, as one that is not decided.
+            let now = Instant::now();
+            if !is_kept || now >= deadline {
+                return judged;
+            }
+            let mut cluster = self.cluster.write().unwrap_or_else(PoisonError::into_inner);
+            if Arc::make_mut(&mut cluster).decide(change.clone(), before, now) {
+                return judged;
+            }
         }
     }
 }
@@ -201,6 +263,7 @@ impl Pages for Webhook {
 
     fn post(&self, path: &str) -> Option<Post> {
         let judge = Arc::clone(&self.0);
-        (path == PATH).then(|| Box::new(move |body: &[u8]| judge.answer(body)) as Post)
+        let asked = Instant::now();
+        (path == PATH).then(|| Box::new(move |body: &[u8]| judge.answer(body, asked)) as Post)
     }
 }
