@@ -144,6 +144,8 @@ pub struct Config {
     pub flow_offload_grace: Duration,
     /// The file that verdicts are written to.
     pub flow_export: FlowExport,
+    /// Memory of the process; `None`: that of its cgroup.
+    pub memory_limit: Option<Bytes>,
     /// Size of the journal; `None` for none.
     pub journal: Option<Bytes>,
     /// Folder of the journal.
@@ -369,6 +371,7 @@ impl Config {
             flow_offload,
             flow_offload_grace: options.flow_offload_grace().0,
             flow_export,
+            memory_limit: options.memory_limit,
             journal: options.journal,
             journal_dir: options.journal_dir.clone().unwrap_or_else(|| match &options.state_dir {
                 Some(state) => state.join("journal"),

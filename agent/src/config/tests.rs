@@ -118,6 +118,7 @@ fn a_file_may_say_everything() {
         flow-export-max-size-mb: 20
         flow-export-max-backups: 0
         flow-export-filter: verdict=dropped
+        memory-limit: 1GiB
         journal: 256MB
         journal-dir: /var/journal
         verify-decisions: 100

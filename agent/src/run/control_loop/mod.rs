@@ -49,6 +49,7 @@ mod kernel_rules;
 mod keys;
 mod liveness;
 mod masquerade;
+mod memory;
 mod names;
 mod nftables;
 mod node_policies;

@@ -20,6 +20,7 @@ use super::kernel_addresses::KernelAddresses;
 use super::kernel_rules::{self, KernelRules};
 use super::keys::Keys;
 use super::liveness::Liveness;
+use super::memory::Memory;
 use super::names::Answers;
 use super::node_policies::Publication;
 use super::peers::Peers;
@@ -110,6 +111,7 @@ impl ControlLoop {
             Box::new(Peers::default()),
             Box::new(Keys::new(now)),
             Box::new(Liveness::new(&shared.switch)),
+            Box::new(Memory::new(config.memory_limit.map(|limit| limit.0))),
         ];
         // Closed until there are rules, a pod would start without what they allow.
         let is_closed = config.socket_policies == SocketPolicies::Closed;
