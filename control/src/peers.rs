@@ -130,7 +130,7 @@ impl PeerSet {
             Peer::Block(net, except) => Self::Block(*net, except.clone()),
             Peer::Nodes(selector) => Self::Nodes(selector.clone()),
             // Replaced by addresses before; without them it matches nothing. Nor do names of no pod.
-            Peer::ApiServer | Peer::Name(_) => Self::Any(Arc::new(Union::default())),
+            Peer::ApiServer | Peer::Name(_) => Self::any(Vec::new()),
         }
     }
 

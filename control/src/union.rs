@@ -10,12 +10,12 @@ use crate::model::{Labels, Namespaces, Node, Pod, Test};
 use crate::peers::{NamePeers, PeerSet, PodPeers};
 
 /// Networks, and sets of other kinds. A pod's labels lead to the few of them that may mean it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Union {
     /// Of everything that is compared.
     hash: u64,
     blocks: Blocks,
-    /// Sorted; none of them is a network or a union.
+    /// Sorted; none of them has networks.
     others: Vec<PeerSet>,
     has_pods: bool,
     has_nodes: bool,
