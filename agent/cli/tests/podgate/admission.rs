@@ -248,3 +248,53 @@ fn certificate_and_invariants_are_those_of_the_files_as_they_are_now() {
     webhook.trusts = former;
     assert!(webhook.ask("GET /healthz", "").is_err());
 }
+
+/// Asked about as an API server does, object by object and without a name.
+#[test]
+fn a_collection_is_deleted_as_its_objects_would_be() {
+    let server = cluster();
+    let webhook = Webhook::start(&server, "deny");
+    let ask = |name: &str| {
+        let old = policy("pay", name, json!({"podSelector": {}}));
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {"uid": "u-1", "operation": "DELETE", "object": null, "oldObject": old,
+                "kind": {"kind": "NetworkPolicy"}, "namespace": "pay"}});
+        let (code, body) = webhook.ask("POST /validate", &review.to_string()).unwrap();
+        assert_eq!(code, 200, "{body}");
+        serde_json::from_str::<Value>(&body).unwrap()["response"]["allowed"].take()
+    };
+    assert_eq!((ask("alone"), ask("unknown")), (json!(false), json!(true)));
+}
+
+#[test]
+fn of_two_policies_that_make_each_other_superfluous_one_may_go() {
+    let server = cluster();
+    let twin = policy("pay", "twin", json!({"podSelector": {}}));
+    server.apply(twin.clone());
+    let webhook = Webhook::start(&server, "deny");
+    let dry_run = json!({"request": {"uid": "u-1", "operation": "DELETE", "dryRun": true,
+        "oldObject": twin, "kind": {"kind": "NetworkPolicy"}}});
+    let (_, tried) = webhook.ask("POST /validate", &dry_run.to_string()).unwrap();
+    assert!(tried.contains("\"allowed\":true"), "{tried}");
+    // The watch shows neither deletion.
+    let alone = policy("pay", "alone", json!({"podSelector": {}}));
+    assert_eq!(webhook.review("DELETE", &alone)["allowed"], true);
+    let refused = webhook.review("DELETE", &twin);
+    assert_eq!(refused["allowed"], false, "{refused}");
+}
+
+/// So many rules that pods of their labels cannot all be compared, beside one that opens everything.
+#[test]
+fn a_policy_that_cannot_be_compared_is_refused() {
+    let server = cluster();
+    let webhook = Webhook::start(&server, "deny");
+    let rules: Vec<Value> = (0..16)
+        .map(|n| json!({"from": [{"podSelector": {"matchLabels": {format!("k{n}"): "v"}}}]}))
+        .chain([json!({})])
+        .collect();
+    let open = policy("shop", "open", json!({"podSelector": {}, "ingress": rules}));
+    let refused = webhook.review("CREATE", &open);
+    assert_eq!(refused["allowed"], false, "{refused}");
+    let elsewhere = policy("other", "fine", json!({"podSelector": {}}));
+    assert_eq!(webhook.review("CREATE", &elsewhere)["allowed"], true);
+}
