@@ -1,5 +1,5 @@
-//! Measures what one NetworkPolicy of a megabyte costs a node with 250 pods that it selects: processor time and memory, by
-//! shape.
+//! Measures what one NetworkPolicy of a megabyte costs a node with 250 pods that it selects:
+//! processor time and memory, by shape.
 //!
 //! ```sh
 //! cargo run --release -p control --example policy_figures

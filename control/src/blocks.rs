@@ -6,18 +6,19 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-/// Disjoint networks, each with the networks inside it that do not belong to it; sorted. Equal sets of addresses made of
-/// the same networks are equal.
+/// Disjoint networks, each with the networks inside it that do not belong to it; sorted. Equal sets
+/// of addresses made of the same networks are equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Blocks {
     nets: Arc<[(IpNet, Vec<IpNet>)]>,
-    /// First and last addresses of the same; sorted and disjoint, where a network may lie in an exception of another one.
+    /// First and last addresses of the same; sorted and disjoint, where a network may lie in an
+    /// exception of another one.
     ranges: Arc<[(IpAddr, IpAddr)]>,
 }
 
 impl Blocks {
-    /// The addresses that lie in at least `least` of these networks less their exceptions. Takes the time of sorting them,
-    /// and makes at most as many networks and exceptions as there are.
+    /// The addresses that lie in at least `least` of these networks less their exceptions. Takes
+    /// the time of sorting them, and makes at most as many networks and exceptions as there are.
     pub(crate) fn covered<'a>(
         blocks: impl IntoIterator<Item = (IpNet, &'a [IpNet])>,
         least: i64,

@@ -8,8 +8,8 @@
 //!                                  └→ Baseline cluster policies ── Pass ─→ default-allow (if none)
 //! ```
 //!
-//! A rule of a policy is one rule here: its peers are one set, and its ports one list of intervals. So a policy costs what it
-//! has of both, and not their product.
+//! A rule of a policy is one rule here: its peers are one set, and its ports one list of intervals.
+//! So a policy costs what it has of both, and not their product.
 //!
 //! Cluster policies (ClusterNetworkPolicy, AdminNetworkPolicy, BaselineAdminNetworkPolicy) are ordered
 //! by priority, then name and kind; NetworkPolicies by namespace and name; rules as they are written. The result is one list in which the first match decides and no `Pass`
@@ -71,7 +71,8 @@ impl Policies {
             && namespaced.into_iter().all(|(a, b)| Arc::ptr_eq(a, b))
     }
 
-    /// The addresses of the objects in their order: policies that exist at the same time are the same if these are.
+    /// The addresses of the objects in their order: policies that exist at the same time are the
+    /// same if these are.
     pub(crate) fn identity(&self) -> Vec<usize> {
         let cluster = |it: &ClusterWide| match it {
             ClusterWide::Policy(policy) => Arc::as_ptr(policy).addr(),
@@ -307,8 +308,9 @@ fn everything(verdict: RuleAction, origin: Origin) -> BasicRule {
     BasicRule { peer: None, ports: Intervals::all(), verdict, is_default: true, origin }
 }
 
-/// Maximum of rules, one for each interval of ports, that a pod may have in one direction where a tier passes. Each rule that
-/// passes repeats those behind it, so a few policies could produce any number.
+/// Maximum of rules, one for each interval of ports, that a pod may have in one direction where a
+/// tier passes. Each rule that passes repeats those behind it, so a few policies could produce any
+/// number.
 const MOST_RULES: usize = 1 << 17;
 
 /// Combines a tier with the next one, which has no `Pass` and decides everything.
@@ -347,8 +349,9 @@ fn narrow(rule: &BasicRule, to: &BasicRule) -> Option<BasicRule> {
     })
 }
 
-/// Expands a rule at this pod: one basic rule for all its peers and ports. A rule about nodes has another one for nodes with
-/// faults before it, and a port name of the peers one for each number behind it.
+/// Expands a rule at this pod: one basic rule for all its peers and ports. A rule about nodes has
+/// another one for nodes with faults before it, and a port name of the peers one for each number
+/// behind it.
 fn expand(
     pod: Option<&Pod>,
     rule: &PolicyRule,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use acl::PortRange;
 
-/// Protocols and their destination ports: sorted, disjoint, and not adjacent. A clone shares the list.
+/// Protocols and their destination ports: sorted, disjoint, and not adjacent. A clone shares the
+/// list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Intervals(Option<Arc<[(u8, PortRange)]>>);
 
@@ -61,9 +62,10 @@ impl Intervals {
                     met.push((*protocol, PortRange { first, last }));
                 }
             }
-            match (protocol, range.last) <= (other_protocol, other_range.last) {
-                true => drop(a.next()),
-                false => drop(b.next()),
+            if (protocol, range.last) <= (other_protocol, other_range.last) {
+                a.next();
+            } else {
+                b.next();
             }
         }
         Self(Some(met.into()))

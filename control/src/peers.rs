@@ -153,7 +153,8 @@ impl PeerSet {
         }
     }
 
-    /// The pods of `peers` that call a port so, of all pods without any; `None` if peers are no pods.
+    /// The pods of `peers` that call a port so, of all pods without any; `None` if peers are no
+    /// pods.
     pub(crate) fn with_port(peers: Option<&Self>, port: NamedPort) -> Option<Self> {
         let named = Self::Pods(PodPeers { port: Some(port), ..PodPeers::all() });
         match peers {
@@ -297,7 +298,8 @@ impl PeerSet {
         }
     }
 
-    /// Whether this address of a pod, which is in a namespace with these labels that the set covers, is in it.
+    /// Whether this address of a pod, which is in a namespace with these labels that the set
+    /// covers, is in it.
     pub(crate) fn holds_pod(&self, pod: &Pod, namespace: &Labels, address: IpAddr) -> bool {
         match self {
             Self::Pods(pods) => pods.covers_pod(pod),

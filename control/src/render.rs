@@ -1,7 +1,7 @@
 //! The ACL renderer: basic rules to the rules of tables.
 //!
-//! Peers become peer sets by number, and each interval of ports a rule. Of two rules that match the same the first counts, so
-//! the second is left out.
+//! Peers become peer sets by number, and each interval of ports a rule. Of two rules that match the
+//! same the first counts, so the second is left out.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -63,7 +63,8 @@ impl<'a> TrackedNames<'a> {
         Self { cache, membership, names: BTreeSet::new(), is_own: false }
     }
 
-    /// The names used, each once, and whether the rules are this pod's and not those of every pod with the same policies.
+    /// The names used, each once, and whether the rules are this pod's and not those of every pod
+    /// with the same policies.
     pub(crate) fn into_used(self) -> (Vec<NameId>, bool) {
         (self.names.into_iter().collect(), self.is_own)
     }

@@ -26,7 +26,8 @@ pub struct ServiceView {
     pub endpoints: Vec<Vec<ServiceEndpoint>>,
     /// External IPs that it does not take; `service` is without them.
     pub refused: Vec<RefusedIp>,
-    /// Its endpoints over all ports where they exceed [`MAX_ENDPOINTS`]: it has none then, so connections to it are refused.
+    /// Its endpoints over all ports where they exceed [`MAX_ENDPOINTS`]: it has none then, so
+    /// connections to it are refused.
     pub excess: Option<usize>,
 }
 

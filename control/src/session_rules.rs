@@ -159,8 +159,9 @@ fn rule(
     session::Rule { scope, transport, local, remote, action, tag }
 }
 
-/// Finds networks for which an ordered list decides otherwise than for the network around, with one place for each network
-/// and range of ports: at most [`MAX_RULES`]. A list that needs more denies everything.
+/// Finds networks for which an ordered list decides otherwise than for the network around, with one
+/// place for each network and range of ports: at most [`MAX_RULES`]. A list that needs more denies
+/// everything.
 fn acl(rules: &[Rule], nets: &HashMap<PeerSetId, Nets, RandomState>) -> Vec<Found> {
     places(rules, nets).unwrap_or_else(|| {
         let fault = format!("more than {MAX_RULES} session rules for one pod");
@@ -230,7 +231,8 @@ const MAX_NAMED: usize = 8;
 /// Places of one list.
 const MAX_RULES: usize = 1 << 15;
 
-/// Answers of a list, by the sets that an address is in: each is worked out once, however many networks have it.
+/// Answers of a list, by the sets that an address is in: each is worked out once, however many
+/// networks have it.
 struct Kinds<'a> {
     rules: &'a [Rule],
     protocol: u8,

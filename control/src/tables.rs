@@ -12,7 +12,8 @@ use std::sync::Arc;
 use acl::{AddressMap, End, Identity, PeerSetId, Rule, Table};
 use ahash::RandomState;
 
-/// A rule list, found by a hash that is taken once: comparing shared lists takes no time, however long they are.
+/// A rule list, found by a hash that is taken once: comparing shared lists takes no time, however
+/// long they are.
 #[derive(Clone, Debug)]
 pub(crate) struct RuleList {
     hash: u64,

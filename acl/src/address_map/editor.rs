@@ -16,9 +16,10 @@ use crate::prefix::Prefix;
 
 /// Holds peer sets and makes an [`AddressMap`] of them at any time.
 ///
-/// The changes between two versions cost in proportion to the networks whose membership may change, each once: one for a
-/// single address, all networks inside for a larger one. Making a version costs a few
-/// microseconds beside, whatever the size; readers of earlier versions are not disturbed.
+/// The changes between two versions cost in proportion to the networks whose membership may change,
+/// each once: one for a single address, all networks inside for a larger one. Making a version
+/// costs a few microseconds beside, whatever the size; readers of earlier versions are not
+/// disturbed.
 ///
 /// ```
 /// use acl::{Address, AddressMapEditor, Block, PeerSetId};

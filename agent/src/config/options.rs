@@ -333,8 +333,8 @@ pub struct Options {
     #[arg(long, env = "PODGATE_FLOW_EXPORT_FILTER", value_name = "TERMS")]
     pub flow_export_filter: Option<String> => "none, all verdicts",
 
-    /// Memory that the process may have. From 90 % of it on, new and larger NetworkPolicies of the namespace with the
-    /// largest ones permit nothing, until 20 % are free
+    /// Memory that the process may have. From 90 % of it on, new and larger NetworkPolicies of the
+    /// namespace with the largest ones permit nothing, until 20 % are free
     #[arg(long, env = "PODGATE_MEMORY_LIMIT", value_name = "SIZE")]
     pub memory_limit: Option<Bytes> => "the limit of its cgroup, or none",
 

@@ -1,7 +1,7 @@
 //! Rules that differ in their ports alone, as one rule.
 //!
-//! A few intervals stand in the rule itself. More are a set of their own: the kernel takes seconds for thousands of them in a
-//! rule, and evaluates thousands of rules one after the other.
+//! A few intervals stand in the rule itself. More are a set of their own: the kernel takes seconds
+//! for thousands of them in a rule, and evaluates thousands of rules one after the other.
 
 use std::sync::Arc;
 
@@ -67,10 +67,7 @@ pub(crate) fn insert(ruleset: &mut Ruleset, sets: &[PortSet]) {
 
 /// An interval, as nft writes it.
 pub(crate) fn text(PortRange { first, last }: &PortRange) -> String {
-    match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    }
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
 /// Whether two rules say the same about different ports, which do not overlap.

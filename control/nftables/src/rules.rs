@@ -134,8 +134,8 @@ fn ends(rule: &Rule, way: Way, sets: &PeerSets, families: Families) -> Vec<Strin
     wanted.filter_map(of_family).collect()
 }
 
-/// Protocol, these ports and verdict; before a denial the same with a log. A condition that cannot be
-/// expressed here leaves a permission out, and widens a denial.
+/// Protocol, these ports and verdict; before a denial the same with a log. A condition that cannot
+/// be expressed here leaves a permission out, and widens a denial.
 fn verdicts(rule: &Rule, ports: &str, way: Way, [permit, deny]: [&str; 2]) -> Vec<String> {
     let has_ports = matches!(rule.protocol, Some(6 | 17 | 33 | 132 | 136));
     let is_plain = rule.source_ports == PortRange::ANY

@@ -256,10 +256,7 @@ fn outside(members: &Members, v6: bool) -> impl Iterator<Item = &IpAddr> {
 }
 
 fn range((first, last): &(IpAddr, IpAddr)) -> String {
-    match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    }
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
 #[cfg(test)]

@@ -174,7 +174,8 @@ impl Control {
         self.services.permit_external_ips(permitted, cluster);
     }
 
-    /// The external IPs that services do not take, and endpoints beyond the bound, as texts of the services' faults.
+    /// The external IPs that services do not take, and endpoints beyond the bound, as texts of the
+    /// services' faults.
     pub fn service_faults(&self) -> impl Iterator<Item = String> {
         let views = self.services.refused().iter();
         let views = views.filter_map(|key| Some((key, self.view.services.get(key)?)));
@@ -572,7 +573,8 @@ impl Control {
         (acl, is_own)
     }
 
-    /// The ACL of a pod, which it shares with the pods of this commit that the same policies select.
+    /// The ACL of a pod, which it shares with the pods of this commit that the same policies
+    /// select.
     fn shared_acl(
         &mut self,
         pod: &Pod,

@@ -1,7 +1,8 @@
 //! Policies that are not taken while the process is short of memory.
 //!
-//! A new or larger policy of the namespace whose policies are the largest permits nothing then: its pods are closed, and no
-//! other namespace's. What is in force stays. Once there is memory, the policies are taken as they are.
+//! A new or larger policy of the namespace whose policies are the largest permits nothing then: its
+//! pods are closed, and no other namespace's. What is in force stays. Once there is memory, the
+//! policies are taken as they are.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,7 +21,8 @@ pub(super) struct Withheld {
 }
 
 impl Control {
-    /// Refuses new and larger policies of the namespace with the largest ones from now on, or takes those that were refused.
+    /// Refuses new and larger policies of the namespace with the largest ones from now on, or takes
+    /// those that were refused.
     pub fn set_memory_short(&mut self, is_short: bool) {
         if std::mem::replace(&mut self.withheld.is_short, is_short) && !is_short {
             for policy in std::mem::take(&mut self.withheld.policies).into_values() {
@@ -73,9 +75,10 @@ impl Control {
         let mut before = 0;
         for (name, entry) in self.cache.namespaces() {
             for known in entry.policies.values() {
-                match known.key == policy.key {
-                    true => before = size(known),
-                    false => *sizes.entry(name).or_default() += size(known),
+                if known.key == policy.key {
+                    before = size(known);
+                } else {
+                    *sizes.entry(name).or_default() += size(known);
                 }
             }
         }

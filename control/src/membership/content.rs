@@ -16,7 +16,8 @@ use crate::peers::PeerSet;
 /// The current content of one peer set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
-    /// Addresses of pods, nodes and names, each with the number of objects that hold it; `None` in a set of networks alone.
+    /// Addresses of pods, nodes and names, each with the number of objects that hold it; `None` in
+    /// a set of networks alone.
     addresses: Option<BTreeMap<IpAddr, u32>>,
     /// These stay while the set is there.
     blocks: Blocks,

@@ -237,7 +237,8 @@ impl Membership {
         }
     }
 
-    /// Adds an address to a set or removes it, before the next version and the next change of a pod.
+    /// Adds an address to a set or removes it, before the next version and the next change of a
+    /// pod.
     pub(super) fn put(&mut self, address: IpAddr, id: PeerSetId, add: bool) {
         self.pending.push((address, id, add));
         if self.pending.len() >= PENDING {
@@ -245,7 +246,8 @@ impl Membership {
         }
     }
 
-    /// Enters what is pending, address by address: a set at a time would cost each address all the sets that it is in.
+    /// Enters what is pending, address by address: a set at a time would cost each address all the
+    /// sets that it is in.
     pub(super) fn settle(&mut self) {
         let mut pending = std::mem::take(&mut self.pending);
         // Stable: what came later counts.

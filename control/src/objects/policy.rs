@@ -56,8 +56,9 @@ pub(super) fn network_policy(reference: &ObjectRef, value: &Value) -> (NetworkPo
     (NetworkPolicy { key, selector, ingress, egress, staging, report }, faults)
 }
 
-/// Names the bound on peer sets if rules exceed it. Each different `from` or `to` is one, and so is each port name of
-/// egress, whose pods are told apart by it. An address may be in all of them, so that they cost their product.
+/// Names the bound on peer sets if rules exceed it. Each different `from` or `to` is one, and so is
+/// each port name of egress, whose pods are told apart by it. An address may be in all of them, so
+/// that they cost their product.
 fn too_many_sets<'a>(rules: impl Iterator<Item = &'a PolicyRule>) -> Option<FieldFault> {
     let mut peers: HashSet<_, RandomState> = HashSet::default();
     let mut names = 0;

@@ -27,7 +27,8 @@ impl Default for Maglev {
 }
 
 impl Maglev {
-    /// The table of these backends, which depends on their addresses alone where [`is_of_addresses`] holds.
+    /// The table of these backends, which depends on their addresses alone where
+    /// [`is_of_addresses`] holds.
     pub(super) fn new(backends: &[Backend]) -> Self {
         let is_of_addresses = is_of_addresses(backends);
         let hash = |backend: &Backend, seed| {
@@ -101,7 +102,8 @@ impl Maglev {
 /// Backends whose tables are small enough for each port to have its own.
 const FEW: usize = 64;
 
-/// Whether the choice is that of any other port at the same addresses: there are many, all with one port.
+/// Whether the choice is that of any other port at the same addresses: there are many, all with one
+/// port.
 pub(super) fn is_of_addresses(backends: &[Backend]) -> bool {
     backends.len() > FEW && backends.windows(2).all(|pair| pair[0].port == pair[1].port)
 }

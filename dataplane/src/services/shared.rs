@@ -1,5 +1,6 @@
-//! Lookup tables in use, found by their backends: the scopes of a service, its ports and all switches of a
-//! process share them. The ports of a large service have the same addresses, and share what chooses among these.
+//! Lookup tables in use, found by their backends: the scopes of a service, its ports and all
+//! switches of a process share them. The ports of a large service have the same addresses, and
+//! share what chooses among these.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};

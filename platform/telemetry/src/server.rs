@@ -56,7 +56,8 @@ const MOST_HEAD: usize = 8 * 1024;
 const GUARDED_PATIENCE: Duration = Duration::from_secs(20);
 /// Longest body of a request: an API server sends two objects, each of at most 3 MiB.
 const MOST_BODY: usize = 8 << 20;
-/// Posts that are answered at a time: their threads go on when the client does not wait, and keep their bodies.
+/// Posts that are answered at a time: their threads go on when the client does not wait, and keep
+/// their bodies.
 const POSTS: usize = 16;
 
 /// A running server; dropping it ends it.

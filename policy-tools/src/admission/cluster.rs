@@ -62,8 +62,8 @@ impl Cluster {
         self.set(object);
     }
 
-    /// Notes a change that is allowed now, unless another one was since there were `before`: that one may have been judged
-    /// without this one. Returns whether it is noted.
+    /// Notes a change that is allowed now, unless another one was since there were `before`: that
+    /// one may have been judged without this one. Returns whether it is noted.
     pub fn decide(&mut self, change: Change, before: u64, now: Instant) -> bool {
         let is_newest = self.decisions.number == before;
         if is_newest {

@@ -1,8 +1,9 @@
 //! Changes that were allowed and that the watches have not shown yet.
 //!
-//! A decision counts from the answer on: of two policies of which each makes the other superfluous, only one may go, however
-//! late the watch is. Whether the API server stores an allowed change is not known, for another webhook may refuse it. So a
-//! change is judged both with these and without, and they are forgotten after a while.
+//! A decision counts from the answer on: of two policies of which each makes the other superfluous,
+//! only one may go, however late the watch is. Whether the API server stores an allowed change is
+//! not known, for another webhook may refuse it. So a change is judged both with these and without,
+//! and they are forgotten after a while.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -51,7 +51,8 @@ pub struct Findings {
     pub faults: Vec<String>,
     /// Statements that hold before the change and not after it.
     pub refuted: Vec<String>,
-    /// Statements of which it is not known whether they hold after the change, each with the reason.
+    /// Statements of which it is not known whether they hold after the change, each with the
+    /// reason.
     pub undecided: Vec<String>,
     /// Other remarks.
     pub notes: Vec<String>,
@@ -97,8 +98,8 @@ impl Invariants {
         self.statements.len()
     }
 
-    /// Evaluates a change of the cluster as the watches show it, and after the changes that were allowed since. What is not
-    /// decided by `deadline` is undecided.
+    /// Evaluates a change of the cluster as the watches show it, and after the changes that were
+    /// allowed since. What is not decided by `deadline` is undecided.
     pub fn judge(
         &self,
         cluster: &Cluster,

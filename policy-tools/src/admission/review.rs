@@ -47,8 +47,8 @@ impl Question {
         Ok(Self { uid, change, is_dry_run: request["dryRun"] == true, findings })
     }
 
-    /// Whether these findings let the change pass. With [`Mode::Deny`] they do only if it is decided that every statement
-    /// holds.
+    /// Whether these findings let the change pass. With [`Mode::Deny`] they do only if it is
+    /// decided that every statement holds.
     pub fn is_allowed(mode: Mode, findings: &Findings) -> bool {
         let Findings { faults, refuted, undecided, .. } = findings;
         mode == Mode::Warn || faults.is_empty() && refuted.is_empty() && undecided.is_empty()
@@ -105,8 +105,8 @@ fn change(request: &Value, findings: &mut Findings) -> Option<Change> {
     }
 }
 
-/// The policy that a request deletes; `None` if it is no policy. The deletion of a collection asks about each object, and names
-/// it in the object alone.
+/// The policy that a request deletes; `None` if it is no policy. The deletion of a collection asks
+/// about each object, and names it in the object alone.
 fn deleted(request: &Value, findings: &mut Findings) -> Option<ObjectRef> {
     let kind = request["kind"]["kind"].as_str();
     let Some(kind) = kind else {

@@ -22,8 +22,8 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// Waits for the turn of a namespace's change until `deadline`; `None` if it did not come. Whatever the changes of one
-    /// namespace take, those of others wait for one of them at most.
+    /// Waits for the turn of a namespace's change until `deadline`; `None` if it did not come.
+    /// Whatever the changes of one namespace take, those of others wait for one of them at most.
     pub fn take(self: &Arc<Self>, namespace: Option<Arc<str>>, deadline: Instant) -> Option<Turn> {
         let mut running = self.running();
         while running.len() >= MAX_RUNNING || running.contains(&namespace) {

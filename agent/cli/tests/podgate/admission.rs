@@ -283,7 +283,8 @@ fn of_two_policies_that_make_each_other_superfluous_one_may_go() {
     assert_eq!(refused["allowed"], false, "{refused}");
 }
 
-/// So many rules that pods of their labels cannot all be compared, beside one that opens everything.
+/// So many rules that pods of their labels cannot all be compared, beside one that opens
+/// everything.
 #[test]
 fn a_policy_that_cannot_be_compared_is_refused() {
     let server = cluster();

@@ -1,4 +1,5 @@
-//! Compares the memory of the process with its limit, so that new policies are refused before the kernel ends the process.
+//! Compares the memory of the process with its limit, so that new policies are refused before the
+//! kernel ends the process.
 
 use std::fs;
 use std::path::Path;
@@ -48,13 +49,12 @@ impl Reconciler for Memory {
         let Some(resident) = resident() else { return };
         let Some(is_short) = self.compare(resident) else { return };
         let (limit, resident) = (self.limit.unwrap_or(0) >> 20, resident >> 20);
-        match is_short {
-            true => tracing::error!(
-                "memory-limit: {resident} MiB of {limit} MiB: new policies of the namespace with the largest ones permit nothing"
-            ),
-            false => {
-                tracing::info!("memory-limit: {resident} MiB of {limit} MiB: every policy is taken")
-            }
+        let memory = format!("memory-limit: {resident} MiB of {limit} MiB");
+        if is_short {
+            let what = "new policies of the namespace with the largest ones permit nothing";
+            tracing::error!("{memory}: {what}");
+        } else {
+            tracing::info!("{memory}: every policy is taken");
         }
         effects.control.set_memory_short(is_short);
     }
@@ -66,7 +66,8 @@ fn resident() -> Option<u64> {
     text.split(' ').nth(1)?.parse::<u64>().ok().map(|pages| pages * PAGE)
 }
 
-/// The limit of the cgroup that the process is in, below this hierarchy of cgroup v2; `None` without one.
+/// The limit of the cgroup that the process is in, below this hierarchy of cgroup v2; `None`
+/// without one.
 fn cgroup_limit(root: &Path) -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;

@@ -49,7 +49,8 @@ pub struct Args {
     /// Whether authors are warned, or changes refused
     #[arg(long, value_enum, default_value = "warn")]
     mode: Mode,
-    /// Seconds after which an answer is given, decided or not; less than timeoutSeconds of the webhook's configuration
+    /// Seconds after which an answer is given, decided or not; less than timeoutSeconds of the
+    /// webhook's configuration
     #[arg(long, value_name = "SECONDS", default_value = "4", value_parser = clap::value_parser!(u64).range(1..=29))]
     timeout: u64,
     /// Networks of pods [default: podCIDRs of the nodes, or where there are none, private networks]
