@@ -36,7 +36,8 @@ fn no_pod_reaches_the_tunnel_port_of_anybody_outside_of_tunnels() {
             b"x",
         )) {
             // A pod is in no VLAN.
-            let is_in_vlan = matches!(frame[12..16], [0x81 | 0x88, 0 | 0xa8, _, 1..]);
+            let is_tagged = matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]);
+            let is_in_vlan = is_tagged && frame[15] != 0;
             let expected = if is_in_vlan { "pod-vlan" } else { "tunnel-refused" };
             assert_eq!(rig.send(POD, frame.clone()).name(), expected, "{frame:02x?}");
         }
