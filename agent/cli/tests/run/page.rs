@@ -127,7 +127,7 @@ fn the_page_shows_staged_policies_as_not_enforced() {
                   podgate.io/stage=enforced is enforced, 1 staged</div>";
     assert!(page.contains(banner), "{page}");
     // Without an enforced policy every pod is drawn as open.
-    assert!(page.contains("open: no ingress policy"), "{page}");
+    assert!(page.contains("open: no ingress or egress policy"), "{page}");
     let (_, live) = node.http("GET /page/live.json HTTP/1.1");
     let live: Value = serde_json::from_str(&live).unwrap();
     assert_eq!(live["not_enforced"][0]["reason"], "stage-all");
