@@ -4,7 +4,7 @@ use super::{Context, Next, Node, Translation, dns, fragment};
 use crate::packet::Packet;
 use crate::snapshot::{Egress, Peer, PortId, PortLine};
 use crate::wire::{self, ETHERNET, Fragment, Headers, checksum, partial_checksum, protocol};
-use crate::{Outcome, Underlay};
+use crate::{Adjacency, Outcome, Snapshot, Underlay};
 
 /// The way out of a packet.
 struct Exit<'a> {
@@ -32,23 +32,29 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
 
 #[inline(never)]
 fn step_to_peer(context: &mut Context<'_>, packet: &mut Packet) -> Next {
-    let snapshot = context.snapshot;
-    let gone = Next::End(Outcome::PortGone);
-    let Some((port_id, peer)) = snapshot.egress(packet.adjacency) else { return gone };
-    let Some(port) = snapshot.line(port_id) else { return gone };
+    match to_peer(context.snapshot, packet.adjacency) {
+        Some(exit) => leave(context, packet, &exit),
+        None => Next::End(Outcome::PortGone),
+    }
+}
+
+#[inline(always)]
+fn to_peer(snapshot: &Snapshot, adjacency: Adjacency) -> Option<Exit<'_>> {
+    let (port_id, peer) = snapshot.egress(adjacency)?;
+    let port = snapshot.line(port_id)?;
     let encapsulates = matches!(snapshot.underlay(), Underlay::Overlay(_));
-    let most = match snapshot.mtu(packet.adjacency) {
+    let most = match snapshot.mtu(adjacency) {
         0 => u16::MAX,
         mtu => mtu,
     };
-    leave(context, packet, &Exit { port_id, port, most, peer, encapsulates })
+    Some(Exit { port_id, port, most, peer, encapsulates })
 }
 
 #[inline(always)]
 fn leave(context: &mut Context<'_>, packet: &mut Packet, exit: &Exit<'_>) -> Next {
     let headers = &packet.headers;
     if headers.end - headers.l3 > exit.most {
-        return leave_long(context, packet, exit);
+        return leave_long(context, packet);
     }
     let sender = packet.in_traits;
     if sender & PortLine::PARTIAL_CHECKSUMS != 0 {
@@ -104,9 +110,19 @@ fn address(
 
 /// Sends a packet that is longer than the way out takes in fragments, if it may be cut; its sender
 /// learns of it otherwise. An answer of DNS that the graph has to read is not cut.
+// It finds the way out again: that of other packets stays in registers.
 #[cold]
 #[inline(never)]
-fn leave_long(context: &mut Context<'_>, packet: &mut Packet, exit: &Exit<'_>) -> Next {
+fn leave_long(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    let snapshot = context.snapshot;
+    let exit = match packet.adjacency.egress() {
+        Egress::Peer(_) => to_peer(snapshot, packet.adjacency),
+        Egress::Port(port_id) => snapshot.line(port_id).map(|port| {
+            let most = port.most;
+            Exit { port_id, port, most, peer: None, encapsulates: false }
+        }),
+    };
+    let Some(exit) = exit else { return Next::End(Outcome::PortGone) };
     let follows_names = (exit.port.traits | packet.in_traits) & PortLine::FOLLOWS_NAMES != 0;
     if follows_names && dns::is_wanted(context, packet, exit.port)
         || !fragment::is_divisible(context, packet)
@@ -121,7 +137,7 @@ fn leave_long(context: &mut Context<'_>, packet: &mut Packet, exit: &Exit<'_>) -
     forward_any(context, packet, true);
     let translation = context.translation(packet);
     let frame = context.memory.bytes_mut(&mut packet.frame);
-    if let Err(outcome) = address(frame, exit, translation) {
+    if let Err(outcome) = address(frame, &exit, translation) {
         return Next::End(outcome);
     }
     if !exit.encapsulates {

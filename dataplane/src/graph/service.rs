@@ -70,7 +70,8 @@ fn leads_elsewhere(snapshot: &Snapshot, tuples: &Tuples) -> bool {
 fn leaves_otherwise(snapshot: &Snapshot, tuples: &Tuples) -> bool {
     let Tuples { initiator, responder, .. } = tuples;
     let client = initiator.source;
-    if snapshot.pod_of(client).is_none() {
+    if responder.source == client && !snapshot.may_masquerade() || snapshot.pod_of(client).is_none()
+    {
         return false;
     }
     // A pod that reaches itself through a service is seen as the service.

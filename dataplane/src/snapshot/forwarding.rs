@@ -99,6 +99,12 @@ impl Snapshot {
         }
     }
 
+    /// Whether any connection is masqueraded.
+    #[inline]
+    pub(crate) fn may_masquerade(&self) -> bool {
+        self.masquerade
+    }
+
     /// Whether a connection from `source` by this adjacency is masqueraded: networks outside have
     /// no routes to pods.
     #[inline]
