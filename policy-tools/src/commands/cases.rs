@@ -11,8 +11,7 @@ use crate::input::Manifests;
 use crate::policy::run::CaseOutcome;
 use crate::policy::xml;
 use crate::probe::DomainAddresses;
-use crate::probe::report::plain;
-use cli_runtime::{NO, UNUSABLE, counted};
+use cli_runtime::{NO, UNUSABLE, counted, note};
 use std::process::ExitCode;
 
 /// Files of cases about manifests.
@@ -108,7 +107,7 @@ impl Cases {
         };
         let undecided = outcomes.iter().filter(|it| !it.undecided.is_empty());
         let undecided = undecided.inspect(|CaseOutcome { file, line, undecided, .. }| {
-            eprintln!("podgate: {file}: line {line}: undecided: {}", plain(&undecided[0]));
+            note(format_args!("{file}: line {line}: undecided: {}", undecided[0]));
         });
         print(
             &text,

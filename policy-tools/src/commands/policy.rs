@@ -150,10 +150,7 @@ impl Probe {
                 let mut code = if report::failed(&cases, &answers) > 0 { NO } else { 0 };
                 for (number, reason) in report::undecided(&cases, &answers) {
                     let file = name(file);
-                    eprintln!(
-                        "podgate: {file}: case {number}: undecided: {}",
-                        report::plain(reason)
-                    );
+                    note(format_args!("{file}: case {number}: undecided: {reason}"));
                     code = UNUSABLE;
                 }
                 (code, self.write(&cases, &answers, &mut out).map_err(GridError::from))

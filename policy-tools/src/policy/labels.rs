@@ -109,8 +109,8 @@ impl<'a> Cluster<'a> {
             let control::model::Test::In(values) = &requirement.test else { return None };
             let is_known = |labels: &Labels| labels.value(&requirement.key).is_some();
             let is_free = !self.namespaces.values().any(|it| is_known(&it.labels));
-            let named = values.iter().filter(|_| is_free);
-            named.cloned().find(|value| self.namespaces.contains_key(value))
+            let mut named = values.iter().filter(|_| is_free);
+            named.find(|value| self.namespaces.contains_key(*value)).cloned()
         })
     }
 }

@@ -99,7 +99,7 @@ pub(crate) fn replay(
     let mut report = Report::new(options.output, stdout);
     let mut broken = None;
     let (mut capture, mut packets) = (capture, 0);
-    while let Some(record) = capture.next() {
+    for record in capture.by_ref() {
         let mut record = match record {
             Ok(record) => record,
             Err(error) => {
