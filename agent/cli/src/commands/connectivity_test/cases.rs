@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use cli_runtime::note;
+
 use super::Row;
 use super::cluster::{Cluster, NODE, PORTS};
 use super::node::Failure;
@@ -80,7 +82,7 @@ pub(super) fn run(cluster: &mut Cluster) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     let families = cluster.families()?;
     for family in Family::ALL.into_iter().filter(|family| !families.contains(family)) {
-        eprintln!("podgate: {} is left out: pods have no such address", family.name());
+        note(format_args!("{} is left out: pods have no such address", family.name()));
     }
     let server = cluster.address("server", families[0])?;
     // A connection that is open before the policy which denies it.
