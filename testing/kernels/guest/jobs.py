@@ -220,10 +220,10 @@ class Keys:
 
 
 class Capture:
-    """What passes the uplink meanwhile, a line for each packet."""
+    """What leaves by the uplink meanwhile, a line for each packet. What was decrypted arrives there a second time."""
 
     def __init__(self, node, words):
-        self.command = ["ip", "netns", "exec", node.namespace, "tcpdump", "-nli", "up0", *words.split()]
+        self.command = ["ip", "netns", "exec", node.namespace, "tcpdump", "-nli", "up0", "-Q", "out", *words.split()]
 
     def __enter__(self):
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -233,7 +233,8 @@ class Capture:
 
     def __exit__(self, *_):
         self.process.terminate()
-        self.lines = self.process.communicate()[0].splitlines()
+        # It may end with an empty one.
+        self.lines = list(filter(None, self.process.communicate()[0].split("\n")))
 
 
 def wireguard():
@@ -247,10 +248,11 @@ def wireguard():
         a, b = one.attach("a"), two.attach("b")
         serve_web(a, b)
         expect_modes(one, True)
-        converse_across(nodes, a, b)
-        with Capture(one, "udp port 4789") as clear:
+        captures = [Capture(node, "udp port 4789") for node in nodes.nodes]
+        with captures[0], captures[1]:
             converse_across(nodes, a, b)
-        expect(not clear.lines, f"a tunnel in clear: {clear.lines[:1]}")
+        for capture in captures:
+            expect(not capture.lines, f"a tunnel in clear: {capture.lines[:1]}")
         encryption = one.status()["encryption"]
         expect(encryption["encrypted"] > 40, f"only {encryption['encrypted']} packets were encrypted")
         before, live = keys.known["node1"]["publicKey"], Stream(a.namespace, b.address, WEB)
