@@ -31,6 +31,7 @@ fn every_default_is_what_the_help_says() {
             Some(("the host name", _)) => assert_eq!(value, "node-a"),
             Some(("one for each core, else 1", _)) => assert_eq!(value, "1"),
             Some(("kernel with an uplink, else off", _)) => assert_eq!(value, "off"),
+            Some(("the limit of its cgroup, or none", _)) => assert_eq!(value, "", "{name}"),
             Some((none, _)) if none.starts_with("none, ") => assert_eq!(value, "", "{name}"),
             Some((default, _)) => assert_eq!(value, default, "{name}"),
         }

@@ -21,6 +21,8 @@ use crate::{Error, Kernel};
 
 /// Time within which a frame crosses two veth pairs, on a busy machine too.
 const TRANSIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time after which a frame is sent again.
+const RESEND_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Until the end of time, on the monotonic clock.
 const ALWAYS: Duration = Duration::from_secs(1 << 32);
@@ -97,11 +99,18 @@ impl<'a> Rig<'a> {
         };
         self.kernel.put_flows(&[key], &[entry]);
         let start = headers.l4;
-        // The first field is that of the destination's port. Both frames take one way, in order.
-        for field in [2, UDP_FIELD] {
-            self.pod.send(&frame, UnfinishedChecksum { start, field }).map_err(failed)?;
-        }
-        let left = self.next_datagram()?;
+        let end = Instant::now() + TRANSIT_TIMEOUT;
+        // The kernel may drop what is sent in an interface's first moments.
+        let left = loop {
+            // The first field is that of the destination's port. Both frames take one way, in order.
+            for field in [2, UDP_FIELD] {
+                self.pod.send(&frame, UnfinishedChecksum { start, field }).map_err(failed)?;
+            }
+            let left = self.next_datagram(&frame[12..14])?;
+            if left.is_some() || Instant::now() > end {
+                break left;
+            }
+        };
         self.kernel.remove_flow(&key)?;
         match left {
             Some(left) if left == forwarded(frame, &headers) => Ok(()),
@@ -110,14 +119,15 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// The next frame that left for the next hop.
-    fn next_datagram(&self) -> Result<Option<Vec<u8>>, Error> {
-        let end = Instant::now() + TRANSIT_TIMEOUT;
+    /// The next frame of an ethertype that left for the next hop, if one does soon.
+    fn next_datagram(&self, ethertype: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let end = Instant::now() + RESEND_INTERVAL;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let frame = self.wire.receive(left).map_err(failed)?;
-            // The kernel looks for neighbours by itself.
-            if frame.as_ref().is_none_or(|frame| frame.starts_with(&NEXT_HOP)) {
+            // The kernel looks for neighbours by itself, and late frames of the other family may come.
+            let is_wanted = |it: &Vec<u8>| it.starts_with(&NEXT_HOP) && it[12..14] == *ethertype;
+            if frame.as_ref().is_none_or(is_wanted) {
                 return Ok(frame);
             }
         }
@@ -133,7 +143,8 @@ fn forwarded(mut frame: Vec<u8>, headers: &Headers) -> Vec<u8> {
     frame
 }
 
-/// Creates a veth pair whose ends are up; returns their indices.
+/// Creates a veth pair whose ends are up; returns their indices. The near end, which sends, is the second one up: an
+/// interface that waits for its carrier drops frames for up to a second after it.
 fn pair(netlink: &mut Netlink, names: [&str; 2]) -> Result<[u32; 2], linux_net::Error> {
     let [near, far] = names.map(|name| VethEnd {
         name: name.to_owned(),
@@ -141,7 +152,7 @@ fn pair(netlink: &mut Netlink, names: [&str; 2]) -> Result<[u32; 2], linux_net::
     });
     netlink.create_veth(&VethPair { near, far, far_namespace: None, mtu: 1500 })?;
     let mut indices = [0; 2];
-    for (index, name) in indices.iter_mut().zip(names) {
+    for (index, name) in indices.iter_mut().zip(names).rev() {
         *index = netlink.link(name)?.index;
         netlink.set_up(*index)?;
     }

@@ -75,7 +75,9 @@ impl Cluster {
             let mut peers = rule[from_or_to].as_array().unwrap().iter();
             let other = self.pod_at(connection.peer);
             let target = if is_ingress { Some(pod) } else { other };
-            let fits = peers.any(|peer| self.is_cluster_peer(peer, connection.peer, other))
+            let denies = rule["action"] == "Deny";
+            let is_peer = |peer| self.is_cluster_peer(peer, connection.peer, other, denies);
+            let fits = peers.any(is_peer)
                 && rule.get("protocols").is_none_or(|protocols| {
                     let mut protocols = protocols.as_array().unwrap().iter();
                     protocols.any(|it| is_protocol(it, target, connection))
@@ -97,7 +99,13 @@ impl Cluster {
             && selects(&selector(pods).unwrap(), &labels(pod))
     }
 
-    fn is_cluster_peer(&self, peer: &Value, address: IpAddr, pod: Option<&Pod>) -> bool {
+    fn is_cluster_peer(
+        &self,
+        peer: &Value,
+        address: IpAddr,
+        pod: Option<&Pod>,
+        denies: bool,
+    ) -> bool {
         let everything = serde_json::json!({});
         let (kind, value) = peer.as_object().unwrap().iter().next().unwrap();
         match kind.as_str() {
@@ -112,12 +120,18 @@ impl Cluster {
                 .any(|net| net.as_str().unwrap().parse::<IpNet>().unwrap().contains(&address)),
             "nodes" => self.nodes.values().any(|node| {
                 let selector: LabelSelector = serde_json::from_value(value.clone()).unwrap();
-                let status = node.status.clone().unwrap_or_default();
-                let mut addresses = status.addresses.into_iter().flatten();
                 selects(&selector, &node.metadata.labels.clone().unwrap_or_default())
-                    && addresses.any(|it| it.address.parse() == Ok(address))
+                    && node_addresses(node).contains(&address)
             }),
-            "apiServer" => self.is_api_server(address),
+            // A denial covers the other addresses of its nodes too.
+            "apiServer" => {
+                let is_host = |node: &Node| {
+                    let addresses = node_addresses(node);
+                    let is_its_host = addresses.iter().any(|it| self.is_api_server(*it));
+                    is_its_host && addresses.contains(&address)
+                };
+                self.is_api_server(address) || denies && self.nodes.values().any(is_host)
+            }
             other => panic!("{other}"),
         }
     }
@@ -135,6 +149,11 @@ impl Cluster {
         let mut endpoints = endpoints.flatten().flat_map(|it| it["addresses"].as_array());
         own.any(|ips| ips.iter().any(is_it)) || endpoints.any(|ips| ips.iter().any(is_it))
     }
+}
+
+fn node_addresses(node: &Node) -> Vec<IpAddr> {
+    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    addresses.filter_map(|it| it.address.parse().ok()).collect()
 }
 
 fn is_protocol(protocol: &Value, target: Option<&Pod>, connection: Connection) -> bool {

@@ -265,6 +265,14 @@ impl Cluster {
         if let Some(denial) = at_source.as_deref().filter(|it| !it.permits) {
             return Err(Reply { at_source: at_source.clone(), ..denied(denial).into() });
         }
+        let is_kernels = port == HOST
+            && world.location(destination) == Location::Outside
+            && world.service_at(destination).is_none();
+        // The kernel sends what its processes say to the world, and no switch sees it.
+        if is_kernels && destination == *to {
+            let answer = allowed(&[], at_source.iter());
+            return Err(Reply { at_source: at_source.clone(), ..answer.into() });
+        }
         let frame = opening.frame().ok_or_else(|| Answer::deny(reason::NO_COMMON_FAMILY))?;
         let (backend, path) = (connection.backend, Vec::new());
         Ok(InFlight { n: 0, node, backend, port, frame, path, at_source })

@@ -26,17 +26,15 @@ impl Cluster {
             true => vec![self.node_of(world, connection.to)],
             false => vec![self.node_of(world, connection.from.address)],
         };
-        // A node's process is as good as outside at another node.
-        let is_process = matches!(connection.from.location, Location::Node(_));
         let mut found = Vec::new();
         for entry in &entries {
             let name = entry.filter(|_| outside).map(|node| Arc::clone(&self.sites[node].name));
             let backends = entry.and_then(|node| {
                 let here = self.backends(node, connection, outside);
-                // A port of another node's address is that node's to translate.
+                // A port of another node's address is that node's to translate, to which whoever is not on it is outside.
                 here.or_else(|| {
                     let there = self.node_of(world, connection.to).filter(|it| *it != node)?;
-                    self.backends(there, connection, outside || is_process)
+                    self.backends(there, connection, true)
                 })
             });
             let connection =
