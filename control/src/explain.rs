@@ -169,7 +169,7 @@ impl fmt::Display for PeerSet {
                 }
                 match count {
                     0 => f.write_str("no peer"),
-                    ..=PARTS => Ok(()),
+                    1..=PARTS => Ok(()),
                     more => write!(f, " or {} more", more - PARTS),
                 }
             }

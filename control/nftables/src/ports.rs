@@ -27,7 +27,7 @@ impl<'a> Grouped<'a> {
     /// Groups a list, the name of which no other list has.
     pub(crate) fn new(list: &'a [Rule], name: &str) -> Self {
         let mut grouped = Self::default();
-        for rules in list.chunk_by(|a, b| is_of_one(a, b)) {
+        for rules in list.chunk_by(is_of_one) {
             let first = &rules[0];
             let text = match rules {
                 _ if first.destination_ports == PortRange::ANY => String::new(),

@@ -20,12 +20,12 @@ pub(super) fn parser_traps() -> Scenario {
         port += 1;
         tcp(&format!("10.1.1.230:{port}"), &format!("10.1.1.231:{to}")).syn()
     };
-    // Tags in the order that no switch gives them, and an ARP packet behind two.
-    s.from(a, four(80).vlan(1).service_vlan(2)).allowed(b, OPEN);
-    s.from(a, four(81).vlan(1).service_vlan(2)).denied(DENIED);
+    // Priority tags in the order that no switch gives them, and an ARP packet behind two.
+    s.from(a, four(80).vlan(0).service_vlan(0)).allowed(b, OPEN);
+    s.from(a, four(81).vlan(0).service_vlan(0)).denied(DENIED);
     let tagged = {
         let arp = arp_request("10.1.1.230", "10.1.1.231").build();
-        let tag = [0x81, 0, 0, 1, 0x81, 0, 0, 2];
+        let tag = [0x81, 0, 0, 0, 0x81, 0, 0, 0];
         [&arp[..12], &tag, &arp[12..]].concat()
     };
     s.from(a, tagged).consumed("arp-reply");
