@@ -15,7 +15,7 @@ use crate::pod::Pod;
 use crate::requires_the_machine;
 
 /// A service with one endpoint.
-fn service(pod: &Pod<'_>, node: &str, spec: &Value) -> [Value; 2] {
+pub(crate) fn service(pod: &Pod<'_>, node: &str, spec: &Value) -> [Value; 2] {
     let metadata = json!({"name": "db", "namespace": "default",
         "labels": {"kubernetes.io/service-name": "db"}});
     let mut service = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata,

@@ -13,7 +13,7 @@ use crate::cluster_node::{BLOCKED, PATIENCE};
 use crate::lan::Lan;
 use crate::own_processes::{apply, mirror, seen_as, seen_as_by_datagram};
 use crate::requires_the_machine;
-use crate::several_nodes::apply_service;
+use crate::several_nodes::{apply_service, service};
 
 const SERVICES: [&str; 2] = ["--service-networks", "10.96.0.0/12"];
 const WORLD: &str = "192.0.2.9";
@@ -38,6 +38,10 @@ fn an_endpoint_outside_is_reached_by_every_client_at_every_address() {
         apply(&lan, "web", "outside", &[WORLD.to_owned()], web());
         let clients = [one.namespace.path(), pod.namespace.path(), lan.world.path()];
         for (n, client) in clients.into_iter().enumerate() {
+            // The endpoint itself, as a client: the kernel forwards no packet to where it came from.
+            if n == 2 && masquerade == "kernel" {
+                continue;
+            }
             let addresses = ["10.96.0.10", "192.0.2.1", "192.0.2.2"];
             let ports = [("80", "53"), ("30080", "30053"), ("30080", "30053")];
             // No route leads to cluster addresses from outside.
@@ -157,7 +161,8 @@ fn connections_from_outside_go_on_while_their_node_port_is_gone() {
             "spec": {"clusterIPs": ["10.96.0.10"], "ports": ports}}),
         );
         assert!(answers(&mut stream), "without a node port");
-        apply_service(&lan, &server, "node1", &spec);
+        let [service, _] = service(&server, "node1", &spec);
+        lan.apply("service", &service);
         assert!(answers(&mut stream), "with it again");
     }
 }

@@ -43,7 +43,7 @@ impl Kernel {
     pub fn self_test(&self) -> Result<(), Error> {
         let namespace = Namespace::create().map_err(failed)?;
         self.beat(ALWAYS)?;
-        let tested = namespace.run(|| Rig::new(self)?.test()).map_err(failed)?;
+        let tested = namespace.run(|| Rig::new(self)?.test_and_close()).map_err(failed)?;
         self.clear_counters();
         self.beat(Duration::ZERO)?;
         tested
@@ -57,6 +57,7 @@ struct Rig<'a> {
     wire: PacketSocket,
     from_pod: u32,
     uplink: u32,
+    netlink: Netlink,
     _ingress: Ingress,
 }
 
@@ -70,7 +71,16 @@ impl<'a> Rig<'a> {
         ingress.attach(kernel.from_pod, "from_pod", from_pod)?;
         let open = |ifindex| PacketSocket::open(ifindex).map_err(failed);
         let (pod, wire) = (open(pod)?, open(wire)?);
-        Ok(Self { kernel, pod, wire, from_pod, uplink, _ingress: ingress })
+        Ok(Self { kernel, pod, wire, from_pod, uplink, netlink, _ingress: ingress })
+    }
+
+    /// Tests the programs, and deletes the interfaces: none of them runs there afterwards.
+    fn test_and_close(mut self) -> Result<(), Error> {
+        let tested = self.test();
+        for index in [self.from_pod, self.uplink] {
+            self.netlink.delete_link(index).map_err(failed)?;
+        }
+        tested
     }
 
     fn test(&self) -> Result<(), Error> {

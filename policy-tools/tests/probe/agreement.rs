@@ -162,6 +162,12 @@ impl Live {
             if let Some(redirect) = redirect {
                 (destination, destination_port) = (redirect.ip(), redirect.port());
             }
+            // What they say to other nodes it sends itself.
+            if let Some((other, HOST)) = self.ports.get(&destination)
+                && *other != node
+            {
+                (node, in_port) = (Arc::clone(other), UPLINK);
+            }
         }
         let opening = Opening {
             source: from,
