@@ -14,14 +14,13 @@ impl Status {
     /// One line each; empty if nothing needs attention.
     pub fn attention(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.contradictions.iter().map(ToString::to_string).collect();
-        // While these last, nothing below is of the objects as they are now.
-        lines.extend(self.source.troubles());
         lines.extend(self.problems.iter().cloned());
         if !self.ready && self.healthy {
             lines.push("not ready: pods cannot be attached".to_owned());
         }
         let in_memory = self.in_memory.iter();
         lines.extend(in_memory.map(|(part, why)| format!("{part} in memory only: {why}")));
+        lines.extend(self.source.troubles());
         let down = self.ports.iter().filter(|port| port.is_down());
         lines.extend(down.map(|port| format!("port {} is down: {}", port.name, port.mode)));
         let closed = self.ports.iter().filter(|port| port.id.is_some() && port.closed);
