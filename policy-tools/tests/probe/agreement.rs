@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use acl::Origin;
 use dataplane::wire;
-use dataplane::wire::vxlan::Vxlan;
 use dataplane::{Outcome, PortId, Routes, SWITCH_MAC, Underlay};
 use policy_tools::input::Manifests;
 use policy_tools::policy::explain::explain;
@@ -32,7 +31,6 @@ struct Plan {
     service: (usize, bool, bool),
     /// Whether a firewall for all denies what is in the pods' namespace.
     has_firewall: bool,
-    underlay: Underlay,
 }
 
 const LABELS: [&str; 3] = ["app: a", "app: b", "app: c"];
@@ -50,17 +48,9 @@ fn plans() -> impl Strategy<Value = Plan> {
     let pods = prop::collection::vec((0..2_usize, 0..3_usize), 2..6);
     let policies = prop::collection::vec((0..3_usize, 0..PEERS.len(), any::<bool>()), 0..4);
     let service = (0..3_usize, any::<bool>(), any::<bool>());
-    let overlay = Vxlan { network: 4096, port: 4789, group: false };
-    let underlay = prop::sample::select(vec![Underlay::Routed, Underlay::Overlay(overlay)]);
-    (pods, policies, service, any::<bool>(), underlay).prop_map(
-        |(pods, policies, service, has_firewall, underlay)| Plan {
-            pods,
-            policies,
-            service,
-            has_firewall,
-            underlay,
-        },
-    )
+    (pods, policies, service, any::<bool>()).prop_map(|(pods, policies, service, has_firewall)| {
+        Plan { pods, policies, service, has_firewall }
+    })
 }
 
 fn address(n: usize, node: usize) -> String {
@@ -104,7 +94,7 @@ fn manifests(plan: &Plan) -> String {
     text
 }
 
-/// The switches of both nodes as they run: all services, all backends.
+/// The switches of both nodes as they run: routed, all services, all backends.
 struct Live {
     switches: BTreeMap<Arc<str>, Switch>,
     ports: BTreeMap<IpAddr, (Arc<str>, PortId)>,
@@ -112,7 +102,7 @@ struct Live {
 }
 
 impl Live {
-    fn new(prober: &Prober, underlay: &Underlay) -> Self {
+    fn new(prober: &Prober) -> Self {
         let view = prober.control().view();
         let (mut switches, mut places) = (BTreeMap::new(), BTreeMap::new());
         let mut makers = BTreeMap::new();
@@ -131,7 +121,7 @@ impl Live {
                     mac: Some(SWITCH_MAC),
                     ..NextHop::default()
                 }))),
-                underlay: underlay.clone(),
+                underlay: Underlay::Routed,
                 ..NodeContext::default()
             };
             let snapshot = snapshot::snapshot(&view, name, around, view.generation, &ports);
@@ -233,7 +223,7 @@ proptest! {
         std::fs::write(&file, manifests(&plan)).unwrap();
         let found = Manifests::load(&[file]).unwrap();
         let mut prober = Prober::new(found, []).unwrap();
-        let mut live = Live::new(&prober, &plan.underlay);
+        let mut live = Live::new(&prober);
 
         let mut froms: Vec<(String, IpAddr, &str)> = vec![
             ("a/host".into(), "192.0.2.1".parse().unwrap(), "n1"),
