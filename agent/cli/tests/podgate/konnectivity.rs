@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use konnectivity::client::Tunnel;
@@ -19,6 +19,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct World {
     folder: TempDir,
     ports: [u16; 5],
+}
+
+/// A port of loopback that no other test gets, below those that the kernel gives to clients.
+fn unused_port() -> u16 {
+    static TRIED: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let first = 20_000 + (std::process::id() % 8_000) as u16;
+        let port = first + TRIED.fetch_add(1, Ordering::Relaxed);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 impl World {
@@ -38,11 +50,7 @@ impl World {
             write(&format!("{name}.crt"), params.signed_by(&key, &issuer).unwrap().pem());
             write(&format!("{name}.key"), key.serialize_pem());
         }
-        // All held at a time, so that they differ.
-        let held: Vec<TcpListener> =
-            (0..5).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let ports = std::array::from_fn(|at| held[at].local_addr().unwrap().port());
-        Self { folder, ports }
+        Self { folder, ports: std::array::from_fn(|_| unused_port()) }
     }
 
     fn path(&self, name: &str) -> String {

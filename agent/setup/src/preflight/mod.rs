@@ -94,10 +94,8 @@ pub fn inspect(wanted: &Wanted) -> Report {
         kernel::capabilities(&capabilities, wanted.capabilities),
     ];
     let uses_af_xdp = wanted.af_xdp && this.refuses_af_xdp().is_none();
-    let (tried, ports) = match uses_af_xdp {
-        true => af_xdp::look(privileges, wanted.mtu),
-        false => (Vec::new(), None),
-    };
+    let (tried, ports) =
+        if uses_af_xdp { af_xdp::look(privileges, wanted.mtu) } else { (Vec::new(), None) };
     findings.extend(tried);
     let (offload, finding) = flow_offload::look(wanted.flow_offload && uses_af_xdp, privileges);
     findings.push(finding);
