@@ -165,7 +165,10 @@ proptest! {
     fn a_damaged_update_counts_as_on_a_cluster_node_that_starts_with_it(
         (value, _) in damaged(seeds(), &[""])
     ) {
+        let is_another_node = value["kind"] == "Node" && value["metadata"]["name"] != "n1";
         let Read::Object(damaged, _) = read(value) else { return Ok(()) };
+        // Of two Nodes with one address, the one that had it keeps it.
+        prop_assume!(!is_another_node);
         let mut running = Control::new(Scope::All);
         let mut fresh = Control::new(Scope::All);
         let all = || seeds().into_iter().chain([db()]).map(object);
