@@ -58,7 +58,7 @@ fn words(text: &str, error: &Error) -> String {
     }
 }
 
-/// How serde and parsers of the standard library begin to speak of types: `invalid u64`, `invalid IP address syntax`.
+/// First words of what serde and the standard library's parsers say of types: `invalid u64`, `invalid IP address syntax`.
 const SENTENCE: &str = "invalid ";
 
 /// The option that a line belongs to, and what stands behind it.

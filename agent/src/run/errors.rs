@@ -35,7 +35,7 @@ fn table(all: bool, count: impl Fn(Outcome) -> Option<u64>) -> Table {
     table
 }
 
-/// What to do where packets have an outcome that they should not have.
+/// Advice for packets that have an outcome which they should not have.
 const fn remedy(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::PolicyAllowed | Outcome::NoPolicy => {

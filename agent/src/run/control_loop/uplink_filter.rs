@@ -45,7 +45,7 @@ pub(super) fn filter(
     filter
 }
 
-/// What connections from outside are for that a service has translated.
+/// Destinations of connections from outside that a service has translated.
 pub(super) fn in_use(sessions: &Sessions) -> BTreeSet<UplinkService> {
     let translated = sessions.iter().filter(|(found, _)| found.translated);
     let destinations = translated.map(|(_, tuples)| UplinkService {

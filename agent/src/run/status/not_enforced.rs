@@ -164,7 +164,7 @@ pub struct NotEnforced {
     pub reason: String,
     /// Number of things concerned.
     pub count: usize,
-    /// What is so, in words.
+    /// The finding, in words.
     pub what: String,
 }
 

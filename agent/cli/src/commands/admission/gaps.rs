@@ -11,7 +11,7 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Gap {
     reason: &'static str,
-    /// What is so, in words.
+    /// The finding, in words.
     pub(super) what: String,
 }
 

@@ -40,7 +40,7 @@ pub(super) fn options(text: &str) -> Result<String, String> {
     Ok(shown)
 }
 
-/// What is taken of a file that somebody names.
+/// Returns the parts of a named file that are known to be harmless.
 pub(super) fn file(text: &str) -> String {
     match kubeconfig(text) {
         Some(known) => known,

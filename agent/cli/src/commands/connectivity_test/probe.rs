@@ -13,10 +13,10 @@ const BLOCKED: Duration = Duration::from_millis(1500);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two datagrams of a client that has no answer yet.
 const AGAIN: Duration = Duration::from_millis(300);
-/// What a connection carries, in bytes: after the first byte more than one segment each way.
+/// Bytes that a connection carries each way: after the first byte more than one segment.
 const SEGMENTS: usize = 32 * 1024;
 
-/// What came of a connection.
+/// Result of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Found {
@@ -27,7 +27,7 @@ pub(super) enum Found {
 }
 
 impl Found {
-    /// How long it takes at most to see that a connection does, or does not, what it must.
+    /// Time limit for seeing that a connection does, or does not, what it must.
     fn patience(expected: Self) -> Duration {
         if expected == Self::Blocked { BLOCKED } else { PATIENCE }
     }
@@ -91,7 +91,7 @@ fn echo(mut stream: TcpStream) {
     }
 }
 
-/// What comes of a connection that carries more than one segment each way.
+/// Tries a connection that carries more than one segment each way.
 pub(super) fn over_tcp(address: IpAddr, port: u16, expected: Found) -> Found {
     let Ok(stream) = open(address, port, expected) else { return Found::Blocked };
     let carries = [1, SEGMENTS, 1].into_iter().all(|length| is_echoed(&stream, length));
@@ -115,7 +115,7 @@ fn is_echoed(mut stream: &TcpStream, length: usize) -> bool {
         && sent == received
 }
 
-/// What comes of a connection that was open before a policy denied it.
+/// Tries a connection that was open before a policy denied it.
 pub(super) fn on_open(stream: &TcpStream, expected: Found) -> Found {
     let timeout = stream.set_read_timeout(Some(Found::patience(expected)));
     if timeout.is_ok() && is_echoed(stream, 1) { Found::Connects } else { Found::Blocked }
